@@ -1,0 +1,1 @@
+"""The Transformer in plain TensorFlow: variables on `tf.Module`, masks and seeds as arguments."""

@@ -1,0 +1,174 @@
+"""Every knob. The fields of `Config` are the flags of `train.py`, their comments the help."""
+
+import argparse
+import dataclasses
+import json
+import os
+import re
+import sys
+import types
+import typing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from data import corpora
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's start-up chatter
+
+
+@dataclass(frozen=True)
+class Config:
+    """One training run. Raises ValueError, in a sentence, on an impossible value."""
+
+    # What to learn from
+    corpus: str = "mini"  # mini, a tensorflow_datasets name, a folder of text files, or a .tsv file
+    reverse: bool = False  # translate the other way round
+    vocab_size: int = 8000  # pieces of the tokenizer at the most
+    shared_vocabulary: bool = True  # one tokenizer for both languages
+    lowercase: bool = False  # the model reads and writes lower case only
+    max_length: int = 128  # pieces a sentence; pairs with a longer side are dropped, and counted
+    batch_tokens: int = 2048  # positions a batch, on the longer side, padding included
+    batch_sentences: int = 1024  # sentences a batch at the most
+
+    # The model
+    model: Literal["transformer"] = "transformer"  # which model
+    num_layers: int = 4  # layers of the encoder, and as many of the decoder
+    d_model: int = 128  # size of the vectors that run through the model
+    num_heads: int = 8  # attentions side by side
+    key_dim: int | None = None  # size of each head's queries, keys and values [d_model / num_heads]
+    dff: int = 512  # inner size of the feed-forward networks
+    dropout_rate: float = 0.1  # share of values dropped after embeddings and sublayers
+    norm: Literal["post", "pre"] = "pre"  # layer norm after each sublayer (the paper) or before
+    positions: Literal["sinusoidal", "learned", "none"] = "sinusoidal"  # how the model sees order
+    tie_embeddings: bool = True  # the output projection is the embedding, transposed
+
+    # How to learn
+    label_smoothing: float = 0.1  # probability that the label shares with the whole vocabulary
+    warmup_steps: int = 1000  # steps until the learning rate's peak
+    learning_rate_scale: float = 1.0  # a factor on the paper's learning rate
+    epochs: int = 20  # passes over the training split
+    max_steps: int | None = None  # stop after so many steps, if that comes first
+    precision: Literal["float32", "bfloat16"] = "float32"  # of the matrix products; weights float32
+    seed: int = 0  # initial weights, dropout and the order of the data are drawn from it
+
+    # The run
+    name: str | None = None  # folder under --runs-dir [corpus, model, seed and time]
+    resume: str | None = None  # go on with this run folder
+    runs_dir: str = "runs"  # where run folders are made
+    cache_dir: str = ".cache"  # where tokenized corpora are kept
+    keep_checkpoints: int = 5  # latest checkpoints kept, beside the best
+
+    def __post_init__(self):
+        if self.key_dim is None:
+            if self.num_heads > 0 and self.d_model % self.num_heads:
+                raise ValueError(
+                    f"--d-model {self.d_model} is not divisible by --num-heads {self.num_heads}: "
+                    "change one of them, or give --key-dim"
+                )
+            object.__setattr__(self, "key_dim", self.d_model // max(self.num_heads, 1))
+        for field in dataclasses.fields(self):
+            check(field.name, getattr(self, field.name))
+        if self.positions == "sinusoidal" and self.d_model % 2:
+            raise ValueError(f"--positions sinusoidal needs an even --d-model, not {self.d_model}")
+        if self.name is not None and not re.fullmatch(r"\w[\w.+-]*", self.name):
+            raise ValueError(f"--name {self.name!r} is not one plain folder name")
+
+
+HINTS = typing.get_type_hints(Config)
+BOUNDS = {  # the smallest value, and the first that is too large; whole numbers start from 1
+    "vocab_size": (264, 2**31), "dropout_rate": (0, 1), "label_smoothing": (0, 1),
+    "learning_rate_scale": (0, float("inf")), "seed": (0, 2**31), "epochs": (0, 2**31),
+}  # fmt: skip
+# What a resumed run may change; the rest of its configuration stays.
+FREE = ("epochs", "max_steps", "keep_checkpoints", "resume", "runs_dir", "cache_dir")
+
+
+def flag(name):
+    """The flag of a field."""
+    return "--" + name.replace("_", "-")
+
+
+def check(name, value):
+    """Raise ValueError where a value is not of its field's type or out of bounds."""
+    hint = HINTS[name]
+    if typing.get_origin(hint) is Literal:
+        if value not in typing.get_args(hint):
+            choices = ", ".join(typing.get_args(hint))
+            raise ValueError(f"{flag(name)} {value!r} is none of {choices}")
+        return
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if value is None and types.NoneType in kinds:
+        return
+    kinds = (*kinds, int) if float in kinds else kinds
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        raise ValueError(f"{flag(name)} {value!r} is not of type {kinds[0].__name__}")
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        low, high = BOUNDS.get(name, (1, 2**31))
+        if not low <= value < high:
+            raise ValueError(f"{flag(name)} {value} is not at least {low} and below {high:g}")
+
+
+def parser(description):
+    """The flags, made of the fields of `Config`; only those given appear in the result."""
+    made = argparse.ArgumentParser(
+        description=description, argument_default=argparse.SUPPRESS, allow_abbrev=False
+    )
+    made.error = fail
+    source = Path(__file__).read_text(encoding="utf-8")
+    comments = dict(re.findall(r"^    (\w+): .*?  # (.*)$", source, re.MULTILINE))
+    for field in dataclasses.fields(Config):
+        hint, text = HINTS[field.name], comments[field.name].replace("%", "%%")
+        options = {"help": text if field.default is None else f"{text} [{field.default}]"}
+        if hint is bool:
+            options["action"] = argparse.BooleanOptionalAction
+        elif typing.get_origin(hint) is Literal:
+            options["choices"] = typing.get_args(hint)
+        else:
+            kinds = typing.get_args(hint) or (hint,)
+            options |= {"type": kinds[0], "metavar": kinds[0].__name__.upper()}
+        made.add_argument(flag(field.name), **options)
+    return made
+
+
+def read(folder):
+    """The Config of a run folder. Raises ValueError, in a sentence."""
+    path = Path(folder) / "config.json"
+    try:
+        return Config(**json.loads(path.read_text("utf-8")))
+    except OSError as error:
+        raise ValueError(f"{folder} is not a run: {path}: {error.strerror}") from None
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} cannot be used: {error}") from None
+
+
+def resumed(given):
+    """The Config of the run that `--resume` names; flags given beside it must agree with it.
+
+    given: the flags on the command line, a dict with "resume". Raises ValueError, in a sentence.
+    """
+    was = read(given["resume"])
+    for name, value in given.items():
+        if name not in FREE and value != getattr(was, name):
+            raise ValueError(
+                f"{given['resume']} was trained with {flag(name)} {getattr(was, name)}, not "
+                f"{value}: leave the flag out, or start a new run"
+            )
+    return dataclasses.replace(was, **{name: given[name] for name in FREE if name in given})
+
+
+def from_flags(description):
+    """The Config that the command line asks for. A mistake: one line, exit status 2."""
+    given = vars(parser(description).parse_args())
+    try:
+        config = resumed(given) if "resume" in given else Config(**given)
+        corpora.check(config.corpus)
+        return config
+    except ValueError as error:  # a CorpusError is one
+        fail(error)
+
+
+def fail(message):
+    """A mistake in a command: one line on standard error, exit status 2."""
+    print(f"error: {message}", file=sys.stderr)
+    raise SystemExit(2)

@@ -1,0 +1,77 @@
+"""Look at a corpus before training on it: `python -m data CORPUS`, with train.py's flags."""
+
+import numpy as np
+
+import config
+from data import corpora, encoded
+from data.batches import plan
+
+
+def from_flags():
+    """The Config of the command line; a mistake is one line and exit status 2."""
+    parser = config.parser(__doc__)
+    parser.add_argument("look_at", metavar="CORPUS", help="what --corpus of train.py takes")
+    given = vars(parser.parse_args())
+    given["corpus"] = given.pop("look_at")
+    try:
+        corpora.check(given["corpus"])
+        return config.Config(**given)
+    except ValueError as error:
+        config.fail(error)
+
+
+def round_trips(tokenizer, texts):
+    """How many texts come back unchanged from encoding and decoding."""
+    if tokenizer.lowercase:
+        texts = [text.lower() for text in texts]
+    return sum(
+        a == b for a, b in zip(tokenizer.decode(tokenizer.encode(texts)), texts, strict=True)
+    )
+
+
+def look(settings):
+    """Print pairs, pieces, round trips, lengths and one batch. Raises corpora.CorpusError."""
+    data = encoded.prepare(settings)
+    languages = data.facts["languages"]
+    tokenizers = (data.source_tokenizer, data.target_tokenizer)
+    texts = data.validation_texts
+
+    print(f"{settings.corpus}: {languages[0]} → {languages[1]}")
+    for name, facts in data.facts["splits"].items():
+        dropped = f", {facts['dropped']:,} too long" if facts.get("dropped") else ""
+        print(f"  {name:14}{facts['pairs']:10,} pairs{dropped}")
+
+    print("\npairs of the validation split, and their pieces")
+    for i in np.linspace(0, len(texts.sources) - 1, 3).astype(int):
+        tag = f"  [{texts.tags[i]}]" if texts.tags else ""
+        for tokenizer, text in zip(tokenizers, (texts.sources[i], texts.targets[i]), strict=True):
+            print(f"  {text}{tag}\n      {' '.join(tokenizer.tokens(tokenizer.encode([text])[0]))}")
+            tag = ""
+
+    print("\ntokenizer")
+    for language, tokenizer, column in zip(languages, tokenizers, texts, strict=False):
+        same = round_trips(tokenizer, column)
+        print(f"  {language}: {tokenizer.vocab_size:,} pieces; {same:,} of {len(column):,} "
+              "validation texts come back unchanged")  # fmt: skip
+
+    print("\npieces a training sentence (with eos; bos and eos)")
+    for language, rows in zip(languages, data.train, strict=True):
+        quantiles = np.quantile(rows.lengths, (0, 0.25, 0.5, 0.75, 0.99, 1)).astype(int)
+        print(f"  {language}: from {quantiles[0]} to {quantiles[-1]}; quarter {quantiles[1]}, "
+              f"half {quantiles[2]}, three quarters {quantiles[3]}, 99 % {quantiles[4]}")  # fmt: skip
+
+    batches = plan(data.train, settings.batch_tokens, settings.batch_sentences, settings.seed)
+    real = sum(len(rows.ids) for rows in data.train)
+    positions = sum(len(b) * rows.lengths[b].max() for b in batches for rows in data.train)
+    print(f"\nbatches: {len(batches):,} an epoch, of {len(data.train.source.lengths) / len(batches):.0f} "
+          f"pairs on average; {real / positions:.1%} of their positions are real tokens")  # fmt: skip
+    print("the first one's first pairs, 0 = padding")
+    for language, ids in zip(languages, data.train.batch(batches[0]), strict=True):
+        print(f"  {language}: {ids.shape[0]} × {ids.shape[1]}\n{ids[:3]}")
+
+
+if __name__ == "__main__":
+    try:
+        look(from_flags())
+    except corpora.CorpusError as error:
+        config.fail(error)

@@ -1,0 +1,1 @@
+"""What a finished model is worth, and what it looks like inside."""

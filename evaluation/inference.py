@@ -1,0 +1,89 @@
+"""A trained model at work: translating text, and being measured under teacher forcing."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+from tqdm import tqdm
+
+from data import tokenizer
+from data.batches import Pairs, Rows, plan
+from model.decoding import greedy
+from model.loss import teacher_forcing, token_totals
+from model.transformer import Transformer
+
+IDS = tf.TensorSpec([None, None], tf.int32)  # (batch, length): one trace for all shapes
+
+
+class Inference:
+    """A model with its tokenizers. Each graph is traced once, at its first call."""
+
+    def __init__(self, model, source_tokenizer, target_tokenizer, max_length):
+        self.model, self.max_length = model, max_length
+        self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
+        bos, eos = tokenizer.BOS, tokenizer.EOS
+        self.decode = tf.function(lambda source: greedy(model, source, bos, eos), [IDS])
+        self.totals = tf.function(
+            lambda source, target: token_totals(*teacher_forcing(model, source, target)), [IDS, IDS]
+        )
+
+    def mean(self, batches):
+        """Loss, nats a token, and accuracy, 0 to 1, over all real target tokens of the batches.
+
+        batches: (source, target) pairs of ids. Neither dropout nor smoothing.
+        """
+        totals = np.sum([self.totals(*batch) for batch in batches], axis=0, dtype=float)
+        return float(totals[0] / totals[2]), float(totals[1] / totals[2])
+
+    def loss_and_accuracy(self, pairs, batch_tokens=4096):
+        """`mean` of Pairs."""
+        return self.mean(map(pairs.batch, plan(pairs, batch_tokens, batch_tokens)))
+
+    def translate(self, texts, batch_tokens=4096, batch_sentences=128, progress=False):
+        """One line out for each line in, in the same order; an empty line stays empty.
+
+        A line of more than `max_length` pieces is cut there, as the model never saw longer ones,
+        and that is said on standard error.
+        """
+        texts = [" ".join(text.split("\n")) for text in texts]
+        asked = [i for i, text in enumerate(texts) if text.strip()]
+        rows = self.source_tokenizer.encode([texts[i] for i in asked])
+        for i, row in zip(asked, rows, strict=True):
+            if len(row) > self.max_length:
+                print(
+                    f"warning: line {i + 1} has {len(row):,} pieces: only the first "
+                    f"{self.max_length} are translated",
+                    file=sys.stderr,
+                )
+        source = Rows.of([[*row[: self.max_length], tokenizer.EOS] for row in rows])
+        outputs = [""] * len(texts)
+        with tqdm(total=len(asked), unit="line", disable=not progress or None) as bar:
+            for indices in plan(Pairs(source, source), batch_tokens, batch_sentences):
+                decoded = self.target_tokenizer.decode(self.decode(source.padded(indices)).numpy())
+                for i, text in zip(indices, decoded, strict=True):
+                    outputs[asked[i]] = " ".join(text.split("\n"))
+                bar.update(len(indices))
+        return outputs
+
+
+def load(folder, config, checkpoint="last"):
+    """The Inference of a run folder at its `last` or `best` checkpoint.
+
+    Raises FileNotFoundError where a file is missing, and ValueError where the checkpoint does not
+    fit the model.
+    """
+    folder = Path(folder)
+    tokenizers = tokenizer.load_pair(folder, config.lowercase)
+    model = Transformer(config, *(made.vocab_size for made in tokenizers))
+    where = folder / "checkpoints" / ("best" if checkpoint == "best" else "")
+    path = tf.train.latest_checkpoint(where)
+    if path is None:
+        raise FileNotFoundError(f"{where} holds no checkpoint")
+    saved = tf.train.Checkpoint(model=model)
+    try:
+        # The optimizer's values stay unread; each of the model's own must be there.
+        saved.restore(path).assert_existing_objects_matched().expect_partial()
+    except (AssertionError, tf.errors.OpError) as error:
+        raise ValueError(f"{path} does not fit this model: {error}") from error
+    return Inference(model, *tokenizers, config.max_length)

@@ -1,0 +1,154 @@
+"""Score a finished run on its test split, or translate with it."""
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+import config
+from config import fail
+from data import corpora
+
+SUFFIXES = {"last": "", "best": "-best"}  # in file names; the default has none
+
+
+def from_flags():
+    """The parsed command line; a mistake is one line and exit status 2."""
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.error = fail
+    add = parser.add_argument
+    add("run", type=Path, help="a run folder, such as runs/NAME")
+    add("--translate", metavar="TEXT", help="translate one line of text and print it")
+    add("--translate-file", metavar="FILE", help="translate each line of FILE (- for standard "
+        "input); standard output holds the translations alone")  # fmt: skip
+    add("--checkpoint", choices=SUFFIXES, default="last",
+        help="the last one, or the best: that of the lowest validation loss [last]")  # fmt: skip
+    add("--split", default="test", help="the split to score [test]")
+    add("--limit", type=int, metavar="N", help="score the first N sentences; write no files")
+    add("--per-sentence", type=Path, metavar="FILE.tsv",
+        help="also write source, reference, translation and scores of each sentence")  # fmt: skip
+    flags = parser.parse_args()
+    if flags.limit is not None and flags.limit < 1:
+        fail(f"--limit {flags.limit} is not at least 1")
+    if flags.translate is not None and flags.translate_file is not None:
+        fail("give --translate or --translate-file, not both")
+    return flags
+
+
+if __name__ == "__main__":  # as in train.py: mistakes are answered before TensorFlow loads
+    FLAGS = from_flags()
+
+from data import encoded
+from evaluation import inference, scores
+
+
+def read_lines(name):
+    """The lines of a file, or of standard input for "-". Raises OSError.
+
+    Only line feeds end a line. Bytes that are no UTF-8 become U+FFFD, with a warning.
+    """
+    raw = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+    text = raw.decode("utf-8", errors="replace")
+    if "\ufffd" in text and text.encode() != raw:
+        print(f"warning: {name} is not all UTF-8; the rest became \ufffd", file=sys.stderr)
+    lines = text.removesuffix("\n").split("\n") if text else []
+    return [line.removesuffix("\r") for line in lines]
+
+
+def load_split(run, settings, name):
+    """A split of the run's corpus, as it was in training. Raises ValueError."""
+    split = corpora.load(settings.corpus, name, settings.reverse)
+    recorded = json.loads((run / "corpus.json").read_text("utf-8"))["splits"]
+    if recorded.get(name, {}).get("sha256") != split.sha256():
+        raise ValueError(
+            f"the {name} split of {settings.corpus} is not the one recorded in {run}/corpus.json: "
+            "scores would not be comparable; bring the old text back, or train anew"
+        )
+    return split
+
+
+def measure(model, split):
+    """Scores of an Inference on a Split → a dict for the table and the file, the translations."""
+    model.translate(split.sources[:1])  # traces the graph
+    began = time.perf_counter()
+    translations = model.translate(split.sources, progress=True)
+    seconds = time.perf_counter() - began
+    pieces = sum(map(len, model.target_tokenizer.encode(translations)))
+    pairs, dropped = encoded.encode(
+        split, model.source_tokenizer, model.target_tokenizer, model.max_length
+    )
+    result = scores.score(translations, split.targets)
+    signatures = result.pop("signatures")
+    if len(pairs.source.lengths):
+        result["loss"], result["accuracy"] = model.loss_and_accuracy(pairs)
+    result |= {
+        "sentences_per_second": len(translations) / seconds,
+        "tokens_per_second": pieces / seconds,
+        "sentences": len(translations),
+        "sentences_too_long_for_loss": dropped,
+        "search": "greedy",
+        "signatures": signatures,
+    }
+    if split.tags:
+        result["exact_match_by_tag"] = scores.by_tag(translations, split.targets, split.tags)
+    return result, translations
+
+
+def print_table(result):
+    """Every number with its name; then exact match by phenomenon, where the corpus has tags."""
+    for name, value in result.items():
+        if isinstance(value, float):
+            signature = result["signatures"].get(name, "")
+            print(f"{name:22}{value:10.4g}  {signature}".rstrip())
+    for tag, (count, exact) in result.get("exact_match_by_tag", {}).items():
+        print(f"  {tag:20}{exact:10.4g}  exact match of {count} sentences")
+
+
+def write_sentences(path, split, translations):
+    """A tab-separated line for each sentence, under a line of names."""
+    columns = {"source": split.sources, "reference": split.targets, "translation": translations}
+    if split.tags:
+        columns["tag"] = split.tags
+    for name, values in scores.sentence_scores(translations, split.targets).items():
+        columns[name] = [f"{value:.2f}" for value in values]
+    rows = [columns, *zip(*columns.values(), strict=True)]
+    lines = ("\t".join(cell.replace("\t", " ") for cell in row) for row in rows)
+    path.write_text("\n".join(lines) + "\n", "utf-8")
+
+
+def main(flags):
+    """Do what the command line asks. Raises OSError and ValueError, each with a clear message."""
+    settings = config.read(flags.run)
+    model = inference.load(flags.run, settings, flags.checkpoint)
+    if flags.translate is not None:
+        print(*model.translate([flags.translate]))
+        return
+    if flags.translate_file is not None:
+        lines = read_lines(flags.translate_file)
+        for translation in model.translate(lines, progress=True):
+            print(translation)
+        return
+    split = load_split(flags.run, settings, flags.split)
+    if flags.limit is not None:
+        split = corpora.Split(*(column and column[: flags.limit] for column in split))
+    result, translations = measure(model, split)
+    print(f"{flags.run}, {flags.checkpoint} checkpoint, {flags.split} split of {settings.corpus}, "
+          f"{len(translations):,} sentences")  # fmt: skip
+    print_table(result)
+    if flags.per_sentence:
+        write_sentences(flags.per_sentence, split, translations)
+    if flags.limit is None:
+        ending = flags.split + SUFFIXES[flags.checkpoint]
+        text = "".join(translation + "\n" for translation in translations)
+        (flags.run / f"translations-{ending}.txt").write_text(text, "utf-8")
+        text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
+        (flags.run / f"scores-{ending}.json").write_text(text, "utf-8")
+        print(f"written: {flags.run}/scores-{ending}.json and translations-{ending}.txt")
+
+
+if __name__ == "__main__":
+    try:
+        main(FLAGS)
+    except (OSError, ValueError) as error:
+        fail(error)

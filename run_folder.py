@@ -1,0 +1,217 @@
+"""What a run leaves behind, and how it stops and goes on. In runs/NAME/:
+
+- config.json: every knob
+- provenance.json: commit, command, versions, host
+- source/: the project's source as it ran; source.diff: the same against the commit
+- corpus.json: languages; each split's pairs and hash
+- tokenizer.model, or tokenizer.source.model and tokenizer.target.model where they differ
+- metrics.jsonl: a line each logged step and each epoch
+- checkpoints/: the latest ones, and best/
+- train/, validation/: TensorBoard's events
+"""
+
+import dataclasses
+import json
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+
+import tensorflow as tf
+from tensorboard.plugins.hparams import api as hparams
+
+from data import tokenizer
+
+HERE = Path(__file__).resolve().parent
+SOURCE = ("*.py", "*.cfg", "*.toml", "*.md", "model", "data", "evaluation", "experiments", "tests")
+
+
+class RunError(Exception):
+    """A run that cannot begin or go on: one sentence that says what to do."""
+
+
+class RunFolder:
+    """One run's folder, open for training. Only one process at a time may have it."""
+
+    def __init__(self, config, data):
+        """Make the folder of a new run, or open that of a resumed one. Raises RunError.
+
+        config: a config.Config; data: its data.encoded.Encoded.
+        """
+        self.config = config
+        self.path = Path(config.resume or Path(config.runs_dir) / (config.name or new_name(config)))
+        try:
+            self.path.mkdir(parents=True, exist_ok=config.resume is not None)
+        except FileExistsError:
+            raise RunError(
+                f"{self.path} exists: choose another --name, or go on with --resume {self.path}"
+            ) from None
+        self.lock()
+        if config.resume is None:
+            self.record(data)
+        else:
+            self.check_corpus(data)
+        self.metrics = open(self.path / "metrics.jsonl", "ab")
+        self.charts = {
+            name: tf.summary.create_file_writer(str(self.path / name))
+            for name in ("train", "validation")
+        }
+
+    def lock(self):
+        """Keep a second process out for as long as this one lives. Raises RunError."""
+        try:
+            import fcntl
+        except ImportError:  # Windows has no such locks
+            return
+        self.locked = open(self.path / ".lock", "w")
+        try:
+            fcntl.flock(self.locked, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunError(f"{self.path} is being trained by another process") from None
+
+    def record(self, data):
+        """Write where the run came from. config.json comes last: with it, a folder is whole."""
+        copy_source(self.path / "source")
+        (self.path / "source.diff").write_text(git("diff", "HEAD"), "utf-8")
+        tokenizer.save_pair(self.path, data.source_tokenizer, data.target_tokenizer)
+        self.write_json("corpus.json", data.facts)
+        self.write_json("provenance.json", provenance())
+        settings = dataclasses.asdict(self.config) | {"name": self.path.name}
+        self.write_json("config.json", settings)
+        with tf.summary.create_file_writer(str(self.path)).as_default():
+            metrics = [("validation", "loss"), ("validation", "bleu"), ("train", "loss")]
+            hparams.hparams_config(
+                hparams=[hparams.HParam(name) for name in settings],
+                metrics=[hparams.Metric(tag, group=group) for group, tag in metrics],
+            )
+            known = {name: "default" if v is None else v for name, v in settings.items()}
+            hparams.hparams(known, trial_id=self.path.name)
+
+    def check_corpus(self, data):
+        """Refuse to go on with other data than the run began with. Raises RunError."""
+        made = (data.source_tokenizer.model, data.target_tokenizer.model)
+        kept = tokenizer.load_pair(self.path)
+        if self.read_json("corpus.json") != data.facts or made != tuple(t.model for t in kept):
+            raise RunError(
+                f"{self.config.corpus} is not the corpus that {self.path} began with: its texts or "
+                "its tokenizer differ; bring the old ones back, or start a new run"
+            )
+
+    def read_json(self, name):
+        return json.loads((self.path / name).read_text("utf-8"))
+
+    def write_json(self, name, value):
+        """Write a file whole or not at all."""
+        unfinished = self.path / (name + ".unfinished")
+        unfinished.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", "utf-8")
+        os.replace(unfinished, self.path / name)
+
+    def keep(self, **state):
+        """Name what a checkpoint holds, and restore the latest one where the run has one.
+
+        The end of metrics.jsonl belongs to it: metrics past the checkpoint are cut, as the resumed
+        run writes them again.
+        """
+        self.metrics_end = tf.Variable(0, dtype=tf.int64)
+        checkpoint = tf.train.Checkpoint(**state, metrics_end=self.metrics_end)
+        folder, count = self.path / "checkpoints", self.config.keep_checkpoints
+        self.latest = tf.train.CheckpointManager(checkpoint, folder, max_to_keep=count)
+        self.best = tf.train.CheckpointManager(checkpoint, folder / "best", max_to_keep=1)
+        if self.latest.latest_checkpoint:
+            checkpoint.restore(self.latest.latest_checkpoint).assert_consumed()
+            print(f"going on from {self.latest.latest_checkpoint}", file=sys.stderr)
+        self.metrics.truncate(int(self.metrics_end))
+        self.saved_at = time.monotonic()
+
+    def save(self, step):
+        """Keep the state after `step` updates among the latest, unless it is there already."""
+        if not (self.latest.latest_checkpoint or "").endswith(f"-{step}"):
+            self.metrics_end.assign(self.metrics.tell())
+            self.latest.save(checkpoint_number=step)
+        self.saved_at = time.monotonic()
+
+    def save_best(self, step):
+        """Keep the state after `step` updates as the best."""
+        self.best.save(checkpoint_number=step)
+
+    def log(self, chart, step, values, samples=()):
+        """A line of metrics.jsonl, and TensorBoard's charts of the same.
+
+        samples: (source, reference, translation) texts.
+        """
+        self.metrics.write(json.dumps({"step": step, **values}).encode() + b"\n")
+        self.metrics.flush()
+        with self.charts[chart].as_default(step):
+            for name, value in values.items():
+                tf.summary.scalar(name.removeprefix("validation_"), value)
+            for number, (source, reference, translation) in enumerate(samples, 1):
+                rows = f"**source** | {source}\n--- | ---\n**reference** | {reference}\n"
+                tf.summary.text(f"sample_{number}", f"{rows}**translation** | {translation}")
+        self.charts[chart].flush()
+
+
+def new_name(config):
+    """What a run without a name is called: corpus, model, seed and time."""
+    corpus = config.corpus.rstrip("/").replace("/", "-").replace(":", "-").lstrip(".-")
+    return f"{corpus}-{config.model}-seed{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def provenance():
+    """Commit, command, versions and host, as a dict."""
+    import model  # asked, not assumed: an installed package of that name would come first
+
+    packages = ("tensorflow", "keras", "numpy", "sentencepiece", "sacrebleu")
+    return {
+        "commit": git("rev-parse", "HEAD").strip() or None,
+        "uncommitted": git("status", "--porcelain").splitlines(),
+        "command": [sys.executable, *sys.argv],
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "model_from": str(Path(model.__file__).resolve().parent),
+        "versions": {"python": platform.python_version()}
+        | {name: metadata.version(name) for name in packages},
+        "host": {"name": platform.node(), "system": platform.platform(), "cores": os.cpu_count()},
+    }
+
+
+def git(*arguments):
+    """What git says in the project's own folder; "" where there is no checkout or no git."""
+    command = ["git", "-C", str(HERE), *arguments]
+    try:
+        return subprocess.run(command, capture_output=True, check=True, text=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def copy_source(folder):
+    """The project's own files, and nothing that came later, into a folder."""
+    ignored = shutil.ignore_patterns("__pycache__", ".*", "*.png")
+    for path in (found for pattern in SOURCE for found in sorted(HERE.glob(pattern))):
+        if path.is_dir():
+            shutil.copytree(path, folder / path.name, ignore=ignored)
+        else:
+            folder.mkdir(exist_ok=True)
+            shutil.copy2(path, folder)
+
+
+class Stop:
+    """Ctrl-C and SIGTERM as a flag, which the loop reads between two steps.
+
+    A second signal is not caught, so that a run that hangs can be ended.
+    """
+
+    def __init__(self):
+        self.signal = None
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self.note)
+
+    def note(self, number, frame):
+        self.signal = number
+        signal.signal(number, signal.SIG_DFL)
+
+    def __bool__(self):
+        return self.signal is not None

@@ -54,17 +54,17 @@ def look(settings):
         print(f"  {language}: {tokenizer.vocab_size:,} pieces; {same:,} of {len(column):,} "
               "validation texts come back unchanged")  # fmt: skip
 
-    print("\npieces a training sentence (with eos; bos and eos)")
+    print("\npieces a training sentence, with eos or with bos and eos")
     for language, rows in zip(languages, data.train, strict=True):
-        quantiles = np.quantile(rows.lengths, (0, 0.25, 0.5, 0.75, 0.99, 1)).astype(int)
-        print(f"  {language}: from {quantiles[0]} to {quantiles[-1]}; quarter {quantiles[1]}, "
-              f"half {quantiles[2]}, three quarters {quantiles[3]}, 99 % {quantiles[4]}")  # fmt: skip
+        low, median, high, top = np.quantile(rows.lengths, (0, 0.5, 0.99, 1)).astype(int)
+        print(f"  {language}: {low} to {top}, median {median}, 99 % up to {high}")
 
     batches = plan(data.train, settings.batch_tokens, settings.batch_sentences, settings.seed)
+    pairs = len(data.train.source.lengths) / len(batches)
     real = sum(len(rows.ids) for rows in data.train)
     positions = sum(len(b) * rows.lengths[b].max() for b in batches for rows in data.train)
-    print(f"\nbatches: {len(batches):,} an epoch, of {len(data.train.source.lengths) / len(batches):.0f} "
-          f"pairs on average; {real / positions:.1%} of their positions are real tokens")  # fmt: skip
+    print(f"\n{len(batches):,} batches an epoch, of {pairs:.0f} pairs on average")
+    print(f"{real / positions:.1%} of their positions are real tokens")
     print("the first one's first pairs, 0 = padding")
     for language, ids in zip(languages, data.train.batch(batches[0]), strict=True):
         print(f"  {language}: {ids.shape[0]} × {ids.shape[1]}\n{ids[:3]}")

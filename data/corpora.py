@@ -18,18 +18,17 @@ one function that returns a Source and name it in `_find`.
 import codecs
 import contextlib
 import hashlib
-import http.client
 import itertools
 import json
 import os
 import re
 import sys
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from data import mini
+from data.download import fetch, first_line
 
 SPLITS = ("train", "validation", "test")
 WAYS = (
@@ -40,7 +39,6 @@ WAYS = (
 # The host of the TED talks is often down; the second address is an archived copy of the same file.
 TED_HOST = "http://www.phontron.com/data/qi18naacl-dataset.tar.gz"
 TED_ADDRESSES = (TED_HOST, "https://web.archive.org/web/20240301220426if_/" + TED_HOST)
-TIMEOUT = 30  # seconds without an answer before a host counts as dead
 
 
 class CorpusError(ValueError):
@@ -135,7 +133,8 @@ def _mini(name: str) -> Source:
         pairs = mini.generate(split, int(size) if size and split == "train" else None)
         return Split(*map(list, zip(*((p.source, p.target, p.tag) for p in pairs), strict=True)))
 
-    grammar = [Path(mini.__file__), Path(mini.__file__).with_suffix(".tsv")]
+    package = Path(mini.__file__).parent
+    grammar = [*package.glob("*.py"), package / "lexicon.tsv"]
     return Source(("pt", "en"), lambda: dict.fromkeys(mini.SIZES, grammar), read)
 
 
@@ -236,7 +235,7 @@ def _tfds(name: str) -> Source:
         builder = tfds.builder(name, data_dir=os.environ.get("TFDS_DATA_DIR"))
     except Exception as error:  # a name, a configuration or a version it has not, or a bad file
         # Before the reason tfds prints its arguments, after it long lists.
-        reason = _first_line(error).rpartition('": ')[2].partition(". ")[0]
+        reason = first_line(error).rpartition('": ')[2].partition(". ")[0]
         raise CorpusError(f"{name!r}: no such directory; {reason}; give {WAYS}") from error
     features = builder.info.features
     if not isinstance(features, tfds.features.Translation) or len(features) != 2:
@@ -273,7 +272,7 @@ def _prepare(name: str, builder) -> None:
                 _fetch_ted(archive, *builder.url_infos.values())
             builder.download_and_prepare()
     except Exception as error:  # whatever a network, a disk or a dataset's own code can raise
-        raise CorpusError(f"{name}: cannot be prepared: {_first_line(error)}; {ways}") from error
+        raise CorpusError(f"{name}: cannot be prepared: {first_line(error)}; {ways}") from error
 
 
 def _fetch_ted(archive: Path, expected) -> None:
@@ -281,37 +280,5 @@ def _fetch_ted(archive: Path, expected) -> None:
 
     tfds itself asks a dead host eleven times, without a timeout, and knows no second address.
     """
-    if archive.exists():
-        return
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    for url in TED_ADDRESSES:
-        print(f"downloading {url}", file=sys.stderr)
-        try:
-            return _download(url, archive, expected.size, expected.checksum)
-        except (OSError, http.client.HTTPException) as error:
-            print(f"failed: {_first_line(error)}", file=sys.stderr)
-    raise OSError("no address gave the archive")
-
-
-def _download(url: str, path: Path, size: int, sha256: str) -> None:
-    """Writes `url` to `path` if its hash is right; on any error nothing remains."""
-    from tqdm import tqdm  # tfds brings it
-
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    digest = hashlib.sha256()
-    try:
-        with urllib.request.urlopen(url, timeout=TIMEOUT) as answer, part.open("wb") as file:
-            with tqdm(total=size, unit="B", unit_scale=True, disable=None) as progress:
-                while block := answer.read(1 << 20):
-                    file.write(block)
-                    digest.update(block)
-                    progress.update(len(block))
-        if digest.hexdigest() != sha256:
-            raise OSError("truncated or altered: its sha256 is not the registered one")
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(" :.")
+    if not archive.exists():
+        fetch(TED_ADDRESSES, archive, expected.size, expected.checksum)

@@ -43,11 +43,11 @@ def prepare(config):
     """The corpus of `config`, from the cache or into it.
 
     The cache's key is a hash of everything that it was made from: the corpus' own files, the
-    settings, and the code in this folder. Raises corpora.CorpusError.
+    settings, and the code in this folder and below. Raises corpora.CorpusError.
     """
     settings = [config.corpus, config.reverse, config.vocab_size, config.shared_vocabulary,
                 config.lowercase, config.max_length]  # fmt: skip
-    code = [path.read_text("utf-8") for path in sorted(Path(__file__).parent.glob("*.py"))]
+    code = [path.read_text("utf-8") for path in sorted(Path(__file__).parent.rglob("*.py"))]
     inputs = json.dumps([settings, corpora.fingerprint(config.corpus), code])
     folder = Path(config.cache_dir) / hashlib.sha256(inputs.encode()).hexdigest()[:20]
     if not folder.exists():

@@ -13,9 +13,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from data import mini  # noqa: E402
+from data.mini import lexicon, numerals, phrases  # noqa: E402
 
 SPLITS = list(mini.SIZES)
-PINNED = 1066634218  # crc32 of the default training split
+PINNED = 2632291840  # crc32 of the default training split
 
 
 @cache
@@ -53,7 +54,7 @@ class WishfulDraft(mini.Draft):
     def names(self, option):
         if hasattr(option, "lemma"):
             return {option.lemma}
-        if isinstance(option, mini.NP):
+        if isinstance(option, phrases.NP):
             return {option.pt}
         if isinstance(option, tuple) and isinstance(option[0], list):
             return set(option[0])  # the Portuguese forms of a determiner
@@ -195,18 +196,18 @@ def test_expected_translations(tag, source, target):
 def translate(tag, source):
     """The grammar's target for a source, found by wishing for its words and their lemmas."""
     wishes = words(source)
-    for verb in mini.VERBS:
+    for verb in lexicon.VERBS:
         for tense, forms in [*verb.finite.items(), ("future", [verb.infinitive])]:
             if words(source) & set(forms):
                 wishes |= {verb.lemma, tense}
         if words(source) & set(verb.participle):
             wishes |= {verb.lemma, "past", "passive"}
-    for word in [*mini.NOUNS, *mini.SENSES, *mini.ADJECTIVES]:
+    for word in [*lexicon.NOUNS, *lexicon.SENSES, *lexicon.ADJECTIVES]:
         if words(source) & set(word.pt):
             wishes.add(word.lemma)
-    wishes |= {cue for noun in mini.SENSES for cue, _ in noun.cues if cue in source}
+    wishes |= {cue for noun in lexicon.SENSES for cue, _ in noun.cues if cue in source}
     wishes |= {int(digits) for digits in re.findall(r"\d+", source)}
-    wishes |= {n for n in range(2, 100) if mini.number_words(n, 0)[0] in source}
+    wishes |= {n for n in range(2, 100) if numerals.number_words(n, 0)[0] in source}
     rng = Random(source)
     for _ in range(20_000):
         drawn, target = mini.SENTENCES[tag](WishfulDraft(rng, wishes))
@@ -215,33 +216,27 @@ def translate(tag, source):
     return None
 
 
+ARTICLES = "o a os as|um uma alguns algumas|do da dos das|no na nos nas|ao à aos às"
+
+
 def test_the_article_agrees_with_the_noun():
-    genders = {form: n.gender + 2 * i for n in mini.NOUNS for i, form in enumerate(n.pt)}
-    articles = {
-        a: i
-        for forms in (
-            ("o", "a", "os", "as"),
-            ("um", "uma", "alguns", "algumas"),
-            ("do", "da", "dos", "das"),
-            ("no", "na", "nos", "nas"),
-            ("ao", "à", "aos", "às"),
-            ("neste", "nesta", "nestes", "nestas"),
-        )
-        for i, a in enumerate(forms)
-    }
+    nouns = {form: n.gender + 2 * i for n in lexicon.NOUNS for i, form in enumerate(n.pt)}
+    articles = {a: i for row in ARTICLES.split("|") for i, a in enumerate(row.split())}
     checked = 0
-    for source, *_ in drafts():
+    for source, _, tag, _ in drafts():
+        if tag == "number":  # vinte e um livros
+            continue
         for first, second in re.findall(r"(\w+) (?=(\w+))", source):
-            if first in articles and second in genders:
+            if first in articles and second in nouns:
                 checked += 1
-                assert articles[first] == genders[second], source
+                assert articles[first] == nouns[second], source
     assert checked > 50_000
 
 
 def test_contractions_are_never_left_open():
-    # Before que and verbs these letters may meet; before a noun phrase they may not.
-    open_form = re.compile(r"\b(de|em|por) (o|a|os|as|este|esta|aquele|aquela)s? |\ba (o|os|as) ")
-    assert not [source for source, *_ in drafts() if open_form.search(source)]
+    demonstrative = "est[ea]s?|aquel[ea]s?"
+    left_open = rf"\b(de|em) ([oa]s?|{demonstrative}) |\bpor [oa]s? |\ba ([oa]s?|aquel[ea]s?) "
+    assert not [source for source, *_ in drafts() if re.search(left_open, source)]
 
 
 def test_a_and_an():
@@ -266,5 +261,5 @@ def test_negation_and_questions_have_do_support():
 
 
 def test_every_noun_takes_an_adjective():
-    for noun in mini.NOUNS:
+    for noun in lexicon.NOUNS:
         assert noun.after + noun.colours + noun.before, noun.lemma

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from data import corpora
-
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's start-up chatter
 
 
@@ -28,7 +26,7 @@ class Config:
     shared_vocabulary: bool = True  # one tokenizer for both languages
     lowercase: bool = False  # the model reads and writes lower case only
     max_length: int = 128  # pieces a sentence; pairs with a longer side are dropped, and counted
-    batch_tokens: int = 2048  # positions a batch, on the longer side, padding included
+    batch_tokens: int = 1024  # positions a batch, on the longer side, padding included
     batch_sentences: int = 1024  # sentences a batch at the most
 
     # The model
@@ -41,7 +39,7 @@ class Config:
     dropout_rate: float = 0.1  # share of values dropped after embeddings and sublayers
     norm: Literal["post", "pre"] = "pre"  # layer norm after each sublayer (the paper) or before
     positions: Literal["sinusoidal", "learned", "none"] = "sinusoidal"  # how the model sees order
-    tie_embeddings: bool = True  # the output projection is the embedding, transposed
+    tie_embeddings: bool = True  # one table for the embeddings and the output projection
 
     # How to learn
     label_smoothing: float = 0.1  # probability that the label shares with the whole vocabulary
@@ -49,7 +47,7 @@ class Config:
     learning_rate_scale: float = 1.0  # a factor on the paper's learning rate
     epochs: int = 20  # passes over the training split
     max_steps: int | None = None  # stop after so many steps, if that comes first
-    precision: Literal["float32", "bfloat16"] = "float32"  # of the matrix products; weights float32
+    precision: Literal["float32", "bfloat16"] = "float32"  # of training's products, on CPUs
     seed: int = 0  # initial weights, dropout and the order of the data are drawn from it
 
     # The run
@@ -78,7 +76,7 @@ class Config:
 HINTS = typing.get_type_hints(Config)
 BOUNDS = {  # the smallest value, and the first that is too large; whole numbers start from 1
     "vocab_size": (264, 2**31), "dropout_rate": (0, 1), "label_smoothing": (0, 1),
-    "learning_rate_scale": (0, float("inf")), "seed": (0, 2**31), "epochs": (0, 2**31),
+    "learning_rate_scale": (0, float("inf")), "seed": (0, 2**20), "epochs": (0, 2**31),
 }  # fmt: skip
 # What a resumed run may change; the rest of its configuration stays.
 FREE = ("epochs", "max_steps", "keep_checkpoints", "resume", "runs_dir", "cache_dir")
@@ -106,7 +104,7 @@ def check(name, value):
     if isinstance(value, int | float) and not isinstance(value, bool):
         low, high = BOUNDS.get(name, (1, 2**31))
         if not low <= value < high:
-            raise ValueError(f"{flag(name)} {value} is not at least {low} and below {high:g}")
+            raise ValueError(f"{flag(name)} {value} is not at least {low} and below {high:,}")
 
 
 def parser(description):
@@ -137,7 +135,10 @@ def read(folder):
     try:
         return Config(**json.loads(path.read_text("utf-8")))
     except OSError as error:
-        raise ValueError(f"{folder} is not a run: {path}: {error.strerror}") from None
+        raise ValueError(
+            f"{folder} is no run that has begun: {path}: {error.strerror}; a folder without it can "
+            "be deleted"
+        ) from None
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path} cannot be used: {error}") from None
 
@@ -157,18 +158,26 @@ def resumed(given):
     return dataclasses.replace(was, **{name: given[name] for name in FREE if name in given})
 
 
-def from_flags(description):
-    """The Config that the command line asks for. A mistake: one line, exit status 2."""
+def from_flags(description, check_corpus=lambda name: None):
+    """The Config that the command line asks for. A mistake: one line, exit status 2.
+
+    check_corpus: called with the corpus' name; raises ValueError where there is none.
+    """
     given = vars(parser(description).parse_args())
     try:
         config = resumed(given) if "resume" in given else Config(**given)
-        corpora.check(config.corpus)
+        folder = Path(config.runs_dir, config.name or "")
+        if config.name and not config.resume and folder.exists():
+            raise ValueError(
+                f"{folder} exists: choose another --name, or go on with --resume {folder}"
+            )
+        check_corpus(config.corpus)
         return config
-    except ValueError as error:  # a CorpusError is one
+    except ValueError as error:
         fail(error)
 
 
-def fail(message):
-    """A mistake in a command: one line on standard error, exit status 2."""
+def fail(message, status=2):
+    """End with one line on standard error; the status of a mistake in a command is 2."""
     print(f"error: {message}", file=sys.stderr)
-    raise SystemExit(2)
+    raise SystemExit(status)

@@ -1,6 +1,7 @@
 """Score a finished run on its test split, or translate with it."""
 
 import argparse
+import codecs
 import json
 import sys
 import time
@@ -11,6 +12,7 @@ from config import fail
 from data import corpora
 
 SUFFIXES = {"last": "", "best": "-best"}  # in file names; the default has none
+CHUNK = 5000  # lines translated before they are printed
 
 
 def from_flags():
@@ -24,13 +26,19 @@ def from_flags():
         "input); standard output holds the translations alone")  # fmt: skip
     add("--checkpoint", choices=SUFFIXES, default="last",
         help="the last one, or the best: that of the lowest validation loss [last]")  # fmt: skip
+    add("--average", type=int, default=1, metavar="N",
+        help="average the weights of the last N checkpoints [1]")  # fmt: skip
     add("--split", default="test", help="the split to score [test]")
-    add("--limit", type=int, metavar="N", help="score the first N sentences; write no files")
+    add("--limit", type=int, metavar="N",
+        help="score the first N sentences alone; leave the run's files")  # fmt: skip
     add("--per-sentence", type=Path, metavar="FILE.tsv",
         help="also write source, reference, translation and scores of each sentence")  # fmt: skip
     flags = parser.parse_args()
-    if flags.limit is not None and flags.limit < 1:
-        fail(f"--limit {flags.limit} is not at least 1")
+    for name in ("limit", "average"):
+        if getattr(flags, name) is not None and getattr(flags, name) < 1:
+            fail(f"--{name} {getattr(flags, name)} is not at least 1")
+    if flags.average > 1 and flags.checkpoint == "best":
+        fail("there is only one best checkpoint: --average goes with --checkpoint last")
     if flags.translate is not None and flags.translate_file is not None:
         fail("give --translate or --translate-file, not both")
     return flags
@@ -49,6 +57,7 @@ def read_lines(name):
     Only line feeds end a line. Bytes that are no UTF-8 become U+FFFD, with a warning.
     """
     raw = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+    raw = raw.removeprefix(codecs.BOM_UTF8)
     text = raw.decode("utf-8", errors="replace")
     if "\ufffd" in text and text.encode() != raw:
         print(f"warning: {name} is not all UTF-8; the rest became \ufffd", file=sys.stderr)
@@ -66,6 +75,19 @@ def load_split(run, settings, name):
             "scores would not be comparable; bring the old text back, or train anew"
         )
     return split
+
+
+def warn_of_changed_code(run):
+    """Say so where the model's code is not what the run was trained with."""
+    here = Path(__file__).resolve().parent / "model"
+    for path in sorted((run / "source" / "model").glob("*.py")):
+        if not (here / path.name).exists() or (here / path.name).read_bytes() != path.read_bytes():
+            print(
+                f"warning: model/{path.name} has changed since {run} was trained; its own code is "
+                f"asked by: python {run}/source/evaluate.py {run}",
+                file=sys.stderr,
+            )
+            return
 
 
 def measure(model, split):
@@ -120,31 +142,37 @@ def write_sentences(path, split, translations):
 def main(flags):
     """Do what the command line asks. Raises OSError and ValueError, each with a clear message."""
     settings = config.read(flags.run)
-    model = inference.load(flags.run, settings, flags.checkpoint)
+    warn_of_changed_code(flags.run)
+    model = inference.load(flags.run, settings, flags.checkpoint, flags.average)
     if flags.translate is not None:
         print(*model.translate([flags.translate]))
         return
     if flags.translate_file is not None:
         lines = read_lines(flags.translate_file)
-        for translation in model.translate(lines, progress=True):
-            print(translation)
+        for start in range(0, len(lines), CHUNK):
+            chunk = lines[start : start + CHUNK]
+            for translation in model.translate(chunk, progress=True, first=start + 1):
+                print(translation)
+            sys.stdout.flush()
         return
     split = load_split(flags.run, settings, flags.split)
     if flags.limit is not None:
         split = corpora.Split(*(column and column[: flags.limit] for column in split))
     result, translations = measure(model, split)
-    print(f"{flags.run}, {flags.checkpoint} checkpoint, {flags.split} split of {settings.corpus}, "
+    what = f"{flags.checkpoint} checkpoint" + f" (mean of {flags.average})" * (flags.average > 1)
+    print(f"{flags.run}, {what}, {flags.split} split of {settings.corpus}, "
           f"{len(translations):,} sentences")  # fmt: skip
     print_table(result)
-    if flags.per_sentence:
-        write_sentences(flags.per_sentence, split, translations)
     if flags.limit is None:
-        ending = flags.split + SUFFIXES[flags.checkpoint]
+        averaged = f"-average{flags.average}" if flags.average > 1 else ""
+        ending = flags.split + SUFFIXES[flags.checkpoint] + averaged
         text = "".join(translation + "\n" for translation in translations)
         (flags.run / f"translations-{ending}.txt").write_text(text, "utf-8")
         text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
         (flags.run / f"scores-{ending}.json").write_text(text, "utf-8")
         print(f"written: {flags.run}/scores-{ending}.json and translations-{ending}.txt")
+    if flags.per_sentence:
+        write_sentences(flags.per_sentence, split, translations)
 
 
 if __name__ == "__main__":
@@ -152,3 +180,5 @@ if __name__ == "__main__":
         main(FLAGS)
     except (OSError, ValueError) as error:
         fail(error)
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None

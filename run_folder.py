@@ -14,6 +14,7 @@ import dataclasses
 import json
 import os
 import platform
+import re
 import shutil
 import signal
 import subprocess
@@ -22,10 +23,13 @@ import time
 from importlib import metadata
 from pathlib import Path
 
+import numpy as np
 import tensorflow as tf
 from tensorboard.plugins.hparams import api as hparams
 
+from config import FREE
 from data import tokenizer
+from data.download import first_line
 
 HERE = Path(__file__).resolve().parent
 SOURCE = ("*.py", "*.cfg", "*.toml", "*.md", "model", "data", "evaluation", "experiments", "tests")
@@ -33,6 +37,10 @@ SOURCE = ("*.py", "*.cfg", "*.toml", "*.md", "model", "data", "evaluation", "exp
 
 class RunError(Exception):
     """A run that cannot begin or go on: one sentence that says what to do."""
+
+
+class Diverged(RunError):
+    """The loss, the gradient or a weight is not finite."""
 
 
 class RunFolder:
@@ -71,7 +79,7 @@ class RunFolder:
         self.locked = open(self.path / ".lock", "w")
         try:
             fcntl.flock(self.locked, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             raise RunError(f"{self.path} is being trained by another process") from None
 
     def record(self, data):
@@ -84,13 +92,14 @@ class RunFolder:
         settings = dataclasses.asdict(self.config) | {"name": self.path.name}
         self.write_json("config.json", settings)
         with tf.summary.create_file_writer(str(self.path)).as_default():
+            knobs = {name: value for name, value in settings.items() if name not in FREE}
+            del knobs["name"]
             metrics = [("validation", "loss"), ("validation", "bleu"), ("train", "loss")]
             hparams.hparams_config(
-                hparams=[hparams.HParam(name) for name in settings],
+                hparams=[hparams.HParam(name) for name in knobs],
                 metrics=[hparams.Metric(tag, group=group) for group, tag in metrics],
             )
-            known = {name: "default" if v is None else v for name, v in settings.items()}
-            hparams.hparams(known, trial_id=self.path.name)
+            hparams.hparams(knobs, trial_id=self.path.name)
 
     def check_corpus(self, data):
         """Refuse to go on with other data than the run began with. Raises RunError."""
@@ -111,29 +120,50 @@ class RunFolder:
         unfinished.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", "utf-8")
         os.replace(unfinished, self.path / name)
 
-    def keep(self, **state):
+    def restore(self, **state):
         """Name what a checkpoint holds, and restore the latest one where the run has one.
 
-        The end of metrics.jsonl belongs to it: metrics past the checkpoint are cut, as the resumed
-        run writes them again.
+        state: trackables, "model" among them. The end of metrics.jsonl belongs to it: metrics past
+        the checkpoint are cut, as the resumed run writes them again. Raises RunError.
         """
+        self.model = state["model"]
         self.metrics_end = tf.Variable(0, dtype=tf.int64)
         checkpoint = tf.train.Checkpoint(**state, metrics_end=self.metrics_end)
         folder, count = self.path / "checkpoints", self.config.keep_checkpoints
         self.latest = tf.train.CheckpointManager(checkpoint, folder, max_to_keep=count)
         self.best = tf.train.CheckpointManager(checkpoint, folder / "best", max_to_keep=1)
-        if self.latest.latest_checkpoint:
-            checkpoint.restore(self.latest.latest_checkpoint).assert_consumed()
-            print(f"going on from {self.latest.latest_checkpoint}", file=sys.stderr)
-        self.metrics.truncate(int(self.metrics_end))
+        path = self.latest.latest_checkpoint
+        if path:
+            try:
+                checkpoint.restore(path).assert_consumed()
+            except (AssertionError, ValueError, tf.errors.OpError) as error:
+                raise RunError(
+                    f"{path} does not fit the model as it is now: {first_line(error)}"
+                ) from None
+            print(f"going on from {path}", file=sys.stderr)
+        end = self.metrics.seek(0, os.SEEK_END)
+        self.metrics.truncate(min(end, int(self.metrics_end)))
+        self.metrics.seek(0, os.SEEK_END)
         self.saved_at = time.monotonic()
 
     def save(self, step):
-        """Keep the state after `step` updates among the latest, unless it is there already."""
+        """Keep the state after `step` updates among the latest, unless it is there already.
+
+        Raises Diverged where a weight is not finite: such a state would be worth nothing.
+        """
+        if not all(np.isfinite(variable).all() for variable in self.model.trainable_variables):
+            raise Diverged(f"step {step}: the weights are not finite any more; {self.advice()}")
         if not (self.latest.latest_checkpoint or "").endswith(f"-{step}"):
             self.metrics_end.assign(self.metrics.tell())
             self.latest.save(checkpoint_number=step)
         self.saved_at = time.monotonic()
+
+    def advice(self):
+        """What to do when training has diverged."""
+        return (
+            f"the last good state is {self.latest.latest_checkpoint}; start a new run with a "
+            "smaller --learning-rate-scale or more --warmup-steps"
+        )
 
     def save_best(self, step):
         """Keep the state after `step` updates as the best."""
@@ -148,7 +178,8 @@ class RunFolder:
         self.metrics.flush()
         with self.charts[chart].as_default(step):
             for name, value in values.items():
-                tf.summary.scalar(name.removeprefix("validation_"), value)
+                if name != "epoch":  # a straight line
+                    tf.summary.scalar(name.removeprefix("validation_"), value)
             for number, (source, reference, translation) in enumerate(samples, 1):
                 rows = f"**source** | {source}\n--- | ---\n**reference** | {reference}\n"
                 tf.summary.text(f"sample_{number}", f"{rows}**translation** | {translation}")
@@ -157,13 +188,13 @@ class RunFolder:
 
 def new_name(config):
     """What a run without a name is called: corpus, model, seed and time."""
-    corpus = config.corpus.rstrip("/").replace("/", "-").replace(":", "-").lstrip(".-")
+    corpus = re.sub(r"[^\w.+-]+", "-", config.corpus).strip("-.") or "corpus"
     return f"{corpus}-{config.model}-seed{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
 def provenance():
     """Commit, command, versions and host, as a dict."""
-    import model  # asked, not assumed: an installed package of that name would come first
+    import model  # asked, not assumed
 
     packages = ("tensorflow", "keras", "numpy", "sentencepiece", "sacrebleu")
     return {
@@ -174,7 +205,12 @@ def provenance():
         "model_from": str(Path(model.__file__).resolve().parent),
         "versions": {"python": platform.python_version()}
         | {name: metadata.version(name) for name in packages},
-        "host": {"name": platform.node(), "system": platform.platform(), "cores": os.cpu_count()},
+        "host": {
+            "name": platform.node(),
+            "system": platform.platform(),
+            "cores": os.cpu_count(),
+            "gpus": len(tf.config.list_physical_devices("GPU")),
+        },
     }
 
 
@@ -201,7 +237,7 @@ def copy_source(folder):
 class Stop:
     """Ctrl-C and SIGTERM as a flag, which the loop reads between two steps.
 
-    A second signal is not caught, so that a run that hangs can be ended.
+    A second signal is not caught, so that a run that hangs can be ended. False until then.
     """
 
     def __init__(self):
@@ -212,6 +248,7 @@ class Stop:
     def note(self, number, frame):
         self.signal = number
         signal.signal(number, signal.SIG_DFL)
+        print("stopping as soon as the state is saved; once more: at once", file=sys.stderr)
 
     def __bool__(self):
         return self.signal is not None

@@ -4,9 +4,10 @@ import sys
 import time
 
 from config import fail, from_flags
+from data import corpora
 
 if __name__ == "__main__":  # the flags first: --help and a mistake are answered in a blink
-    CONFIG = from_flags(__doc__)
+    CONFIG = from_flags(__doc__, corpora.check)
 
 import numpy as np
 import tensorflow as tf
@@ -14,20 +15,44 @@ from tqdm import tqdm
 
 from data import encoded
 from data.batches import plan
-from data.corpora import CorpusError
 from evaluation.inference import IDS, Inference
 from evaluation.scores import bleu
 from model.loss import cross_entropy, teacher_forcing
 from model.optimizer import Adam, learning_rate
 from model.transformer import Transformer
-from run_folder import RunError, RunFolder, Stop
+from run_folder import Diverged, RunError, RunFolder, Stop
 
 LOG_EVERY = 50  # steps
 SAVE_EVERY = 180  # seconds, in a long epoch
 
 
+def make_train_step(model, optimizer, config):
+    """One update: source (batch, source_len), target (batch, target_len) → loss, gradient's norm,
+    learning rate. One trace for all shapes.
+    """
+
+    @tf.function(input_signature=[IDS, IDS])
+    def train_step(source, target):
+        seed = tf.stack([tf.constant(config.seed, tf.int64), optimizer.step])
+        with tf.GradientTape() as tape:
+            logits, labels = teacher_forcing(model, source, target, seed)
+            loss = tf.reduce_mean(cross_entropy(logits, labels, config.label_smoothing))
+        # A weight that an experiment cut off stays as it is; None would stop the run.
+        cut_off = tf.UnconnectedGradients.ZERO
+        gradients = tape.gradient(loss, model.trainable_variables, unconnected_gradients=cut_off)
+        # An embedding's comes as rows; the norm of the rows is not the norm of their sum.
+        gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
+        rate = learning_rate(
+            optimizer.step + 1, config.d_model, config.warmup_steps, config.learning_rate_scale
+        )
+        optimizer.apply(gradients, rate)
+        return loss, tf.linalg.global_norm(gradients), rate
+
+    return train_step
+
+
 def train(config):
-    """One run, from the corpus to the last checkpoint. Raises CorpusError and RunError."""
+    """One run, from the corpus to the last checkpoint. Raises CorpusError, RunError and OSError."""
     # Every draw is made from a seed; this has every sum added up in the same order, too.
     tf.config.experimental.enable_op_determinism()
     bfloat16 = config.precision == "bfloat16"
@@ -40,44 +65,33 @@ def train(config):
     optimizer = Adam(model.trainable_variables)
     epoch = tf.Variable(0, dtype=tf.int64)  # epochs finished
     position = tf.Variable(0, dtype=tf.int64)  # batches done of the epoch that has begun
+    seconds = tf.Variable(0, dtype=tf.float64)  # spent on it
     best_loss = tf.Variable(np.inf, dtype=tf.float32)
-    run.keep(model=model, optimizer=optimizer, epoch=epoch, position=position, best_loss=best_loss)
+    run.restore(
+        model=model, optimizer=optimizer, epoch=epoch, position=position, seconds=seconds,
+        best_loss=best_loss,
+    )  # fmt: skip
     inference = Inference(model, *tokenizers, config.max_length)
+    train_step = make_train_step(model, optimizer, config)
 
-    @tf.function(input_signature=[IDS, IDS])
-    def train_step(source, target):
-        """One update from source (batch, source_len) and target (batch, target_len), ids."""
-        seed = tf.stack([tf.constant(config.seed, tf.int64), optimizer.step])
-        with tf.GradientTape() as tape:
-            logits, labels = teacher_forcing(model, source, target, seed)
-            losses = cross_entropy(logits, labels, config.label_smoothing)  # (tokens,)
-            loss = tf.reduce_sum(losses) / tf.cast(tf.size(losses), tf.float32)
-        gradients = tape.gradient(loss, model.trainable_variables)
-        rate = learning_rate(
-            optimizer.step + 1, config.d_model, config.warmup_steps, config.learning_rate_scale
-        )
-        optimizer.apply(gradients, rate)
-        return loss, tf.linalg.global_norm(gradients), rate
-
-    def validate(seconds):
+    def validate(step):
         """Write down how the epoch went; keep the model if none was better."""
         loss, accuracy = inference.loss_and_accuracy(data.validation)
+        if not np.isfinite(loss):
+            raise Diverged(f"step {step}: the validation loss is {loss}; {run.advice()}")
         sources, references, _ = data.validation_texts
-        translations = inference.translate(sources)
-        step, number = int(optimizer.step), int(epoch) + 1
-        values = {
-            "epoch": number,
-            "validation_loss": loss,
-            "validation_accuracy": accuracy,
-            "validation_bleu": bleu(translations, references),
-            "seconds": seconds,
-        }
+        translations = inference.translate(sources, progress=True)
+        score = bleu(translations, references)
         shown = [int(share * (len(sources) - 1)) for share in (0, 0.5, 1)]
         samples = [(sources[i], references[i], translations[i]) for i in shown]
-        run.log("validation", step, values, samples)
+        run.log("validation", step, {
+            "epoch": int(epoch) + 1, "validation_loss": loss, "validation_accuracy": accuracy,
+            "validation_bleu": score, "seconds": float(seconds),
+        }, samples)  # fmt: skip
         print(
-            f"epoch {number}, step {step:,}: validation loss {loss:.3f}, accuracy {accuracy:.3f}, "
-            f"BLEU {values['validation_bleu']:.1f}; {seconds:.0f} s; {samples[0][2]}",
+            f"epoch {int(epoch) + 1}, step {step:,}: validation loss {loss:.3f}, accuracy "
+            f"{accuracy:.3f}, BLEU {score:.1f}; {float(seconds):.0f} s\n"
+            f"    {samples[0][0]} → {samples[0][2]}",
             flush=True,
         )
         if loss < best_loss:
@@ -85,10 +99,11 @@ def train(config):
             run.save_best(step)
 
     stop, last_step = Stop(), config.max_steps or sys.maxsize
-    run.save(int(optimizer.step))
-    while epoch < config.epochs and optimizer.step < last_step and not stop:
-        began = logged_at = time.monotonic()
-        tokens, done = 0, int(position)
+    step, pairs = int(optimizer.step), len(data.train.source.lengths)
+    run.save(step)
+    while epoch < config.epochs and step < last_step and not stop:
+        began = time.monotonic() - float(seconds)
+        logged_at, tokens, done = time.monotonic(), 0, int(position)
         batches = plan(
             data.train, config.batch_tokens, config.batch_sentences, config.seed, int(epoch)
         )
@@ -98,48 +113,47 @@ def train(config):
         )  # fmt: skip
         for indices in progress:
             source, target = data.train.batch(indices)
-            step = int(optimizer.step) + 1
+            step += 1
             log = step == 1 or step % LOG_EVERY == 0
-            if log:  # as validation measures it: before the update, no dropout, no smoothing
-                loss, accuracy = inference.mean([(source, target)])
+            if log:  # as validation is measured, on random pairs: a batch has only one length
+                random = np.random.default_rng([config.seed, step])
+                probe = random.choice(pairs, min(pairs, 64), replace=False)
+                loss, accuracy = inference.mean([data.train.batch(probe)])
             objective, norm, rate = (float(value) for value in train_step(source, target))
-            position.assign_add(1)
             if not np.isfinite(objective + norm):
-                raise SystemExit(
-                    f"step {step}: the loss is {objective}, the gradient's norm {norm}. The last "
-                    f"good state is {run.latest.latest_checkpoint}. Try a smaller "
-                    "--learning-rate-scale or more --warmup-steps."
+                raise Diverged(
+                    f"step {step}: the loss is {objective}, the gradient's norm {norm}; "
+                    + run.advice()
                 )
+            position.assign_add(1)
+            seconds.assign(time.monotonic() - began)
             tokens += np.count_nonzero(source) + np.count_nonzero(target[:, 1:])
             if log:
                 speed = tokens / (time.monotonic() - logged_at)
-                values = {
-                    "epoch": int(epoch) + 1,
-                    "loss": loss,
-                    "accuracy": accuracy,
-                    "learning_rate": rate,
-                    "grad_norm": norm,
-                    "tokens_per_second": speed,
-                }
-                run.log("train", step, values)
+                run.log("train", step, {
+                    "epoch": int(epoch) + 1, "loss": loss, "accuracy": accuracy,
+                    "learning_rate": rate, "grad_norm": norm, "tokens_per_second": speed,
+                })  # fmt: skip
                 progress.set_postfix_str(f"loss {loss:.3f}, {speed:,.0f} tokens/s", refresh=False)
                 logged_at, tokens = time.monotonic(), 0
-            if time.monotonic() - run.saved_at > SAVE_EVERY:
-                run.save(step)
             if stop or step >= last_step:
                 break
+            if time.monotonic() - run.saved_at > SAVE_EVERY:
+                run.save(step)
         progress.close()
-        run.save(int(optimizer.step))
-        if not stop:
-            validate(time.monotonic() - began)
-            if position == len(batches):
-                epoch.assign_add(1)
-                position.assign(0)
-    if stop:
+        if position == len(batches) or not stop:
+            validate(step)
+        if position == len(batches):
+            epoch.assign_add(1)
+            position.assign(0)
+            seconds.assign(0)
+        run.save(step)
+
+    if stop and epoch < config.epochs:
         print(f"stopped and saved; go on with\n    python train.py --resume {run.path}")
         raise SystemExit(128 + stop.signal)
     print(
-        f"the run is {run.path}; go on with\n"
+        f"{int(epoch)} epochs and {step:,} steps are done; the run is {run.path}; go on with\n"
         f"    tensorboard --logdir {run.path.parent}\n    python evaluate.py {run.path}"
     )
 
@@ -147,5 +161,7 @@ def train(config):
 if __name__ == "__main__":
     try:
         train(CONFIG)
-    except (CorpusError, RunError) as error:
-        fail(error)
+    except (corpora.CorpusError, RunError, OSError) as error:
+        fail(error, 1 if isinstance(error, Diverged) else 2)
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None

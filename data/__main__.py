@@ -73,5 +73,5 @@ def look(settings):
 if __name__ == "__main__":
     try:
         look(from_flags())
-    except corpora.CorpusError as error:
+    except (corpora.CorpusError, OSError) as error:
         config.fail(error)

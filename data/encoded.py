@@ -77,7 +77,10 @@ def write(folder, config):
         if needed not in splits:
             raise corpora.CorpusError(f"{config.corpus} has no {needed} split: training needs one")
     say(f"training the tokenizer on {len(splits['train'].sources):,} pairs")
-    tokenizers = tokenizer.train_pair(splits["train"], config)
+    try:
+        tokenizers = tokenizer.train_pair(splits["train"], config)
+    except ValueError as error:
+        raise corpora.CorpusError(f"{config.corpus}: {error}") from error
     for made in dict.fromkeys(tokenizers):
         if made.vocab_size < config.vocab_size:
             say(f"the text supports {made.vocab_size:,} pieces, fewer than {config.vocab_size:,}")

@@ -9,7 +9,9 @@ PAD, UNK, BOS, EOS = 0, 1, 2, 3
 
 
 class Tokenizer:
-    """One language's SentencePiece model; `decode(encode(text)) == text` for any one-line text."""
+    """A SentencePiece model. What is encoded decodes to the same text, but for U+2581, which is
+    SentencePiece's own sign for a space, and for upper case with `lowercase`.
+    """
 
     def __init__(self, model, lowercase=False):
         """model: the bytes of a trained SentencePiece model."""
@@ -57,8 +59,6 @@ def train(texts, vocab_size, lowercase=False):
             normalization_rule_name="identity",
             remove_extra_whitespaces=False,
             max_sentence_length=1 << 20,
-            input_sentence_size=1_000_000,
-            shuffle_input_sentence=False,
             pad_id=PAD, unk_id=UNK, bos_id=BOS, eos_id=EOS,
             minloglevel=2,
         )  # fmt: skip

@@ -1,1 +1,1 @@
-"""What a finished model is worth, and what it looks like inside."""
+"""A trained model at work, and what it is worth: translating, measuring, scoring."""

@@ -9,6 +9,7 @@ from tqdm import tqdm
 
 from data import tokenizer
 from data.batches import Pairs, Rows, plan
+from data.download import first_line
 from model.decoding import greedy
 from model.loss import teacher_forcing, token_totals
 from model.transformer import Transformer
@@ -38,13 +39,14 @@ class Inference:
 
     def loss_and_accuracy(self, pairs, batch_tokens=4096):
         """`mean` of Pairs."""
+        # No batch has more sentences than tokens.
         return self.mean(map(pairs.batch, plan(pairs, batch_tokens, batch_tokens)))
 
-    def translate(self, texts, batch_tokens=4096, batch_sentences=128, progress=False):
+    def translate(self, texts, batch_tokens=4096, batch_sentences=128, progress=False, first=1):
         """One line out for each line in, in the same order; an empty line stays empty.
 
         A line of more than `max_length` pieces is cut there, as the model never saw longer ones,
-        and that is said on standard error.
+        and that is said on standard error, by its number counted from `first`.
         """
         texts = [" ".join(text.split("\n")) for text in texts]
         asked = [i for i, text in enumerate(texts) if text.strip()]
@@ -52,13 +54,15 @@ class Inference:
         for i, row in zip(asked, rows, strict=True):
             if len(row) > self.max_length:
                 print(
-                    f"warning: line {i + 1} has {len(row):,} pieces: only the first "
+                    f"warning: line {first + i} has {len(row):,} pieces: only the first "
                     f"{self.max_length} are translated",
                     file=sys.stderr,
                 )
         source = Rows.of([[*row[: self.max_length], tokenizer.EOS] for row in rows])
         outputs = [""] * len(texts)
-        with tqdm(total=len(asked), unit="line", disable=not progress or None) as bar:
+        bar = tqdm(total=len(asked), unit="line", leave=False, disable=not progress or None)
+        with bar:  # on a terminal only
+            # Of the outputs' lengths nothing is known yet: the sources stand in for them.
             for indices in plan(Pairs(source, source), batch_tokens, batch_sentences):
                 decoded = self.target_tokenizer.decode(self.decode(source.padded(indices)).numpy())
                 for i, text in zip(indices, decoded, strict=True):
@@ -67,23 +71,31 @@ class Inference:
         return outputs
 
 
-def load(folder, config, checkpoint="last"):
+def load(folder, config, checkpoint="last", average=1):
     """The Inference of a run folder at its `last` or `best` checkpoint.
 
-    Raises FileNotFoundError where a file is missing, and ValueError where the checkpoint does not
-    fit the model.
+    average: how many of the latest checkpoints' weights are averaged (section 6.1), 1 for none.
+    Raises FileNotFoundError where a file or a checkpoint is missing, and ValueError where a
+    checkpoint does not fit the model.
     """
     folder = Path(folder)
     tokenizers = tokenizer.load_pair(folder, config.lowercase)
     model = Transformer(config, *(made.vocab_size for made in tokenizers))
     where = folder / "checkpoints" / ("best" if checkpoint == "best" else "")
-    path = tf.train.latest_checkpoint(where)
-    if path is None:
-        raise FileNotFoundError(f"{where} holds no checkpoint")
+    kept = tf.train.get_checkpoint_state(where)
+    paths = list(kept.all_model_checkpoint_paths) if kept else []
+    if len(paths) < average:
+        raise FileNotFoundError(f"{where} holds {len(paths)} checkpoints of {average}")
     saved = tf.train.Checkpoint(model=model)
-    try:
-        # The optimizer's values stay unread; each of the model's own must be there.
-        saved.restore(path).assert_existing_objects_matched().expect_partial()
-    except (AssertionError, tf.errors.OpError) as error:
-        raise ValueError(f"{path} does not fit this model: {error}") from error
+    totals = [np.zeros(variable.shape) for variable in model.trainable_variables]
+    for path in paths[-average:]:
+        try:
+            # The optimizer's values stay unread; each of the model's own must be there.
+            saved.restore(path).assert_existing_objects_matched().expect_partial()
+        except (AssertionError, ValueError, tf.errors.OpError) as error:
+            raise ValueError(f"{path} does not fit this model: {first_line(error)}") from error
+        for total, variable in zip(totals, model.trainable_variables, strict=True):
+            total += variable.numpy()
+    for total, variable in zip(totals, model.trainable_variables, strict=True):
+        variable.assign(total / average)
     return Inference(model, *tokenizers, config.max_length)

@@ -10,7 +10,8 @@ def at(seed, place):
     """The seed of a named place inside `seed`, an int64 vector (run seed, step); None stays None.
 
     Every draw, of an initial weight or of a dropout mask, is a function of (seed, name of the
-    place): a change elsewhere in the model leaves it as it was.
+    place): a change elsewhere in the model leaves it as it was. Names of nested places add up,
+    above the 20 bits that are the run seed's.
     """
     return None if seed is None else seed + np.int64([crc32(place.encode()) << 20, 0])
 
@@ -69,25 +70,30 @@ class LayerNorm(tf.Module):
         self.offset = tf.Variable(tf.zeros(d_model))
 
     def __call__(self, x):
+        # A custom gradient wants tensors; of variables it would ask for gradients by name.
         return layer_norm(x, tf.convert_to_tensor(self.scale), tf.convert_to_tensor(self.offset))
 
 
-def plain_layer_norm(x, scale, offset, epsilon=1e-6):
-    """What `layer_norm` computes, left to automatic differentiation: to read, to edit, to test."""
-    centred = x - tf.reduce_mean(x, axis=-1, keepdims=True)
-    variance = tf.reduce_mean(tf.square(centred), axis=-1, keepdims=True)
-    return centred * tf.math.rsqrt(variance + epsilon) * scale + offset
+EPSILON = 1e-6  # under the root of the variance
 
 
-@tf.custom_gradient
-def layer_norm(x, scale, offset, epsilon=1e-6):
-    """`plain_layer_norm` with its gradient in closed form: a fifth of the training step's time.
+def plain_layer_norm(x, scale, offset):
+    """What `layer_norm` below computes, left to automatic differentiation.
 
-    After editing one, edit the other, or call `plain_layer_norm` in `LayerNorm` above.
+    To read, and to test against. The model calls the other one: to try a change here, call this
+    one in `LayerNorm`.
     """
     centred = x - tf.reduce_mean(x, axis=-1, keepdims=True)
     variance = tf.reduce_mean(tf.square(centred), axis=-1, keepdims=True)
-    inverse_deviation = tf.math.rsqrt(variance + epsilon)
+    return centred * tf.math.rsqrt(variance + EPSILON) * scale + offset
+
+
+@tf.custom_gradient
+def layer_norm(x, scale, offset):
+    """`plain_layer_norm` with its gradient in closed form: saves a fifth of the step's time."""
+    centred = x - tf.reduce_mean(x, axis=-1, keepdims=True)
+    variance = tf.reduce_mean(tf.square(centred), axis=-1, keepdims=True)
+    inverse_deviation = tf.math.rsqrt(variance + EPSILON)
     normalised = centred * inverse_deviation
 
     def gradient(upstream):

@@ -19,7 +19,7 @@ class Adam(tf.Module):
         v ← β₂ v + (1 − β₂) g²
         variable ← variable − rate · √(1 − β₂ᵗ) / (1 − β₁ᵗ) · m / (√v + ε)
 
-    As in Keras, ε is not divided by √(1 − β₂ᵗ); algorithm 1 of Adam's paper differs there.
+    As in Keras; algorithm 1 of Adam's paper would have ε · √(1 − β₂ᵗ) for ε (its section 2).
     """
 
     def __init__(self, variables, beta_1=0.9, beta_2=0.98, epsilon=1e-9):

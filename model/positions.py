@@ -37,7 +37,7 @@ class Learned(tf.Module):
 
 
 class NoPositions(tf.Module):
-    """Nothing is added: the order of the words is told by the look-ahead mask alone."""
+    """Nothing is added: the encoder sees a bag of words, the decoder order by its mask alone."""
 
     def __init__(self, d_model, max_length=None, seed=None):
         self.d_model = d_model

@@ -8,22 +8,24 @@ from model.masks import look_ahead_mask, padding_mask
 from model.positions import POSITIONS
 
 
-class PostNorm(tf.Module):
-    """LayerNorm(x + Dropout(Sublayer(x))), as in sections 3.1 and 5.4."""
+class Residual(tf.Module):
+    """The way around a sublayer: y = sublayer(way.enter(x)), then x = way.leave(x, y, seed)."""
 
     def __init__(self, d_model, dropout_rate):
         self.norm, self.dropout_rate = LayerNorm(d_model), dropout_rate
 
+
+class PostNorm(Residual):
+    """LayerNorm(x + Dropout(Sublayer(x))), as in sections 3.1 and 5.4."""
+
     def enter(self, x):
-        """The sublayer's input."""
         return x
 
     def leave(self, x, y, seed):
-        """Join the sublayer's output y to the stream x."""
         return self.norm(x + dropout(y, self.dropout_rate, seed))
 
 
-class PreNorm(PostNorm):
+class PreNorm(Residual):
     """x + Dropout(Sublayer(LayerNorm(x))): Xiong et al. 2020. The stacks end in one more norm."""
 
     def enter(self, x):
@@ -95,9 +97,9 @@ class Stack(tf.Module):
 
     def __init__(self, config, embedding, layer, seed):
         self.embedding, self.dropout_rate = embedding, config.dropout_rate
-        # bos and eos come on top of the longest sentence.
+        # The longest source comes with its eos, the longest target_in with its bos.
         self.positions = POSITIONS[config.positions](
-            config.d_model, config.max_length + 2, at(seed, "positions")
+            config.d_model, config.max_length + 1, at(seed, "positions")
         )
         self.layers = [layer(config, at(seed, f"layer_{i}")) for i in range(config.num_layers)]
         self.last_norm = LayerNorm(config.d_model) if config.norm == "pre" else tf.identity

@@ -27,7 +27,7 @@ from typing import NamedTuple
 from data.mini.phrases import Draft
 from data.mini.sentences import SENTENCES
 
-SIZES = {"train": 12000, "validation": 1000, "test": 1000, "compositional": 1000}
+SIZES = {"train": 16000, "validation": 1000, "test": 1000, "compositional": 1000}
 LIMITS = {"train": 1_000_000, "validation": 50_000, "test": 50_000, "compositional": 100_000}
 TAGS = list(SENTENCES)
 

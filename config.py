@@ -177,7 +177,9 @@ def from_flags(description, check_corpus=lambda name: None):
         fail(error)
 
 
-def fail(message, status=2):
+def fail(error, status=2):
     """End with one line on standard error; the status of a mistake in a command is 2."""
-    print(f"error: {message}", file=sys.stderr)
+    if isinstance(error, OSError) and error.filename:
+        error = f"{error.filename}: {error.strerror}"
+    print(f"error: {error}", file=sys.stderr)
     raise SystemExit(status)

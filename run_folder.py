@@ -64,6 +64,7 @@ class RunFolder:
             self.record(data)
         else:
             self.check_corpus(data)
+            self.write_json("config.json", self.settings())
         self.metrics = open(self.path / "metrics.jsonl", "ab")
         self.charts = {
             name: tf.summary.create_file_writer(str(self.path / name))
@@ -89,7 +90,7 @@ class RunFolder:
         tokenizer.save_pair(self.path, data.source_tokenizer, data.target_tokenizer)
         self.write_json("corpus.json", data.facts)
         self.write_json("provenance.json", provenance())
-        settings = dataclasses.asdict(self.config) | {"name": self.path.name}
+        settings = self.settings()
         self.write_json("config.json", settings)
         with tf.summary.create_file_writer(str(self.path)).as_default():
             knobs = {name: value for name, value in settings.items() if name not in FREE}
@@ -100,6 +101,10 @@ class RunFolder:
                 metrics=[hparams.Metric(tag, group=group) for group, tag in metrics],
             )
             hparams.hparams(knobs, trial_id=self.path.name)
+
+    def settings(self):
+        """What config.json holds: the knobs as they are now."""
+        return dataclasses.asdict(self.config) | {"name": self.path.name, "resume": None}
 
     def check_corpus(self, data):
         """Refuse to go on with other data than the run began with. Raises RunError."""

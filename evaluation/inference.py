@@ -66,7 +66,8 @@ class Inference:
             for indices in plan(Pairs(source, source), batch_tokens, batch_sentences):
                 decoded = self.target_tokenizer.decode(self.decode(source.padded(indices)).numpy())
                 for i, text in zip(indices, decoded, strict=True):
-                    outputs[asked[i]] = " ".join(text.split("\n"))
+                    # Whatever some reader takes for the end of a line: U+2028 and its kin too.
+                    outputs[asked[i]] = " ".join(text.splitlines())
                 bar.update(len(indices))
         return outputs
 

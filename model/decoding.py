@@ -18,6 +18,7 @@ def greedy(model, source, bos, eos):
 
     Rows end in `eos` (unless they reached `output_limit`) and are filled up with padding.
     """
+    source = tf.convert_to_tensor(source)
     limit = output_limit(source)
     batch = tf.shape(source)[0]
 

@@ -1,0 +1,32 @@
+"""What the tests of model/ share: tiny models, and the way to the code from any directory."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+
+@pytest.fixture(scope="session")
+def tiny():
+    """Makes tiny models all of whose variables are random: no bias is 0 and no scale is 1.
+
+    A fresh model has biases of 0 and scales of 1, behind which a forgotten or a swapped one hides.
+    """
+    import numpy as np  # here, so that the tests without TensorFlow start without it
+
+    from config import Config
+    from model.transformer import Transformer
+
+    def make(source_vocab=11, target_vocab=11, spread=0.2, **flags):
+        sizes = {"num_layers": 2, "d_model": 8, "num_heads": 2, "dff": 12, "max_length": 20}
+        model = Transformer(Config(**(sizes | flags)), source_vocab, target_vocab)
+        rng = np.random.default_rng(0)
+        for variable in model.trainable_variables:
+            variable.assign_add(rng.normal(scale=spread, size=variable.shape))
+        return model
+
+    return make

@@ -1,0 +1,119 @@
+"""Attention: small cases worked by hand, a loop that anyone can follow, and Keras' own layer."""
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from model.attention import MultiHeadAttention, scaled_dot_product_attention
+
+# The four keys of the well-known tutorial; its scores are so large that softmax picks or shares.
+KEYS = np.float32([[10, 0, 0], [0, 10, 0], [0, 0, 10], [0, 0, 10]])
+VALUES = np.float32([[1, 0], [10, 0], [100, 5], [1000, 6]])
+
+
+@pytest.mark.parametrize(
+    ("query", "weights", "output"),
+    [
+        ([0, 10, 0], [0, 1, 0, 0], [10, 0]),  # the second key
+        ([0, 0, 10], [0, 0, 0.5, 0.5], [550, 5.5]),  # a key that is there twice: the mean
+        ([10, 10, 0], [0.5, 0.5, 0, 0], [5.5, 0]),  # two keys, equally far
+    ],
+)
+def test_a_query_gets_the_mean_of_the_values_whose_keys_it_matches(query, weights, output):
+    got, got_weights = scaled_dot_product_attention(np.float32([query]), KEYS, VALUES)
+    np.testing.assert_allclose(got_weights, [weights], atol=1e-6)
+    np.testing.assert_allclose(got, [output], rtol=1e-5, atol=1e-4)
+
+
+def test_what_the_mask_hides_has_weight_zero_and_the_rest_sums_to_one():
+    rng = np.random.default_rng(0)
+    query, key = rng.normal(size=(2, 3, 5, 4)), rng.normal(size=(2, 3, 6, 4))
+    mask = rng.random((2, 1, 5, 6)) < 0.5
+    mask[..., 0] = True  # each query has a key
+    _, weights = scaled_dot_product_attention(np.float32(query), np.float32(key), key, mask)
+    hidden = np.broadcast_to(~mask, weights.shape)
+    assert np.all(weights.numpy()[hidden] == 0)
+    assert np.all(weights.numpy()[~hidden] > 0)
+    np.testing.assert_allclose(tf.reduce_sum(weights, axis=-1), np.ones((2, 3, 5)), rtol=1e-6)
+
+
+def test_attention_is_the_loop_over_queries_and_keys():
+    """softmax(q k / √d) v, a number at a time; scaled and normalised once, after the keys' loop."""
+    rng = np.random.default_rng(1)
+    length, depth = 5, 3
+    query, key, value = rng.normal(size=(3, length, depth))
+    expected = np.zeros((length, depth))
+    for i in range(length):
+        scores = []
+        for j in range(length):
+            scores.append(sum(query[i, d] * key[j, d] for d in range(depth)))
+        powers = [math.exp(score / math.sqrt(depth)) for score in scores]
+        for j in range(length):
+            expected[i] += powers[j] / sum(powers) * value[j]
+    got, _ = scaled_dot_product_attention(*np.float32([query, key, value]))
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("key_dim", [16, 64, 256])
+def test_scores_of_unit_variance_vectors_have_unit_variance(key_dim):
+    """The paper's footnote 4: q · k has variance d_k, so softmax would saturate unless scaled."""
+    rng = np.random.default_rng(2)
+    query = np.float32(rng.normal(size=(200, key_dim)))
+    key = np.float32(rng.normal(size=(2000, key_dim)))
+    _, weights = scaled_dot_product_attention(query, key, key)
+    scores = np.log(weights)  # up to a number for each query
+    assert np.mean(np.var(scores, axis=-1)) == pytest.approx(1, rel=0.05)
+
+
+def test_a_head_is_a_slice_of_the_projection():
+    attention = MultiHeadAttention(d_model=8, num_heads=3, key_dim=5, seed=[0, 0])
+    x = np.float32(np.random.default_rng(3).normal(size=(2, 4, 15)))
+    heads = attention.split_heads(x)
+    for h in range(3):
+        np.testing.assert_array_equal(heads[:, h], x[:, :, h * 5 : (h + 1) * 5])
+
+
+def test_merging_undoes_splitting():
+    attention = MultiHeadAttention(d_model=8, num_heads=3, key_dim=5, seed=[0, 0])
+    x = np.float32(np.random.default_rng(4).normal(size=(2, 4, 15)))
+    np.testing.assert_array_equal(attention.merge_heads(attention.split_heads(x)), x)
+
+
+@pytest.mark.parametrize("key_dim", [4, 7])
+def test_multi_head_attention_is_that_of_keras(key_dim):
+    """Output, weights and gradients, with a mask, foreign keys, and heads of any size."""
+    d_model, num_heads = 8, 2
+    rng = np.random.default_rng(5)
+    ours = MultiHeadAttention(d_model, num_heads, key_dim, seed=[0, 0])
+    for variable in ours.variables:
+        variable.assign(rng.normal(scale=0.5, size=variable.shape))
+    query_from = tf.constant(rng.normal(size=(3, 5, d_model)), tf.float32)
+    key_from = tf.constant(rng.normal(size=(3, 6, d_model)), tf.float32)
+    direction = tf.constant(rng.normal(size=(3, 5, d_model)), tf.float32)
+    mask = rng.random((3, 1, 5, 6)) < 0.6
+    mask[..., 0] = True
+
+    theirs = tf.keras.layers.MultiHeadAttention(num_heads, key_dim)
+    theirs.build(query_from.shape, key_from.shape)
+    projections = [ours.query, ours.key, ours.value, ours.output]  # in the order of Keras' weights
+    pairs = [pair for dense in projections for pair in (dense.kernel, dense.bias)]
+    for mine, twin in zip(pairs, theirs.weights, strict=True):
+        twin.assign(tf.reshape(mine, twin.shape))
+
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch([query_from, key_from])
+        output, weights = ours(query_from, ours.keys_values(key_from), mask)
+        loss = tf.reduce_sum(output * direction)
+        keras_output, keras_weights = theirs(
+            query_from, key_from, attention_mask=mask[:, 0], return_attention_scores=True
+        )
+        keras_loss = tf.reduce_sum(keras_output * direction)
+    np.testing.assert_allclose(output, keras_output, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(weights, keras_weights, rtol=1e-5, atol=1e-6)
+    gradients = tape.gradient(loss, [*pairs, query_from, key_from])
+    variables = [weight.value for weight in theirs.weights]
+    keras_gradients = tape.gradient(keras_loss, [*variables, query_from, key_from])
+    for mine, twin in zip(gradients, keras_gradients, strict=True):
+        np.testing.assert_allclose(mine, tf.reshape(twin, mine.shape), rtol=1e-4, atol=1e-4)

@@ -1,0 +1,54 @@
+"""Positions: the formula of section 3.5, and what it is good for."""
+
+import math
+
+import numpy as np
+import pytest
+
+from model.positions import Learned, NoPositions, Sinusoidal
+
+
+def test_sines_and_cosines_are_the_formula_interleaved():
+    """PE(p, 2i) = sin(p / 10000^(2i / d_model)), PE(p, 2i + 1) = cos(the same)."""
+    d_model = 6
+    expected = np.zeros((30, d_model))
+    for p in range(30):
+        for i in range(d_model // 2):
+            angle = p / 10000 ** (2 * i / d_model)
+            expected[p, 2 * i] = math.sin(angle)
+            expected[p, 2 * i + 1] = math.cos(angle)
+    np.testing.assert_allclose(Sinusoidal(d_model)(0, 30), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("k", [1, 5, 17])
+def test_a_step_of_k_is_the_same_rotation_everywhere(k):
+    """E(p + k) is a linear map of E(p) that does not depend on p: why the paper chose sines."""
+    d_model, length = 16, 50
+    rotation = np.zeros((d_model, d_model))
+    for i in range(0, d_model, 2):
+        angle = k / 10000 ** (i / d_model)
+        cos, sin = math.cos(angle), math.sin(angle)
+        rotation[i : i + 2, i : i + 2] = [[cos, sin], [-sin, cos]]
+    encodings = Sinusoidal(d_model)(0, length + k).numpy()
+    np.testing.assert_allclose(encodings[:length] @ rotation.T, encodings[k:], atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", [Sinusoidal, Learned, NoPositions])
+def test_a_window_is_cut_from_the_whole(kind):
+    """Decoding asks for one position at a time, training for all at once."""
+    positions = kind(8, 20, seed=[0, 0])
+    whole = positions(0, 20).numpy()
+    assert whole.shape == (20, 8)
+    for p in range(20):
+        np.testing.assert_allclose(positions(p, p + 1), whole[p : p + 1], atol=1e-6)
+
+
+def test_learned_positions_are_rows_of_a_table_and_the_last_repeats():
+    positions = Learned(8, 5, seed=[0, 0])
+    table = positions.table.numpy()
+    assert len(np.unique(table[:, 0])) == 5
+    np.testing.assert_array_equal(positions(0, 7), table[[0, 1, 2, 3, 4, 4, 4]])
+
+
+def test_no_positions_add_nothing():
+    assert not np.any(NoPositions(8)(3, 9))

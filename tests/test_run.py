@@ -1,0 +1,626 @@
+"""train.py and evaluate.py as they are run, what a run leaves behind, and how it goes on."""
+
+import json
+import os
+import re
+import runpy
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from config import Config
+from data import corpora
+from evaluation.inference import Inference
+from evaluation.scores import bleu
+from model.optimizer import learning_rate
+from run_folder import new_name
+
+ROOT = Path(__file__).resolve().parents[1]
+PYTHON = [sys.executable, "-X", "utf8"]
+FLAGS = ["--corpus", "talks", "--d-model", "16", "--num-heads", "2", "--dff", "32",
+         "--num-layers", "1", "--vocab-size", "400", "--batch-tokens", "256"]  # fmt: skip
+# The same program, but for a checkpoint after each step instead of every three minutes.
+SAVING_OFTEN = [*PYTHON, "-c", "import config, train; train.SAVE_EVERY = 0; "
+                "train.train(config.from_flags('train'))"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    """A researcher's clone: a commit, an edit on top of it, and a small corpus."""
+    folder = tmp_path_factory.mktemp("checkout")
+    for path in (*ROOT.glob("*.py"), ROOT / "model", ROOT / "data", ROOT / "evaluation"):
+        copy = shutil.copytree if path.is_dir() else shutil.copy
+        copy(path, folder / path.name)
+    (folder / ".gitignore").write_text("__pycache__\nruns\n.cache\ntalks\n")
+    git(folder, "init", "--quiet")
+    git(folder, "add", ".")
+    git(folder, "-c", "user.name=me", "-c", "user.email=me@here", "commit", "--quiet", "-m", "one")
+    with open(folder / "model" / "attention.py", "a") as file:
+        file.write("# an idea\n")
+
+    (folder / "talks").mkdir()
+    for name, size in {"train": 300, "validation": 20, "test": 30}.items():
+        split = corpora.load("mini:300", name)
+        for language, texts in (("pt", split.sources), ("en", split.targets)):
+            lines = "".join(text + "\n" for text in texts[:size])
+            # English comes first in the alphabet, so that it is the source.
+            (folder / "talks" / f"{name}.{language}").write_text(lines, "utf-8")
+    return folder
+
+
+def git(folder, *arguments):
+    # Inside a git hook, git's variables would lead to another repository.
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+    command = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def call(checkout):
+    """Runs a command in the checkout to its end."""
+
+    def run(*command, **options):
+        return subprocess.run(command, cwd=checkout, capture_output=True, **options)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def train(call):
+    """Runs train.py to its end."""
+    return lambda *flags: call(*PYTHON, "train.py", *flags, encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def trained(checkout, train):
+    """A run of two epochs without a name of its own."""
+    answer = train(*FLAGS, "--epochs", "2")
+    assert answer.returncode == 0, answer.stderr
+    (folder,) = (checkout / "runs").iterdir()
+    return folder, answer
+
+
+@pytest.fixture(scope="module")
+def run(trained):
+    return trained[0]
+
+
+def read_json(path):
+    return json.loads(path.read_text("utf-8"))
+
+
+def metrics(folder):
+    """The lines of metrics.jsonl without what hangs on the machine's speed."""
+    lines = (folder / "metrics.jsonl").read_text("utf-8").splitlines()
+    timings = ("seconds", "tokens_per_second")
+    return [{k: v for k, v in json.loads(line).items() if k not in timings} for line in lines]
+
+
+def state(folder, name=None):
+    """Every tensor of a checkpoint, the last one if not named, that the next step depends on."""
+    folder = folder / "checkpoints"
+    reader = tf.train.load_checkpoint(str(folder / name if name else folder))
+    # How often it was saved, how long metrics.jsonl is and what the clock said may differ.
+    aside = ("save_counter", "metrics_end", "seconds", "_CHECKPOINTABLE_OBJECT_GRAPH")
+    names = [n for n in reader.get_variable_to_shape_map() if not n.startswith(aside)]
+    return {n: reader.get_tensor(n) for n in names}
+
+
+def same_bits(a, b):
+    return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
+
+
+def number(path):
+    """The step of a checkpoint: 7 of ckpt-7."""
+    return int(str(path).rpartition("-")[2])
+
+
+# ---- What a run leaves behind -------------------------------------------------------------------
+
+
+def test_a_run_without_a_name_says_corpus_model_seed_and_time(run):
+    assert re.fullmatch(r"talks-transformer-seed0-\d{8}-\d{6}", run.name)
+
+
+@pytest.mark.parametrize("corpus", ["mini:300", "ted_hrlr_translate/pt_to_en", "/data/my talks/",
+                                    "../a,b (c).tsv", ".", "~/é"])  # fmt: skip
+def test_a_run_without_a_name_can_be_found_again(corpus):
+    """Its name is one plain folder name, which config.json must accept."""
+    name = new_name(Config(corpus=corpus))
+    assert Config(name=name).name == name == Path(name).name
+
+
+def test_the_end_says_where_the_run_is_and_how_to_go_on(run, trained):
+    end = trained[1].stdout.splitlines()[-3:]
+    assert f"runs/{run.name}" in end[0]
+    assert end[1].strip() == "tensorboard --logdir runs"
+    assert end[2].strip() == f"python evaluate.py runs/{run.name}"
+
+
+def test_the_configuration_is_kept(run):
+    kept = Config(**read_json(run / "config.json"))
+    assert kept == Config(corpus="talks", d_model=16, num_heads=2, dff=32, num_layers=1, epochs=2,
+                          vocab_size=400, batch_tokens=256, name=run.name)  # fmt: skip
+
+
+def test_provenance_says_what_ran_where(run, checkout):
+    facts = read_json(run / "provenance.json")
+    assert facts["commit"] == git(checkout, "rev-parse", "HEAD").stdout.strip()
+    assert facts["command"][-len(FLAGS) - 2 :] == [*FLAGS, "--epochs", "2"]
+    assert facts["versions"]["tensorflow"] == tf.__version__
+    assert facts["versions"]["numpy"] == np.__version__
+    assert facts["host"]["name"] and facts["host"]["cores"]
+    assert facts["model_from"] == str(checkout.resolve() / "model")
+
+
+def test_the_source_is_kept_as_it_ran(run, checkout):
+    for path in checkout.rglob("*.*"):
+        if path.suffix in (".py", ".tsv") and "runs" not in path.relative_to(checkout).parts:
+            copy = run / "source" / path.relative_to(checkout)
+            assert copy.read_bytes() == path.read_bytes()
+    kept = {path.relative_to(run / "source").parts[0] for path in run.rglob("source/**/*")}
+    assert kept.isdisjoint({"runs", "talks", ".git", ".cache"})
+    assert not list(run.rglob("source/**/__pycache__"))
+
+
+def test_the_edit_is_in_source_diff(run):
+    diff = (run / "source.diff").read_text("utf-8")
+    assert "model/attention.py" in diff and "\n+# an idea\n" in diff
+
+
+def test_metrics_have_the_promised_names(run):
+    step = {"step", "epoch", "loss", "accuracy", "learning_rate", "grad_norm", "tokens_per_second"}
+    epoch = {"step", "epoch", "validation_loss", "validation_accuracy", "validation_bleu",
+             "seconds"}  # fmt: skip
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert {frozenset(line) for line in lines} == {frozenset(step), frozenset(epoch)}
+    assert [line["epoch"] for line in lines if "seconds" in line] == [1, 2]
+    assert [line["step"] for line in lines if "loss" in line] == [1, 50]
+    assert all(np.isfinite(value) for line in lines for value in line.values())
+
+
+def test_metrics_are_plausible(run):
+    lines = metrics(run)
+    steps = [line for line in lines if "loss" in line]
+    for line in steps:
+        rate = learning_rate(line["step"], d_model=16, warmup_steps=1000)
+        assert line["learning_rate"] == pytest.approx(float(rate), rel=1e-5)
+    # A fresh model knows nothing: all of the 400 pieces are about as likely.
+    assert steps[0]["loss"] == pytest.approx(np.log(400), abs=1)
+    first, last = (line["validation_loss"] for line in lines if "validation_loss" in line)
+    assert last < first
+
+
+def test_checkpoints_are_of_the_start_and_of_each_epoch(run):
+    ends = [line["step"] for line in metrics(run) if "validation_loss" in line]
+    found = {number(path.stem) for path in (run / "checkpoints").glob("*.index")}
+    assert found == {0, *ends}
+    (best,) = (run / "checkpoints" / "best").glob("*.index")
+    assert number(best.stem) == ends[1]  # the loss still falls
+
+
+def charts(folder):
+    """The points that TensorBoard draws: {tag: {step: value}}."""
+    events = EventAccumulator(str(folder), size_guidance={"tensors": 0}).Reload()
+    return {
+        tag: {event.step: tf.make_ndarray(event.tensor_proto) for event in events.Tensors(tag)}
+        for tag in events.Tags()["tensors"]
+    }
+
+
+def test_tensorboard_draws_training_and_validation_in_one_chart(run):
+    """Two runs, of one tag: that is how TensorBoard puts two lines into a chart."""
+    lines = metrics(run)
+    for name in ("loss", "accuracy"):
+        for folder, key in (("train", name), ("validation", f"validation_{name}")):
+            points = {line["step"]: line[key] for line in lines if key in line}
+            assert charts(run / folder)[name] == pytest.approx(points, rel=1e-5)
+    assert {"learning_rate", "grad_norm", "tokens_per_second"} <= charts(run / "train").keys()
+    assert "bleu" in charts(run / "validation")
+
+
+def test_tensorboard_shows_three_sample_translations_an_epoch(run, checkout):
+    sources = (checkout / "talks" / "validation.en").read_text("utf-8").splitlines()
+    references = (checkout / "talks" / "validation.pt").read_text("utf-8").splitlines()
+    drawn = charts(run / "validation")
+    samples = [drawn[tag] for tag in sorted(drawn) if tag.startswith("sample")]
+    assert [len(sample) for sample in samples] == [2, 2, 2]
+    shown = [text.item().decode() for sample in samples for text in sample.values()]
+    pairs = list(zip(sources, references, strict=True))
+    assert all(any(s in text and r in text for s, r in pairs) for text in shown)
+
+
+def test_tensorboard_knows_the_hyperparameters(run):
+    events = EventAccumulator(str(run)).Reload()
+    content = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    assert b"num_heads" in content and b"dropout_rate" in content
+
+
+# ---- Going on -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def extended(checkout, train, trained):
+    """A run of one epoch, and its state; then a second epoch."""
+    folder = checkout / "runs" / "extended"
+    one = train(*FLAGS, "--epochs", "1", "--name", "extended")
+    assert one.returncode == 0, one.stderr
+    middle = state(folder)
+    two = train("--resume", "runs/extended", "--epochs", "2")
+    assert two.returncode == 0, two.stderr
+    return folder, middle
+
+
+def test_the_same_command_gives_the_same_bits(run, extended):
+    end = next(line["step"] for line in metrics(run) if "validation_loss" in line)
+    assert same_bits(extended[1], state(run, f"ckpt-{end}"))
+
+
+def test_an_epoch_and_one_more_are_two_epochs(run, extended):
+    assert same_bits(state(run), state(extended[0]))
+    assert metrics(run) == metrics(extended[0])
+
+
+def test_resuming_a_finished_run_changes_nothing(run, extended, train):
+    answer = train("--resume", "runs/extended", "--max-steps", "9")
+    assert answer.returncode == 0, answer.stderr
+    assert same_bits(state(run), state(extended[0]))
+    assert metrics(run) == metrics(extended[0])
+
+
+@pytest.fixture(scope="module")
+def stopped(checkout, train, trained):
+    """A run stopped in every way, each time in mid-epoch, and resumed each time."""
+    folder, answers, processes = checkout / "runs" / "stopped", {}, []
+
+    def train_until(step, *flags):
+        """Start training and wait for a checkpoint of this step or a later one."""
+        process = subprocess.Popen(
+            [*SAVING_OFTEN, *flags], cwd=checkout, encoding="utf-8",
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        processes.append(process)
+        while process.poll() is None:
+            if max(steps_saved(folder), default=-1) >= step:
+                return process
+            time.sleep(0.005)
+        raise AssertionError(process.communicate()[1])
+
+    def stop(process, number):
+        process.send_signal(number)
+        out, err = process.communicate()
+        answers[number] = process.returncode, out, err, max(steps_saved(folder))
+
+    try:
+        stop(train_until(5, *FLAGS, "--epochs", "2", "--name", "stopped"), signal.SIGKILL)
+        # What was written after the last checkpoint, the last line in the middle of it.
+        with open(folder / "metrics.jsonl", "a") as file:
+            file.write('{"step": 98, "loss": 9}\n{"step": 99, "lo')
+
+        process = train_until(15, "--resume", str(folder))
+        process.send_signal(signal.SIGSTOP)  # it holds its breath
+        answers["second"] = train("--resume", str(folder))
+        process.send_signal(signal.SIGCONT)
+        stop(process, signal.SIGTERM)
+        stop(train_until(45, "--resume", str(folder)), signal.SIGINT)
+        answers["last"] = train("--resume", str(folder))
+    finally:
+        for process in processes:
+            process.kill()
+    return folder, answers
+
+
+def steps_saved(folder):
+    return [number(path.stem) for path in (folder / "checkpoints").glob("ckpt-*.index")]
+
+
+def test_a_run_stopped_in_every_way_ends_with_the_same_bits(run, stopped):
+    folder, answers = stopped
+    assert answers["last"].returncode == 0, answers["last"].stderr
+    assert answers[signal.SIGKILL][0] == -signal.SIGKILL  # else nothing was shown
+    ends = [line["step"] for line in metrics(run) if "validation_loss" in line]
+    for name in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
+        assert answers[name][3] not in (0, *ends)  # it was in mid-epoch
+    assert same_bits(state(run), state(folder))
+
+
+def test_a_stopped_run_ends_with_the_same_metrics(run, stopped):
+    assert metrics(run) == metrics(stopped[0])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_leaves_cleanly(stopped, number):
+    status, out, err, _ = stopped[1][number]
+    assert status == 128 + number and "Traceback" not in err
+    assert f"train.py --resume {stopped[0]}" in out
+
+
+def test_a_folder_is_trained_by_one_process_at_a_time(stopped):
+    second = stopped[1]["second"]
+    assert second.returncode == 2 and "Traceback" not in second.stderr
+    assert re.fullmatch(r"error: .*another process.*", second.stderr.splitlines()[-1])
+
+
+def test_an_existing_name_is_refused(run, train):
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    answer = train(*FLAGS, "--name", run.name)
+    assert answer.returncode == 2 and "Traceback" not in answer.stderr
+    assert re.fullmatch(rf"error: .*{run.name} .*--resume.*", answer.stderr.splitlines()[-1])
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
+
+
+@pytest.fixture(scope="module")
+def diverged(checkout, train, trained):
+    """A run whose weights explode in the first step; with another seed than `trained`."""
+    answer = train(*FLAGS, "--epochs", "1", "--name", "diverged", "--learning-rate-scale", "1e30",
+                   "--seed", "1")  # fmt: skip
+    return checkout / "runs" / "diverged", answer
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_says_so(diverged):
+    answer = diverged[1]
+    assert answer.returncode == 1 and "Traceback" not in answer.stderr
+    line = answer.stderr.splitlines()[-1]
+    assert re.search(r"step \d+", line) and re.search(r"loss \D*(nan|inf)", line)
+    assert re.search(r"norm \D*(nan|inf|\d)", line)
+    assert str(diverged[0].name) in line  # where the last good state is
+
+
+def test_a_loss_that_is_not_finite_leaves_a_good_checkpoint(diverged):
+    assert all(np.isfinite(tensor).all() for tensor in state(diverged[0]).values()
+               if np.issubdtype(tensor.dtype, np.floating) and tensor.ndim)  # fmt: skip
+
+
+def test_metrics_stay_json_when_the_loss_is_not_finite(diverged):
+    assert all(np.isfinite(v) for line in metrics(diverged[0]) for v in line.values())
+
+
+def test_another_seed_gives_other_weights(run, diverged):
+    here, there = state(run, "ckpt-0"), state(diverged[0], "ckpt-0")
+    matrices = [name for name in here if here[name].ndim == 2 and here[name].any()]
+    assert matrices and not any(np.array_equal(here[name], there[name]) for name in matrices)
+
+
+# ---- Scores -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def evaluate(checkout, monkeypatch, capsys):
+    """Runs evaluate.py, in this process to save the time of loading TensorFlow."""
+
+    def run(*flags, cwd=checkout):
+        monkeypatch.chdir(cwd)
+        monkeypatch.setattr(sys, "argv", ["evaluate.py", *map(str, flags)])
+        status = 0
+        try:
+            runpy.run_path(str(ROOT / "evaluate.py"), run_name="__main__")
+        except SystemExit as error:
+            status = error.code
+        return status, *capsys.readouterr()
+
+    return run
+
+
+def written(run):
+    return {path.name for path in run.iterdir() if path.name.startswith(("scores", "transl"))}
+
+
+NUMBERS = ("bleu", "chrf", "rouge_l", "meteor", "exact_match", "loss", "accuracy",
+           "sentences_per_second", "tokens_per_second")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def scored(run, call):
+    """The test split's table; without --limit, as a command of its own."""
+    answer = call(*PYTHON, "evaluate.py", f"runs/{run.name}", encoding="utf-8")
+    assert answer.returncode == 0, answer.stderr
+    return answer.stdout
+
+
+def test_the_table_has_every_score(run, scored):
+    scores = read_json(run / "scores-test.json")
+    for name in NUMBERS:
+        (shown,) = re.findall(rf"^{name} +(\S+)", scored, re.MULTILINE)
+        assert float(shown) == pytest.approx(scores[name], rel=1e-3)
+    assert scores["signatures"]["bleu"] in scored and "tok:13a" in scores["signatures"]["bleu"]
+
+
+def test_translations_are_aligned_with_the_split(run, scored, checkout):
+    text = (run / "translations-test.txt").read_text("utf-8")
+    assert text.count("\n") == 30 and text.endswith("\n")
+    assert read_json(run / "scores-test.json")["sentences"] == 30
+    references = (checkout / "talks" / "test.pt").read_text("utf-8").splitlines()
+    assert bleu(text.split("\n")[:-1], references) == read_json(run / "scores-test.json")["bleu"]
+
+
+def test_other_splits_and_checkpoints_are_in_the_file_name(run, scored, evaluate, tmp_path):
+    copied, table = shutil.copytree(run, tmp_path / "run"), tmp_path / "sentences.tsv"
+    # Another last one, or it would be the best as well.
+    tf.compat.v1.train.update_checkpoint_state(str(copied / "checkpoints"), "ckpt-0")
+    status, out, _ = evaluate(
+        copied, "--split", "validation", "--checkpoint", "best", "--per-sentence", table
+    )
+    assert status == 0 and "validation" in out
+    assert written(copied) - written(run) == {
+        "scores-validation-best.json", "translations-validation-best.txt"
+    }  # fmt: skip
+    assert (copied / "scores-test.json").read_bytes() == (run / "scores-test.json").read_bytes()
+    assert (copied / "translations-validation-best.txt").read_text("utf-8").count("\n") == 20
+    # The best is that of the lowest validation loss, and this is the same loss.
+    lowest = min(line["validation_loss"] for line in metrics(run) if "validation_loss" in line)
+    loss = read_json(copied / "scores-validation-best.json")["loss"]
+    assert loss == pytest.approx(lowest, rel=1e-5)
+
+    names, *rows = (line.split("\t") for line in table.read_text("utf-8").splitlines())
+    assert {"source", "reference", "translation", "bleu", "chrf", "exact_match"} <= {*names}
+    assert len(rows) == 20 and {len(row) for row in rows} == {len(names)}
+
+
+def test_a_limit_writes_nothing(run, scored, evaluate):
+    before = written(run)
+    status, out, _ = evaluate(run, "--limit", "5", "--split", "validation")
+    assert status == 0 and "5 sentences" in out
+    assert written(run) == before
+
+
+def test_a_changed_split_is_refused(run, scored, evaluate, checkout, tmp_path):
+    shutil.copytree(checkout / "talks", tmp_path / "talks")
+    test = tmp_path / "talks" / "test.pt"
+    test.write_text(test.read_text("utf-8").replace("o", "a", 1), "utf-8")
+    before = (run / "scores-test.json").read_bytes()
+    status, out, err = evaluate(run, cwd=tmp_path)
+    assert status == 2 and out == ""
+    assert re.fullmatch(r"error: .*test split.*", err.splitlines()[-1])
+    assert (run / "scores-test.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "flags", ["nosuch", "RUN --split nosuch", "RUN --limit 0", "RUN --checkpoint third",
+              "RUN --translate a --translate-file b", "RUN --translate-file nosuch", "RUN --spl x",
+              ""],
+)  # fmt: skip
+def test_evaluate_refuses_in_one_line(run, evaluate, flags):
+    status, out, err = evaluate(*flags.replace("RUN", str(run)).split())
+    assert status == 2 and out == ""
+    mistakes = [line for line in err.splitlines() if not CHANGED.match(line)]
+    assert len(mistakes) == 1 and mistakes[0].startswith("error: ")
+
+
+# The checkout's model/attention.py has an edit that this tree, whose evaluate.py asks, has not.
+CHANGED = re.compile(r"warning: model/attention\.py has changed since .* python .*source/evaluate")
+
+
+def test_a_changed_model_is_noticed_and_only_a_changed_one(run, evaluate, translated):
+    assert CHANGED.match(evaluate(run, "--translate", "a")[2])
+    assert not CHANGED.search(translated.stderr.decode("utf-8"))
+
+
+def test_the_average_of_checkpoints_is_their_weights_mean(run, evaluate):
+    from evaluation import inference
+
+    settings = Config(**read_json(run / "config.json"))
+    paths = tf.train.get_checkpoint_state(run / "checkpoints").all_model_checkpoint_paths
+    mean = inference.load(run, settings, average=2).model
+    # The one table of the model has the name of the first way to it.
+    readers = [tf.train.load_checkpoint(path) for path in paths[-2:]]
+    table = re.compile(r"model/.*embedding/table/.ATTRIBUTES/VARIABLE_VALUE")
+    (name,) = filter(table.fullmatch, readers[0].get_variable_to_shape_map())
+    tables = [reader.get_tensor(name) for reader in readers]
+    assert not np.array_equal(*tables)
+    assert np.allclose(mean.decoder.embedding.table, np.mean(tables, axis=0), atol=1e-7)
+    status, out, err = evaluate(run, "--average", "9")
+    assert status == 2 and "3 checkpoints" in err.splitlines()[-1]
+
+
+# ---- Translating --------------------------------------------------------------------------------
+
+
+def test_translating_needs_only_the_folder(run, evaluate, tmp_path):
+    """No corpus, no cache, and the folder moved."""
+    for name in ("config.json", "tokenizer.model", "checkpoints"):
+        copy = shutil.copytree if (run / name).is_dir() else shutil.copy
+        copy(run / name, tmp_path / name)
+    status, out, err = evaluate(tmp_path, "--translate", "the boy reads a book", cwd=tmp_path)
+    assert (status, err) == (0, "")
+    assert out.count("\n") == 1 and out.endswith("\n") and out.strip()
+    assert evaluate(tmp_path, "--translate", "", cwd=tmp_path)[1] == "\n"
+
+
+LINES = [
+    "the boy reads a book .",
+    "",
+    " \t ",
+    "👩‍👩‍👧 😀",
+    "日本語 العربية ქართული",
+    "carriage return\r",  # as in a file from Windows
+    "a line separator \u2028 and a form feed \f end no line",
+    "nothing\x00left out",
+    "x" * 100_000,
+    "the boy reads " * 5_000,
+    "½ ﬁ",
+    "the boy reads a book .",
+]
+TEXT = "\n".join(LINES).encode() + b" \xff"  # not all of it UTF-8, and no newline at the end
+
+
+@pytest.fixture(scope="module")
+def translated(run, call):
+    """LINES from standard input, translated."""
+    command = (*PYTHON, "evaluate.py", f"runs/{run.name}", "--translate-file", "-")
+    return call(*command, input=TEXT)
+
+
+def test_each_line_has_its_translation(translated):
+    assert translated.returncode == 0, translated.stderr
+    out = translated.stdout.decode("utf-8")
+    assert out.endswith("\n") and b"\r" not in translated.stdout
+    lines = out.split("\n")[:-1]
+    assert len(lines) == len(LINES)
+    assert [i for i, line in enumerate(lines) if not line] == [1, 2]  # empty stays empty
+    assert b"first 128" in translated.stderr and b"UTF-8" in translated.stderr
+
+
+def test_a_translation_is_one_line_to_every_reader():
+    """A model can write any byte; some readers end a line at more of them than others."""
+    made = SimpleNamespace(encode=lambda texts: [[5]], decode=lambda rows: ["a\r\nb\x1dc\u2028d"])
+    inference = Inference(None, made, made, 128)
+    inference.decode = tf.identity  # what the model says does not matter
+    assert inference.translate(["a"]) == ["a b c d"]
+
+
+def test_a_line_is_translated_as_if_it_were_alone(run, translated, evaluate):
+    lines = translated.stdout.decode("utf-8").split("\n")
+    assert evaluate(run, "--translate", LINES[0])[1] == lines[0] + "\n"
+    assert evaluate(run, "--translate", "carriage return")[1] == lines[5] + "\n"
+
+
+def test_a_file_is_translated_as_standard_input_is(run, translated, evaluate, tmp_path):
+    (tmp_path / "lines.txt").write_bytes(TEXT)
+    status, out, _ = evaluate(run, "--translate-file", tmp_path / "lines.txt")
+    assert status == 0 and out.encode() == translated.stdout
+
+
+@pytest.mark.parametrize("text, lines", [(b"", 0), (b"\n", 1), (b"\n\n", 2), (b"a", 1),
+                                         (b"a\r\n\r\n", 2)])  # fmt: skip
+def test_a_file_of_hardly_anything(run, evaluate, tmp_path, text, lines):
+    (tmp_path / "lines.txt").write_bytes(text)
+    status, out, _ = evaluate(run, "--translate-file", tmp_path / "lines.txt")
+    assert status == 0 and out.count("\n") == lines
+
+
+def test_a_byte_order_mark_is_no_text(run, evaluate, tmp_path):
+    (tmp_path / "lines.txt").write_bytes(b"\xef\xbb\xbf" + LINES[0].encode())
+    marked = evaluate(run, "--translate-file", tmp_path / "lines.txt")
+    assert marked[1] == evaluate(run, "--translate", LINES[0])[1]
+
+
+# ---- Looking at a corpus ------------------------------------------------------------------------
+
+
+def test_a_corpus_can_be_looked_at(call):
+    answer = call(*PYTHON, "-m", "data", "mini:300", "--vocab-size", "400", encoding="utf-8")
+    assert answer.returncode == 0, answer.stderr
+    first = corpora.load("mini", "validation")
+    for text in (first.sources[0], first.targets[0]):
+        assert text in answer.stdout
+    for said in ("300 pairs", "▁", "400 pieces", "come back unchanged", "median", "0 = padding"):
+        assert said in answer.stdout
+
+
+@pytest.mark.parametrize(
+    "flags", ["nosuch", "", "mini:300 --vocab-size 1", "mini:300 --vocab-size 264",
+              "mini:300 --nosuch", "mini:300 --cache-dir train.py"],
+)  # fmt: skip
+def test_a_corpus_that_cannot_be_looked_at_is_refused_in_one_line(call, flags):
+    answer = call(*PYTHON, "-m", "data", *flags.split(), encoding="utf-8")
+    assert answer.returncode == 2 and answer.stdout == "" and "Traceback" not in answer.stderr
+    assert answer.stderr.splitlines()[-1].startswith("error: ")

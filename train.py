@@ -45,7 +45,7 @@ def make_train_step(model, optimizer, config):
         rate = learning_rate(
             optimizer.step + 1, config.d_model, config.warmup_steps, config.learning_rate_scale
         )
-        optimizer.apply(gradients, rate)
+        optimizer.apply(gradients, model.trainable_variables, rate)
         return loss, tf.linalg.global_norm(gradients), rate
 
     return train_step

@@ -42,7 +42,8 @@ def token_totals(logits, labels):
     """
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
     label_logits = tf.gather(logits, labels, batch_dims=1)  # (tokens,)
-    right = label_logits >= tf.reduce_max(logits, axis=-1)  # much quicker than argmax; a tie counts as right
+    # Much quicker than argmax; a tie counts as right.
+    right = label_logits >= tf.reduce_max(logits, axis=-1)
     return tf.stack([
         tf.reduce_sum(losses),
         tf.math.count_nonzero(right, dtype=tf.float32),

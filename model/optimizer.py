@@ -24,16 +24,15 @@ class Adam(tf.Module):
 
     def __init__(self, variables, beta_1=0.9, beta_2=0.98, epsilon=1e-9):
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
-        self.targets = list(variables)
-        self.m = [tf.Variable(tf.zeros_like(variable)) for variable in self.targets]
-        self.v = [tf.Variable(tf.zeros_like(variable)) for variable in self.targets]
+        self.m = [tf.Variable(tf.zeros_like(variable)) for variable in variables]
+        self.v = [tf.Variable(tf.zeros_like(variable)) for variable in variables]
         self.step = tf.Variable(0, dtype=tf.int64)  # updates made
 
-    def apply(self, gradients, rate):
-        """One update of every variable, in place. gradients: one a variable; rate: a scalar."""
+    def apply(self, gradients, variables, rate):
+        """One update, in place, of the variables that `__init__` was given; rate: a scalar."""
         self.step.assign_add(1)
         step = tf.cast(self.step, tf.float32)
-        for variable, m, v, gradient in zip(self.targets, self.m, self.v, gradients, strict=True):
+        for variable, m, v, gradient in zip(variables, self.m, self.v, gradients, strict=True):
             # The three lines above in one pass over memory: a third of their time one by one.
             tf.raw_ops.ResourceApplyAdam(
                 var=variable.handle, m=m.handle, v=v.handle,

@@ -47,7 +47,7 @@ def our_path():
     adam = Adam([variable])
     path = []
     for gradient, rate in zip(gradients, rates, strict=True):
-        adam.apply([gradient], rate)
+        adam.apply([gradient], [variable], rate)
         path.append(variable.numpy())
     assert adam.step == 50
     return np.array(path)
@@ -81,7 +81,7 @@ def test_adam_is_the_formula():
 def test_the_first_update_is_the_rate_in_the_gradients_direction():
     """m = 0.1 g and v = 0.02 g², unbiased g and g²: whatever its size, g / √g² is its sign."""
     variable = tf.Variable([1.0, 1.0, 1.0])
-    Adam([variable]).apply([tf.constant([1e-3, -5.0, 0.0])], 0.25)
+    Adam([variable]).apply([tf.constant([1e-3, -5.0, 0.0])], [variable], 0.25)
     np.testing.assert_allclose(variable, [0.75, 1.25, 1.0], rtol=1e-5)
 
 
@@ -89,6 +89,7 @@ def test_rows_that_were_looked_up_twice_have_their_gradients_added():
     """The gradient of an embedding table comes as slices, with a slice for each lookup."""
     sparse, dense = tf.Variable(tf.ones((3, 2))), tf.Variable(tf.ones((3, 2)))
     slices = tf.IndexedSlices(tf.constant([[1.0, 2.0], [-3.0, 4.0]]), [1, 1], (3, 2))
-    Adam([sparse]).apply([slices], 0.1)
-    Adam([dense]).apply([tf.constant([[0.0, 0.0], [-2.0, 6.0], [0.0, 0.0]])], 0.1)
+    Adam([sparse]).apply([slices], [sparse], 0.1)
+    added = tf.constant([[0.0, 0.0], [-2.0, 6.0], [0.0, 0.0]])
+    Adam([dense]).apply([added], [dense], 0.1)
     np.testing.assert_allclose(sparse, dense)

@@ -47,18 +47,14 @@ class RunFolder:
     """One run's folder, open for training. Only one process at a time may have it."""
 
     def __init__(self, config, data):
-        """Make the folder of a new run, or open that of a resumed one. Raises RunError.
+        """Make the folder of a new run, or open that of a resumed one. Raises RunError, OSError.
 
         config: a config.Config; data: its data.encoded.Encoded.
         """
         self.config = config
         self.path = Path(config.resume or Path(config.runs_dir) / (config.name or new_name(config)))
-        try:
-            self.path.mkdir(parents=True, exist_ok=config.resume is not None)
-        except FileExistsError:
-            raise RunError(
-                f"{self.path} exists: choose another --name, or go on with --resume {self.path}"
-            ) from None
+        # config.from_flags has said what to do about a folder that exists; this is for a race.
+        self.path.mkdir(parents=True, exist_ok=config.resume is not None)
         self.lock()
         if config.resume is None:
             self.record(data)

@@ -112,6 +112,9 @@ def train(config):
             leave=False, mininterval=0.5 if sys.stderr.isatty() else 30,
         )  # fmt: skip
         for indices in progress:
+            # Before a step, not after: the epoch's last state is saved once, when it is validated.
+            if time.monotonic() - run.saved_at > SAVE_EVERY:
+                run.save(step)
             source, target = data.train.batch(indices)
             step += 1
             log = step == 1 or step % LOG_EVERY == 0
@@ -138,8 +141,6 @@ def train(config):
                 logged_at, tokens = time.monotonic(), 0
             if stop or step >= last_step:
                 break
-            if time.monotonic() - run.saved_at > SAVE_EVERY:
-                run.save(step)
         progress.close()
         if position == len(batches) or not stop:
             validate(step)

@@ -337,6 +337,17 @@ def test_a_stopped_run_ends_with_the_same_metrics(run, stopped):
     assert metrics(run) == metrics(stopped[0])
 
 
+def test_the_last_checkpoint_has_the_last_validation_in_it(checkout, call):
+    """However often there was a checkpoint before: none may take the name of the last."""
+    answer = call(*SAVING_OFTEN, *FLAGS, "--epochs", "1", "--name", "often")
+    assert answer.returncode == 0, answer.stderr
+    folder = checkout / "runs" / "often"
+    saved = tf.train.load_checkpoint(tf.train.latest_checkpoint(folder / "checkpoints"))
+    value = "/.ATTRIBUTES/VARIABLE_VALUE"
+    assert saved.get_tensor("epoch" + value) == 1 and saved.get_tensor("position" + value) == 0
+    assert saved.get_tensor("metrics_end" + value) == (folder / "metrics.jsonl").stat().st_size
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_saves_and_leaves_cleanly(stopped, number):
     status, out, err, _ = stopped[1][number]

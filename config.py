@@ -47,7 +47,8 @@ class Config:
     learning_rate_scale: float = 1.0  # a factor on the paper's learning rate
     epochs: int = 20  # passes over the training split
     max_steps: int | None = None  # stop after so many steps, if that comes first
-    precision: Literal["float32", "bfloat16"] = "float32"  # of training's products, on CPUs
+    precision: Literal["float32", "bfloat16"] = "float32"  # of training's matrix products
+    shards: int = 2  # parts of a batch that are computed side by side, each on cores of its own
     seed: int = 0  # initial weights, dropout and the order of the data are drawn from it
 
     # The run

@@ -15,8 +15,9 @@ from tqdm import tqdm
 
 from data import encoded
 from data.batches import plan
-from evaluation.inference import IDS, Inference
+from evaluation.inference import IDS, Inference, side_by_side
 from evaluation.scores import bleu
+from model.layers import at, products_in
 from model.loss import cross_entropy, teacher_forcing
 from model.optimizer import Adam, learning_rate
 from model.transformer import Transformer
@@ -34,9 +35,13 @@ def make_train_step(model, optimizer, config):
     @tf.function(input_signature=[IDS, IDS])
     def train_step(source, target):
         seed = tf.stack([tf.constant(config.seed, tf.int64), optimizer.step])
-        with tf.GradientTape() as tape:
-            logits, labels = teacher_forcing(model, source, target, seed)
-            loss = tf.reduce_mean(cross_entropy(logits, labels, config.label_smoothing))
+        with tf.GradientTape() as tape, products_in(config.precision):
+            losses = []
+            for shard in range(config.shards):  # they do not wait for each other: a core for each
+                rows, place = slice(shard, None, config.shards), at(seed, f"shard_{shard}")
+                logits, labels = teacher_forcing(model, source[rows], target[rows], place)
+                losses.append(cross_entropy(logits, labels, config.label_smoothing))
+            loss = tf.reduce_mean(tf.concat(losses, axis=0))  # over the batch's real tokens
         # A weight that an experiment cut off stays as it is; None would stop the run.
         cut_off = tf.UnconnectedGradients.ZERO
         gradients = tape.gradient(loss, model.trainable_variables, unconnected_gradients=cut_off)
@@ -55,9 +60,7 @@ def train(config):
     """One run, from the corpus to the last checkpoint. Raises CorpusError, RunError and OSError."""
     # Every draw is made from a seed; this has every sum added up in the same order, too.
     tf.config.experimental.enable_op_determinism()
-    bfloat16 = config.precision == "bfloat16"
-    tf.config.optimizer.set_experimental_options({"auto_mixed_precision_onednn_bfloat16": bfloat16})
-
+    side_by_side(config.shards)
     data = encoded.prepare(config)
     run = RunFolder(config, data)
     tokenizers = (data.source_tokenizer, data.target_tokenizer)

@@ -1,6 +1,8 @@
 """A trained model at work: translating text, and being measured under teacher forcing."""
 
+import os
 import sys
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +19,24 @@ from model.transformer import Transformer
 IDS = tf.TensorSpec([None, None], tf.int32)  # (batch, length): one trace for all shapes
 
 
+def side_by_side(tasks):
+    """Have `tasks` independent computations run at once, each on its share of the cores: shards of
+    a batch in training, batches in inference. To be called before TensorFlow's first operation.
+
+    A core that computes a shard alone waits for nobody; where each operation is cut up for all
+    cores, they wait for each other at its end (15 to 20 % of the step's time).
+    """
+    tf.config.threading.set_inter_op_parallelism_threads(tasks)
+    tf.config.threading.set_intra_op_parallelism_threads(max(1, os.cpu_count() // tasks))
+
+
 class Inference:
     """A model with its tokenizers. Each graph is traced once, at its first call."""
 
     def __init__(self, model, source_tokenizer, target_tokenizer, max_length):
         self.model, self.max_length = model, max_length
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
+        self.pool = ThreadPool(tf.config.threading.get_inter_op_parallelism_threads() or 1)
         bos, eos = tokenizer.BOS, tokenizer.EOS
         self.decode = tf.function(lambda source: greedy(model, source, bos, eos), [IDS])
         self.totals = tf.function(
@@ -34,7 +48,8 @@ class Inference:
 
         batches: (source, target) pairs of ids. Neither dropout nor smoothing.
         """
-        totals = np.sum([self.totals(*batch) for batch in batches], axis=0, dtype=float)
+        totals = list(self.pool.imap(lambda batch: self.totals(*batch), batches))
+        totals = np.sum(totals, axis=0, dtype=float)
         return float(totals[0] / totals[2]), float(totals[1] / totals[2])
 
     def loss_and_accuracy(self, pairs, batch_tokens=4096):
@@ -63,9 +78,10 @@ class Inference:
         bar = tqdm(total=len(asked), unit="line", leave=False, disable=not progress or None)
         with bar:  # on a terminal only
             # Of the outputs' lengths nothing is known yet: the sources stand in for them.
-            for indices in plan(Pairs(source, source), batch_tokens, batch_sentences):
-                decoded = self.target_tokenizer.decode(self.decode(source.padded(indices)).numpy())
-                for i, text in zip(indices, decoded, strict=True):
+            batches = plan(Pairs(source, source), batch_tokens, batch_sentences)
+            decode = lambda indices: self.decode(source.padded(indices)).numpy()  # noqa: E731
+            for indices, ids in zip(batches, self.pool.imap(decode, batches), strict=True):
+                for i, text in zip(indices, self.target_tokenizer.decode(ids), strict=True):
                     # Whatever some reader takes for the end of a line: U+2028 and its kin too.
                     outputs[asked[i]] = " ".join(text.splitlines())
                 bar.update(len(indices))

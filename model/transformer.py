@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from model.attention import MultiHeadAttention
-from model.layers import Dense, Embedding, FeedForward, LayerNorm, at, dropout
+from model.layers import Dense, Embedding, FeedForward, LayerNorm, at, dropout, product
 from model.masks import look_ahead_mask, padding_mask
 from model.positions import POSITIONS
 
@@ -187,7 +187,7 @@ class Transformer(tf.Module):
     def logits(self, hidden):
         """hidden (…, d_model) → (…, vocab_size): section 3.4; tied, the embeddings transposed."""
         if self.tied:
-            return tf.matmul(hidden, self.decoder.embedding.table, transpose_b=True)
+            return product(hidden, self.decoder.embedding.table, transpose_b=True)
         return self.output(hidden)
 
     def start(self, source):

@@ -2,8 +2,9 @@
 
 import os
 import sys
-from multiprocessing.pool import ThreadPool
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -12,7 +13,7 @@ from tqdm import tqdm
 from data import tokenizer
 from data.batches import Pairs, Rows, plan
 from data.download import first_line
-from model.decoding import greedy
+from model.decoding import beam_search, greedy, sample
 from model.loss import teacher_forcing, token_totals
 from model.transformer import Transformer
 
@@ -30,15 +31,58 @@ def side_by_side(tasks):
     tf.config.threading.set_intra_op_parallelism_threads(max(1, os.cpu_count() // tasks))
 
 
+class Search(NamedTuple):
+    """How a translation is looked for: greedily, unless a beam or a temperature is given."""
+
+    beam: int = 1  # hypotheses kept at each step
+    length_penalty: float = 0.6  # of `beam_search`, for a beam of more than 1
+    n_best: int = 1  # translations for each source, best first
+    temperature: float | None = None  # draw at random: see `truncated`
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0  # of the draws
+
+    def __str__(self):
+        if self.temperature is not None:
+            draws = f"temperature {self.temperature:g}, top-k {self.top_k}, top-p {self.top_p:g}"
+            return f"sampled, {draws}, seed {self.seed}"
+        if self.beam > 1:
+            return f"beam {self.beam}, length penalty {self.length_penalty:g}"
+        return "greedy"
+
+    def decode(self, model, source, scores=True):
+        """source (batch, source_len) → ids (batch, n_best, output_len), scores (batch, n_best).
+
+        scores: log probabilities, over the length penalty with a beam; NaN where none are asked
+        for, which makes greedy search quicker, and where translations are drawn.
+        """
+        ends = (tokenizer.BOS, tokenizer.EOS)
+        if self.temperature is not None:
+            how = (self.temperature, self.top_k, self.top_p)
+            batch = tf.reduce_sum(tf.cast(source, tf.int64))  # so that each draws its own
+            outputs = sample(model, source, *ends, tf.stack([self.seed, batch << 20]), *how)
+        elif self.beam == 1 and not scores:
+            outputs = greedy(model, source, *ends)
+        else:
+            penalty = self.length_penalty if self.beam > 1 else 0.0
+            return beam_search(model, source, *ends, self.beam, penalty, self.n_best)
+        return outputs[:, tf.newaxis], tf.fill((tf.shape(source)[0], 1), float("nan"))
+
+
+GREEDY = Search()
+
+
 class Inference:
     """A model with its tokenizers. Each graph is traced once, at its first call."""
 
-    def __init__(self, model, source_tokenizer, target_tokenizer, max_length):
-        self.model, self.max_length = model, max_length
-        self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
-        self.pool = ThreadPool(tf.config.threading.get_inter_op_parallelism_threads() or 1)
-        bos, eos = tokenizer.BOS, tokenizer.EOS
-        self.decode = tf.function(lambda source: greedy(model, source, bos, eos), [IDS])
+    def __init__(self, model, source_tokenizer, target_tokenizer, max_length, search=GREEDY):
+        self.model, self.max_length, self.search = model, max_length, search
+        self.tokenizers = source_tokenizer, target_tokenizer
+        self.pool = ThreadPoolExecutor(tf.config.threading.get_inter_op_parallelism_threads() or 1)
+        # Greedy search's scores are never shown.
+        self.decode = tf.function(
+            lambda source: search.decode(model, source, scores=search.n_best > 1), [IDS]
+        )
         self.totals = tf.function(
             lambda source, target: token_totals(*teacher_forcing(model, source, target)), [IDS, IDS]
         )
@@ -48,7 +92,7 @@ class Inference:
 
         batches: (source, target) pairs of ids. Neither dropout nor smoothing.
         """
-        totals = list(self.pool.imap(lambda batch: self.totals(*batch), batches))
+        totals = list(self.pool.map(lambda batch: self.totals(*batch), batches))
         totals = np.sum(totals, axis=0, dtype=float)
         return float(totals[0] / totals[2]), float(totals[1] / totals[2])
 
@@ -58,14 +102,20 @@ class Inference:
         return self.mean(map(pairs.batch, plan(pairs, batch_tokens, batch_tokens)))
 
     def translate(self, texts, batch_tokens=4096, batch_sentences=128, progress=False, first=1):
-        """One line out for each line in, in the same order; an empty line stays empty.
+        """The best translation of each line, in the same order; an empty line stays empty.
 
         A line of more than `max_length` pieces is cut there, as the model never saw longer ones,
         and that is said on standard error, by its number counted from `first`.
         """
+        found = self.n_best(texts, batch_tokens, batch_sentences, progress, first)
+        return [best[0][1] for best in found]
+
+    def n_best(self, texts, batch_tokens=4096, batch_sentences=128, progress=False, first=1):
+        """`translate`, but a list of (score, translation) for each line, best first."""
         texts = [" ".join(text.split("\n")) for text in texts]
         asked = [i for i, text in enumerate(texts) if text.strip()]
-        rows = self.source_tokenizer.encode([texts[i] for i in asked])
+        source_tokenizer, target_tokenizer = self.tokenizers
+        rows = source_tokenizer.encode([texts[i] for i in asked])
         for i, row in zip(asked, rows, strict=True):
             if len(row) > self.max_length:
                 print(
@@ -74,21 +124,22 @@ class Inference:
                     file=sys.stderr,
                 )
         source = Rows.of([[*row[: self.max_length], tokenizer.EOS] for row in rows])
-        outputs = [""] * len(texts)
+        found = [[(0.0, "")] * self.search.n_best for _ in texts]
+        # Of the outputs' lengths nothing is known yet: the sources stand in for them.
+        batches = plan(Pairs(source, source), batch_tokens, batch_sentences)
+        decode = lambda indices: [x.numpy() for x in self.decode(source.padded(indices))]  # noqa: E731
         bar = tqdm(total=len(asked), unit="line", leave=False, disable=not progress or None)
         with bar:  # on a terminal only
-            # Of the outputs' lengths nothing is known yet: the sources stand in for them.
-            batches = plan(Pairs(source, source), batch_tokens, batch_sentences)
-            decode = lambda indices: self.decode(source.padded(indices)).numpy()  # noqa: E731
-            for indices, ids in zip(batches, self.pool.imap(decode, batches), strict=True):
-                for i, text in zip(indices, self.target_tokenizer.decode(ids), strict=True):
+            for indices, (ids, scores) in zip(batches, self.pool.map(decode, batches), strict=True):
+                for i, row, row_scores in zip(indices, ids, scores, strict=True):
                     # Whatever some reader takes for the end of a line: U+2028 and its kin too.
-                    outputs[asked[i]] = " ".join(text.splitlines())
+                    lines = (" ".join(text.splitlines()) for text in target_tokenizer.decode(row))
+                    found[asked[i]] = list(zip(row_scores.tolist(), lines, strict=True))
                 bar.update(len(indices))
-        return outputs
+        return found
 
 
-def load(folder, config, checkpoint="last", average=1):
+def load(folder, config, checkpoint="last", average=1, search=GREEDY):
     """The Inference of a run folder at its `last` or `best` checkpoint.
 
     average: how many of the latest checkpoints' weights are averaged (section 6.1), 1 for none.
@@ -115,4 +166,4 @@ def load(folder, config, checkpoint="last", average=1):
             total += variable.numpy()
     for total, variable in zip(totals, model.trainable_variables, strict=True):
         variable.assign(total / average)
-    return Inference(model, *tokenizers, config.max_length)
+    return Inference(model, *tokenizers, config.max_length, search)

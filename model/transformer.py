@@ -85,7 +85,11 @@ class DecoderLayer(tf.Module):
         y, self_weights = self.self_attention(y, present, self_mask)
         x = self.self_residual.leave(x, y, at(seed, "self_attention"))
         y = self.cross_residual.enter(x)
+        # In beam search, several rows are hypotheses of one source: they ask its memory together.
+        shape, sources = tf.shape(y), tf.shape(memory_keys_values[0])[0]
+        y = tf.reshape(y, (sources, -1, y.shape[-1]))
         y, cross_weights = self.cross_attention(y, memory_keys_values, cross_mask)
+        y = tf.reshape(y, shape)
         x = self.cross_residual.leave(x, y, at(seed, "cross_attention"))
         y = self.feed_forward(self.feed_forward_residual.enter(x))
         x = self.feed_forward_residual.leave(x, y, at(seed, "feed_forward"))

@@ -1,10 +1,10 @@
-"""Decoding: one token at a time is the whole sentence at once, and the search does what it says."""
+"""Decoding: one token at a time is the whole sentence at once; the search does what it says."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from model.decoding import greedy, output_limit
+from model.decoding import beam_search, greedy, output_limit, sample, truncated
 from model.masks import look_ahead_mask, padding_mask
 
 PAD, BOS, EOS = 0, 1, 2
@@ -77,7 +77,7 @@ class CountTo:
     vocab_size = 100
 
     def start(self, source):
-        return {"last": source[:, 0]}
+        return {"last": source[:, 0], "past": ()}
 
     def step(self, token, state):
         following = tf.where(token == BOS, 5, token + 1)
@@ -119,3 +119,188 @@ def test_the_source_is_encoded_once_and_the_graph_traced_once(tiny):
         assert decode(np.full((batch, length), 5, np.int32)).shape[0] == batch
     assert decode.experimental_get_tracing_count() == 1
     assert len(calls) == 1
+
+
+class Table:
+    """A model that says what a table has for the place and the row: (places, rows, vocab_size)."""
+
+    def __init__(self, logits):
+        self.logits = tf.constant(logits, tf.float32)
+
+    def start(self, source):
+        return {"past": tf.zeros((tf.shape(source)[0], 1), tf.int32)}  # the place
+
+    def step(self, token, state):
+        place = state["past"]
+        return self.logits[place[0, 0]], {"past": place + 1}
+
+
+def test_beam_search_finds_what_tensor2tensor_finds():
+    """Its test of two sentences: a strong penalty turns the order round in the first alone."""
+    table = [
+        [[0.1, 0.1, 0.8]] * 4,
+        [[0.4, 0.5, 0.1], [0.2, 0.4, 0.4], [0.3, 0.6, 0.1], [0.2, 0.4, 0.4]],
+        [[0.05, 0.9, 0.05], [0.4, 0.4, 0.2]] * 2,
+    ]
+    outputs, scores = beam_search(
+        Table(np.log(table)), [[5], [5]], bos=0, eos=1, beam=2, length_penalty=3.5, n_best=2,
+        limit=[3, 3],
+    )  # fmt: skip
+    assert outputs.numpy().tolist() == [[[2, 0, 1], [2, 1, 0]], [[2, 1, 0], [2, 0, 1]]]
+    longer, shorter = (8 / 6) ** 3.5, (7 / 6) ** 3.5
+    expected = [
+        [np.log(0.8 * 0.4 * 0.9) / longer, np.log(0.8 * 0.5) / shorter],
+        [np.log(0.8 * 0.6) / shorter, np.log(0.8 * 0.3 * 0.9) / longer],
+    ]
+    np.testing.assert_allclose(scores, expected, rtol=1e-6)
+
+
+def test_beam_search_finds_what_tensorflows_own_model_garden_finds():
+    """There the end of a sentence is never said, and the limit cuts."""
+    table = [
+        [[0.2, 0.7, 0.1], [0.1, 0.8, 0.1]],
+        [[0.5, 0.3, 0.2], [0.3, 0.4, 0.3]],
+        [[0.1, 0.8, 0.1], [0.2, 0.1, 0.7]],
+    ]
+    outputs, _ = beam_search(
+        Table(table), [[5]], bos=0, eos=9, beam=2, length_penalty=0.6, n_best=2, limit=[3]
+    )
+    assert outputs.numpy().tolist() == [[[1, 0, 1], [1, 1, 2]]]
+
+
+def forced_score(model, source, output, length_penalty):
+    """An output's score, by one look of the whole decoder at it."""
+    output = unpadded(output)
+    source_mask, length = padding_mask(source), len(output)
+    hidden, _ = model.decode(
+        tf.constant([[BOS, *output[:-1]]]), model.encode(source, source_mask),
+        look_ahead_mask(length, length), source_mask,
+    )  # fmt: skip
+    log_probs = tf.nn.log_softmax(model.logits(hidden))[0].numpy().astype(float)
+    return log_probs[range(length), output].sum() / ((5 + length) / 6) ** length_penalty
+
+
+def naive_beam(next_log_probs, beam, length_penalty, n_best, limit):
+    """The same search on lists, to the very end: nothing is cut short but by the limit."""
+    alive, finished = [(0.0, ())], []
+    for length in range(1, limit + 1):
+        extended = [
+            (score + log_prob, (*tokens, token))
+            for score, tokens in alive
+            for token, log_prob in enumerate(next_log_probs(tokens))
+        ]
+        extended = sorted(extended, key=lambda pair: -pair[0])[: 2 * beam]
+        for score, tokens in extended[:beam]:
+            if tokens[-1] == EOS or length == limit:
+                finished.append((score / ((5 + length) / 6) ** length_penalty, tokens))
+        alive = [pair for pair in extended if pair[1][-1] != EOS][:beam]
+    return sorted(finished, key=lambda pair: -pair[0])[:n_best]
+
+
+LIMITS = np.int32([9, 12, 7])
+
+
+@flavours
+@pytest.mark.parametrize("beam, length_penalty, n_best", [(1, 0.0, 1), (3, 0.6, 3), (4, 1.5, 2)])
+def test_beam_search_stops_early_and_loses_nothing(tiny, flags, beam, length_penalty, n_best):
+    """Batched and stopped early, it finds what the naive search finds in each sentence alone; and
+    its scores are those of teacher forcing.
+    """
+    model = tiny(**flags | {"tie_embeddings": False}, spread=0)
+    # Its outputs should end at all kinds of places, and hold no padding, as no trained model's do.
+    model.output.bias.assign(tf.one_hot(EOS, 11) * 0.5 - tf.one_hot(PAD, 11) * 20)
+    search = tf.function(
+        lambda source, limit: beam_search(
+            model, source, BOS, EOS, beam, length_penalty, n_best, limit
+        ),
+        [IDS, tf.TensorSpec([None], tf.int32)],
+    )
+    whole = tf.function(lambda *given: tf.nn.log_softmax(full_logits(model, *given)), [IDS, IDS])
+    outputs, scores = search(SOURCE, LIMITS)
+    lengths = set()
+    for row, limit, found, found_scores in zip(SOURCE, LIMITS, outputs, scores, strict=True):
+        alone = row[row != PAD][tf.newaxis]
+        expected = naive_beam(
+            lambda tokens, alone=alone: whole(alone, np.int32([[BOS, *tokens]]))[0].numpy(),
+            beam, length_penalty, n_best, limit,
+        )  # fmt: skip
+        assert [unpadded(output) for output in found] == [list(tokens) for _, tokens in expected]
+        np.testing.assert_allclose(found_scores, [score for score, _ in expected], atol=1e-4)
+        for output, score in zip(found, found_scores, strict=True):
+            forced = forced_score(model, alone, output, length_penalty)
+            np.testing.assert_allclose(score, forced, atol=1e-4)
+            lengths.add(len(unpadded(output)))
+    assert len(lengths) > 1
+
+
+@flavours
+def test_a_beam_of_one_is_greedy(tiny, flags):
+    model = tiny(**flags | {"tie_embeddings": False}, spread=0)
+    outputs, _ = beam_search(model, SOURCE, BOS, EOS, beam=1)
+    expected = greedy(model, SOURCE, BOS, EOS)
+    assert [unpadded(row) for row in outputs[:, 0]] == [unpadded(row) for row in expected]
+
+
+class Stops(CountTo):
+    """Says how often it was asked."""
+
+    def __init__(self):
+        self.steps = 0
+
+    def step(self, token, state):
+        self.steps += 1
+        logits, state = super().step(token, state)
+        return 50.0 * logits, state
+
+
+@pytest.mark.parametrize("length_penalty", [0.0, 0.6, 2.0])
+def test_a_search_that_is_sure_stops_at_its_end(length_penalty):
+    model = Stops()
+    outputs, _ = beam_search(model, [[7, 2, 2, 2]], BOS, EOS, 4, length_penalty)  # limit 28
+    assert outputs.numpy().tolist() == [[[5, 6, 7, EOS]]]
+    assert model.steps == 4
+
+
+def test_truncated_keeps_the_likeliest():
+    logits = np.log(np.float32([[0.5, 0.1, 0.3, 0.06, 0.04], [0.1, 0.2, 0.3, 0.1, 0.3]]))
+    inf = float("inf")
+    np.testing.assert_array_equal(truncated(logits), logits)
+    np.testing.assert_array_equal(truncated(logits, temperature=0.5), logits / 0.5)
+    # The first token that takes the sum to p is the last one kept.
+    kept = truncated(logits[:1], top_p=0.79).numpy() > -inf
+    assert kept.tolist() == [[True, False, True, False, False]]
+    kept = truncated(logits[:1], top_p=0.81).numpy() > -inf
+    assert kept.tolist() == [[True, True, True, False, False]]
+    assert (truncated(logits, top_p=0.001).numpy() > -inf).sum(axis=1).tolist() == [1, 2]  # a tie
+    assert (truncated(logits, top_k=2).numpy() > -inf).sum(axis=1).tolist() == [2, 2]
+
+
+def test_sampling_draws_from_the_softmax_and_hangs_on_the_seed():
+    rows, probabilities = 20_000, np.array([0.5, 0.25, 0.15, 0.1])
+    model = Table(np.log(np.tile(probabilities, (20, rows, 1))))
+
+    def draw(seed, **how):
+        return sample(model, np.zeros((rows, 1), np.int32), BOS, 3, [seed, 0], **how).numpy()
+
+    first = draw(0)
+    deviation = np.sqrt(probabilities * (1 - probabilities) / rows)
+    share = np.bincount(first[:, 0], minlength=4) / rows
+    assert (abs(share - probabilities) < 5 * deviation).all()
+    going_on = first[:, 0] != 3
+    share = np.bincount(first[going_on, 1], minlength=4) / going_on.sum()
+    assert (abs(share - probabilities) < 6 * deviation).all()
+    # Places and rows draw apart.
+    assert abs(np.corrcoef(first[going_on, 0], first[going_on, 1])[0, 1]) < 0.04
+    np.testing.assert_array_equal(first, draw(0))
+    assert (draw(1)[:, 0] != first[:, 0]).mean() > 0.5
+    sharper = np.bincount(draw(0, temperature=0.5)[:, 0], minlength=4) / rows
+    expected = probabilities**2 / (probabilities**2).sum()
+    assert (abs(sharper - expected) < 0.02).all()
+    assert set(draw(0, top_k=2)[:, 0]) == {0, 1}
+    assert set(draw(0, top_p=0.8)[:, 0]) == {0, 1, 2}
+
+
+def test_sampling_the_likeliest_alone_is_greedy(tiny):
+    model = tiny(norm="pre", tie_embeddings=False, spread=0)
+    expected = greedy(model, SOURCE, BOS, EOS)
+    np.testing.assert_array_equal(sample(model, SOURCE, BOS, EOS, [0, 0], top_k=1), expected)

@@ -1,0 +1,130 @@
+"""A trained model for production: as a CTranslate2 model, or as a SavedModel. Each is a folder."""
+
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from data import tokenizer
+from evaluation.inference import IDS
+from model.layers import EPSILON
+
+
+def ctranslate2(inference, folder):
+    """Write an Inference as a model for `ctranslate2.Translator`, the tokenizer beside it.
+
+    It takes the pieces of a source, and gives those of its translation; eos and bos are added by
+    itself. Its beam search divides by length^penalty where ours divides by ((5 + length) /
+    6)^penalty: with a penalty of 0 they are the same. Raises ValueError and FileExistsError.
+    """
+    try:
+        import ctranslate2
+    except ImportError:
+        raise ValueError('this needs CTranslate2: pip install -e ".[export]"') from None
+    model = inference.model
+    encoder, decoder = model.encoder, model.decoder
+    heads = decoder.layers[0].self_attention
+    pre_norm = hasattr(decoder.last_norm, "scale")
+    sizes = {"num_heads": heads.num_heads, "pre_norm": pre_norm, "head_dim": heads.key_dim}
+    specs = ctranslate2.specs
+    spec = specs.TransformerSpec(
+        specs.TransformerEncoderSpec(len(encoder.layers), **sizes),
+        specs.TransformerDecoderSpec(len(decoder.layers), **sizes),
+    )
+    spec.config.add_source_eos = True
+    spec.config.layer_norm_epsilon = EPSILON
+    pieces = [made.tokens(range(made.vocab_size)) for made in inference.tokenizers]
+    spec.register_source_vocabulary(pieces[0])
+    spec.register_target_vocabulary(pieces[1])
+    spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = pieces[1][1:4]
+    spec.config.decoder_start_token = spec.config.bos_token
+    # The longest target that its search may ask for here.
+    length = 2 * (inference.max_length + 1) + 20
+
+    def stack(to, ours):
+        to.scale_embeddings = True
+        to.position_encodings.encodings = ours.positions(0, length).numpy()
+        if pre_norm:
+            norm(to.layer_norm, ours.last_norm)
+
+    stack(spec.encoder, encoder)
+    stack(spec.decoder, decoder)
+    spec.encoder.embeddings[0].weight = encoder.embedding.table.numpy()
+    spec.decoder.embeddings.weight = decoder.embedding.table.numpy()
+    if model.tied:
+        spec.decoder.projection.weight = decoder.embedding.table.numpy()
+    else:
+        linear(spec.decoder.projection, model.output)
+    for to, ours in zip(spec.encoder.layer, encoder.layers, strict=True):
+        attention(to.self_attention, ours.attention, ours.attention_residual)
+        feed_forward(to.ffn, ours)
+    for to, ours in zip(spec.decoder.layer, decoder.layers, strict=True):
+        attention(to.self_attention, ours.self_attention, ours.self_residual)
+        attention(to.attention, ours.cross_attention, ours.cross_residual)
+        feed_forward(to.ffn, ours)
+    spec.validate()
+    spec.optimize()
+    folder = new_folder(folder)
+    spec.save(str(folder))
+    tokenizer.save_pair(folder, *inference.tokenizers)
+
+
+def linear(to, *ours):
+    """Dense layers side by side, as one; there a kernel is (d_out, d_in)."""
+    to.weight = np.concatenate([dense.kernel.numpy() for dense in ours], axis=1).T.copy()
+    to.bias = np.concatenate([dense.bias.numpy() for dense in ours])
+
+
+def norm(to, ours):
+    """A LayerNorm."""
+    to.gamma, to.beta = ours.scale.numpy(), ours.offset.numpy()
+
+
+def attention(to, ours, residual):
+    """A MultiHeadAttention: what is projected from the same place is one matrix there."""
+    norm(to.layer_norm, residual.norm)
+    projections = (ours.query, ours.key, ours.value)
+    if len(to.linear) == 2:  # self-attention
+        linear(to.linear[0], *projections)
+    else:
+        linear(to.linear[0], ours.query)
+        linear(to.linear[1], *projections[1:])
+    linear(to.linear[-1], ours.output)
+
+
+def feed_forward(to, layer):
+    """A layer's FeedForward."""
+    norm(to.layer_norm, layer.feed_forward_residual.norm)
+    linear(to.linear_0, layer.feed_forward.inner)
+    linear(to.linear_1, layer.feed_forward.outer)
+
+
+def saved_model(inference, folder):
+    """Write an Inference as a SavedModel, the tokenizer in its `assets`.
+
+    Served by `tf.saved_model.load(folder).translate(source)`, which needs none of this code: source
+    (batch, source_len), int32, sentences that end in eos, 0 = padding → a dict of "ids" (batch,
+    n_best, output_len) and "scores" (batch, n_best). The search is that of the Inference. Raises
+    FileExistsError.
+    """
+
+    def translate(source):
+        outputs, scores = inference.search.decode(inference.model, source)
+        return {"ids": outputs, "scores": scores}
+
+    module = tf.Module()
+    module.model = inference.model  # its variables are saved
+    module.translate = tf.function(translate, [IDS])
+    folder = new_folder(folder)
+    tf.saved_model.save(module, str(folder), signatures={"serving_default": module.translate})
+    assets = folder / "assets"
+    tokenizer.save_pair(assets, *inference.tokenizers)
+
+
+def new_folder(path):
+    """Make a folder. Raises FileExistsError where there is something already."""
+    path = Path(path)
+    if path.exists() and any(path.iterdir()):
+        raise FileExistsError(f"{path} is not empty: name a new folder")
+    path.mkdir(parents=True, exist_ok=True)
+    return path

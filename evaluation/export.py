@@ -38,8 +38,8 @@ def ctranslate2(inference, folder):
     spec.register_target_vocabulary(pieces[1])
     spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = pieces[1][1:4]
     spec.config.decoder_start_token = spec.config.bos_token
-    # The longest target that its search may ask for here.
-    length = 2 * (inference.max_length + 1) + 20
+    # It reads 1,024 pieces at the most, and so many it writes if nobody tells it less.
+    length = max(1025, 2 * (inference.max_length + 1) + 20)
 
     def stack(to, ours):
         to.scale_embeddings = True

@@ -8,7 +8,16 @@ import tensorflow as tf
 
 from config import Config
 from model import layers, transformer
-from model.layers import Dense, Embedding, FeedForward, LayerNorm, at, dropout
+from model.layers import (
+    Dense,
+    Embedding,
+    FeedForward,
+    LayerNorm,
+    at,
+    dropout,
+    product,
+    products_in,
+)
 from model.transformer import Transformer
 
 RNG = np.random.default_rng(0)
@@ -78,6 +87,14 @@ def test_dropout_zeroes_the_share_it_is_told_and_keeps_the_mean(rate):
     assert np.mean(dropped == 0) == pytest.approx(rate, abs=0.01)
     np.testing.assert_allclose(dropped[dropped != 0], 1 / (1 - rate), rtol=1e-6)
     assert np.mean(dropped) == pytest.approx(1, abs=0.02)
+
+
+def test_dropout_takes_rows_of_odd_length_and_draws_each_value_apart():
+    dropped = dropout(tf.ones((4000, 5)), 0.5, SEED).numpy() == 0
+    assert dropped.shape == (4000, 5)
+    # No two columns, and no row and the next, go together.
+    assert abs(np.corrcoef(dropped.T) - np.eye(5)).max() < 0.06
+    assert abs(np.corrcoef(dropped[:-1].ravel(), dropped[1:].ravel())[0, 1]) < 0.03
 
 
 def test_dropouts_mask_is_a_function_of_run_step_and_place():
@@ -163,3 +180,33 @@ def test_no_two_places_of_the_model_share_a_draw(monkeypatch):
     model.decode(ids, model.encode(ids, True, step_0), True, True, step_0)
     assert len(seeds) == matrices + 2 * 2 + 2 * 3 + 2  # after each sublayer and both embeddings
     assert len(set(seeds)) == len(seeds)
+
+
+def test_products_are_in_float32_but_inside_products_in():
+    x, w = (tf.constant(RNG.normal(size=(64, 64)), tf.float32) for _ in range(2))
+    exact = x.numpy().astype(float) @ w.numpy().astype(float)
+    with products_in("bfloat16"):
+        with products_in("float32"):
+            inner = product(x, w)
+        low = product(x, w)
+        low_transposed = product(x, tf.transpose(w), transpose_b=True)
+    np.testing.assert_allclose(inner, exact, atol=1e-4)
+    np.testing.assert_allclose(product(x, w), exact, atol=1e-4)
+    assert low.dtype == tf.float32
+    assert 1e-3 < np.abs(low - exact).max() < 0.3
+    np.testing.assert_allclose(low_transposed, low, atol=0.1)
+
+
+def test_the_step_multiplies_as_it_is_told_and_sums_up_in_float32():
+    """In bfloat16 the weights' products and their gradients, and nothing else."""
+    from model.optimizer import Adam
+    from train import make_train_step
+
+    for precision, of_weights in [("float32", 0), ("bfloat16", 3 * (6 + 10 + 1))]:
+        config = Config(num_layers=1, d_model=8, num_heads=2, dff=8, precision=precision, shards=1)
+        model = Transformer(config, 9, 9)
+        step = make_train_step(model, Adam(model.trainable_variables), config)
+        operations = step.get_concrete_function().graph.get_operations()
+        low = [op for op in operations if any(x.dtype == tf.bfloat16 for x in op.outputs)]
+        assert sum(op.type == "MatMul" for op in low) == of_weights
+        assert {op.type for op in low} <= {"MatMul", "Cast"}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from model.loss import cross_entropy, teacher_forcing, token_totals
+from model.loss import cross_entropy, plain_cross_entropy, teacher_forcing, token_totals
 
 SOURCE = np.int32([[3, 4, 2, 0], [5, 6, 7, 2]])
 TARGET = np.int32([[1, 6, 5, 4, 2], [1, 3, 2, 0, 0]])
@@ -31,6 +31,26 @@ def test_smoothing_shares_epsilon_with_the_whole_vocabulary():
         0.1 * log(2) + 0.1 * log(4) + 0.8 * log(4),
     ]
     np.testing.assert_allclose(losses, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.3])
+@pytest.mark.parametrize("scale", [1.0, 1e4])
+def test_the_gradient_in_closed_form_is_that_of_the_plain_loss(label_smoothing, scale):
+    """Each token's with a weight of its own; also where probabilities are too small for a log."""
+    rng = np.random.default_rng(0)
+    logits = tf.constant(rng.normal(scale=scale, size=(6, 9)), tf.float32)
+    labels, upstream = rng.integers(0, 9, 6), tf.constant(rng.normal(size=6), tf.float32)
+
+    def value_and_gradient(loss):
+        with tf.GradientTape() as tape:
+            tape.watch(logits)
+            losses = loss(logits, labels, label_smoothing)
+        return losses, tape.gradient(losses, logits, output_gradients=upstream)
+
+    values, gradient = value_and_gradient(cross_entropy)
+    plain_values, plain_gradient = value_and_gradient(plain_cross_entropy)
+    np.testing.assert_allclose(values, plain_values, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(gradient, plain_gradient, atol=1e-6)
 
 
 def test_totals_are_sums_of_unsmoothed_losses_right_guesses_and_tokens():

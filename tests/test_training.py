@@ -31,6 +31,35 @@ def test_one_trace_serves_all_shapes():
     assert train_step.experimental_get_tracing_count() == 1
 
 
+@pytest.mark.parametrize("batch", [1, 5])
+def test_the_shards_of_a_batch_make_the_step_of_the_whole_batch(batch):
+    """Also where a shard is empty, and where the shards have different numbers of real tokens."""
+    rng, after = np.random.default_rng(0), []
+    lengths = rng.integers(2, 9, (batch, 1))
+    ids = np.where(np.arange(9) < lengths, rng.integers(3, VOCAB, (batch, 9)), 0).astype(np.int32)
+    for shards in (1, 2, 3):
+        config = Config(num_layers=1, d_model=8, num_heads=2, dff=8, dropout_rate=0, shards=shards)
+        model = Transformer(config, VOCAB, VOCAB)
+        # The key's bias has no gradient but rounding: with a small epsilon it would make steps.
+        optimizer = Adam(model.trainable_variables, epsilon=1e-3)
+        loss, norm, _ = make_train_step(model, optimizer, config)(ids, ids)
+        weights = np.concatenate([np.ravel(v) for v in model.trainable_variables])
+        after.append([float(loss), float(norm), *weights])
+    np.testing.assert_allclose(after[1], after[0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(after[2], after[0], rtol=1e-5, atol=1e-6)
+
+
+def test_each_shard_has_dropout_of_its_own():
+    """Twice the same sentence: with one dropout for both, two shards would have the loss of one."""
+    ids, losses = np.int32([[1, 5, 6, 7, 8, 2]]), []
+    for rows in (1, 2):
+        config = Config(num_layers=1, d_model=8, num_heads=2, dff=8, dropout_rate=0.5, shards=2)
+        model = Transformer(config, VOCAB, VOCAB)
+        batch = np.repeat(ids, rows, axis=0)
+        losses.append(float(training_step(model, config)(batch, batch)[0]))
+    assert abs(losses[0] - losses[1]) > 1e-3
+
+
 def strings(count):
     """So many strings of 3 to 8 symbols, all different."""
     random, found = Random(0), {}

@@ -1,0 +1,1 @@
+"""The contestants: each a process of its own, `python -m benchmarks.peers.NAME JOB.json`."""

@@ -1,0 +1,37 @@
+"""The tutorial's loop: one sentence, the source and the whole prefix again for each token."""
+
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+import config
+from benchmarks import sentences
+from data import tokenizer
+from evaluation import inference
+from model.masks import look_ahead_mask, padding_mask
+
+if __name__ == "__main__":
+    job = sentences.the_job()
+    ours = inference.load(Path(job["run"]), config.read(job["run"]))
+    model = ours.model
+    source_tokenizer, target_tokenizer = ours.tokenizers
+
+    @tf.function(input_signature=[inference.IDS, inference.IDS])
+    def logits(source, prefix):
+        mask, length = padding_mask(source), tf.shape(prefix)[1]
+        memory = model.encode(source, mask)
+        hidden, _ = model.decode(prefix, memory, look_ahead_mask(length, length), mask)
+        return model.logits(hidden)[:, -1]
+
+    def translate(texts):
+        outputs = []
+        for text in texts:
+            source = np.int32([[*source_tokenizer.encode([text])[0], tokenizer.EOS]])
+            prefix = [tokenizer.BOS]
+            while prefix[-1] != tokenizer.EOS and len(prefix) < 2 * source.shape[1] + 20:
+                prefix.append(int(np.argmax(logits(source, np.int32([prefix]))[0])))
+            outputs.append(prefix[1:])
+        return target_tokenizer.decode(outputs)
+
+    sentences.time_decoding(job, translate)

@@ -1,0 +1,103 @@
+"""The ways out: CTranslate2 and a plain SavedModel find what this project's own search finds."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from data import tokenizer
+from data.batches import Rows
+from evaluation import export
+from evaluation.inference import Inference, Search
+
+WORDS = "the cat saw a dog and old men ate some bread by our house".split()
+TEXTS = [" ".join(np.random.default_rng(i).choice(WORDS, 1 + i % 9)) for i in range(40)]
+
+
+@pytest.fixture(scope="module")
+def trained_tokenizer():
+    return tokenizer.train(TEXTS, 300)
+
+
+def inference_of(tiny, made, search, ends=0.6, **flags):
+    """A random model that ends its outputs as gladly as `ends` says, and says no other special."""
+    flags = {"tie_embeddings": False} | flags
+    model = tiny(made.vocab_size, made.vocab_size, spread=0.05, **flags)
+    if not model.tied:
+        never = [-20.0] * 3  # padding, unknown, bos
+        model.output.bias[:4].assign([*never, ends])
+        model.output.kernel.assign(model.output.kernel * 3)
+    return Inference(model, made, made, 20, search)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"norm": "post", "ends": 2.7},
+        {"norm": "pre", "ends": 1.8, "key_dim": 5, "positions": "learned"},
+        {"norm": "pre", "ends": 0.6, "positions": "none"},
+        {"norm": "pre", "tie_embeddings": True},
+    ],
+    ids=["post", "key_dim_and_learned", "no_positions", "tied"],
+)
+@pytest.mark.parametrize("beam", [1, 4])
+def test_ctranslate2_finds_the_same_with_the_same_scores(
+    tiny, trained_tokenizer, tmp_path, flags, beam
+):
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    ours = inference_of(tiny, trained_tokenizer, Search(beam, 0.0), **flags)
+    export.ctranslate2(ours, tmp_path / "exported")
+    theirs = ctranslate2.Translator(
+        str(tmp_path / "exported"), compute_type="float32", intra_threads=1
+    )
+    rows = trained_tokenizer.encode(TEXTS)
+    found = theirs.translate_batch(
+        [trained_tokenizer.tokens(row) for row in rows], beam_size=beam, length_penalty=0,
+        return_scores=True, min_decoding_length=0, max_decoding_length=80,
+    )  # fmt: skip
+    source = Rows.of([[*row, tokenizer.EOS] for row in rows]).padded(np.arange(len(rows)))
+    ids, scores = ours.search.decode(ours.model, tf.constant(source))
+    lengths = set()
+    for output, score, its in zip(ids[:, 0].numpy(), scores[:, 0], found, strict=True):
+        if tokenizer.EOS in output:  # else our limit cut it
+            pieces = trained_tokenizer.tokens([i for i in output if i > tokenizer.EOS])
+            assert pieces == its.hypotheses[0]
+            np.testing.assert_allclose(score, its.scores[0], atol=1e-3)
+            lengths.add(len(pieces))
+    assert ours.model.tied or len(lengths) > 1
+
+
+SERVE = """
+import json, sys
+import tensorflow as tf
+served = tf.saved_model.load(sys.argv[1])
+outcome = served.translate(tf.constant(json.loads(sys.argv[2]), tf.int32))
+print(json.dumps({name: value.numpy().tolist() for name, value in outcome.items()}))
+"""
+
+
+def test_a_saved_model_is_served_without_this_code(tiny, trained_tokenizer, tmp_path):
+    ours = inference_of(tiny, trained_tokenizer, Search(3, 0.6, n_best=2), norm="pre")
+    export.saved_model(ours, tmp_path / "served")
+    source = Rows.of([[*row, 3] for row in trained_tokenizer.encode(TEXTS[:5])]).padded(range(5))
+    served = subprocess.run(
+        [sys.executable, "-c", SERVE, str(tmp_path / "served"), json.dumps(source.tolist())],
+        cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
+    assert served.returncode == 0, served.stderr
+    outcome = json.loads(served.stdout)
+    ids, scores = ours.search.decode(ours.model, tf.constant(source))
+    np.testing.assert_array_equal(outcome["ids"], ids)
+    np.testing.assert_allclose(outcome["scores"], scores, rtol=1e-6)
+    beside = tokenizer.load_pair(tmp_path / "served" / "assets")
+    assert beside[0].encode(TEXTS) == trained_tokenizer.encode(TEXTS)
+
+
+def test_nothing_is_written_over(tiny, trained_tokenizer, tmp_path):
+    (tmp_path / "kept").write_text("kept")
+    with pytest.raises(FileExistsError, match="not empty"):
+        export.saved_model(inference_of(tiny, trained_tokenizer, Search()), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]

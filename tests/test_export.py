@@ -38,7 +38,7 @@ def inference_of(tiny, made, search, ends=0.6, **flags):
     [
         {"norm": "post", "ends": 2.7},
         {"norm": "pre", "ends": 1.8, "key_dim": 5, "positions": "learned"},
-        {"norm": "pre", "ends": 0.6, "positions": "none"},
+        {"norm": "post", "ends": 2.5, "positions": "none"},
         {"norm": "pre", "tie_embeddings": True},
     ],
     ids=["post", "key_dim_and_learned", "no_positions", "tied"],
@@ -67,7 +67,7 @@ def test_ctranslate2_finds_the_same_with_the_same_scores(
             assert pieces == its.hypotheses[0]
             np.testing.assert_allclose(score, its.scores[0], atol=1e-3)
             lengths.add(len(pieces))
-    assert ours.model.tied or len(lengths) > 1
+    assert ours.model.tied or len(lengths) > 3
 
 
 SERVE = """

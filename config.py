@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import inspect
 import json
 import os
 import re
@@ -108,16 +109,12 @@ def check(name, value):
             raise ValueError(f"{flag(name)} {value} is not at least {low} and below {high:,}")
 
 
-def parser(description):
-    """The flags, made of the fields of `Config`; only those given appear in the result."""
-    made = argparse.ArgumentParser(
-        description=description, argument_default=argparse.SUPPRESS, allow_abbrev=False
-    )
-    made.error = fail
-    source = Path(__file__).read_text(encoding="utf-8")
-    comments = dict(re.findall(r"^    (\w+): .*?  # (.*)$", source, re.MULTILINE))
-    for field in dataclasses.fields(Config):
-        hint, text = HINTS[field.name], comments[field.name].replace("%", "%%")
+def add_flags(parser, kind):
+    """A flag for each field of a dataclass, its comment the help; only those given are parsed."""
+    hints = typing.get_type_hints(kind)
+    comments = dict(re.findall(r"^    (\w+): .*?  # (.*)$", inspect.getsource(kind), re.MULTILINE))
+    for field in dataclasses.fields(kind):
+        hint, text = hints[field.name], comments[field.name].replace("%", "%%")
         options = {"help": text if field.default is None else f"{text} [{field.default}]"}
         if hint is bool:
             options["action"] = argparse.BooleanOptionalAction
@@ -126,8 +123,7 @@ def parser(description):
         else:
             kinds = typing.get_args(hint) or (hint,)
             options |= {"type": kinds[0], "metavar": kinds[0].__name__.upper()}
-        made.add_argument(flag(field.name), **options)
-    return made
+        parser.add_argument(flag(field.name), default=argparse.SUPPRESS, **options)
 
 
 def read(folder):
@@ -164,7 +160,10 @@ def from_flags(description, check_corpus=lambda name: None):
 
     check_corpus: called with the corpus' name; raises ValueError where there is none.
     """
-    given = vars(parser(description).parse_args())
+    parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
+    parser.error = fail
+    add_flags(parser, Config)
+    given = vars(parser.parse_args())
     try:
         config = resumed(given) if "resume" in given else Config(**given)
         folder = Path(config.runs_dir, config.name or "")

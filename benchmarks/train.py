@@ -43,7 +43,9 @@ def main():
     add = parser.add_argument
     add("--corpus", default="mini", help="as in train.py [mini]")
     add("--batch-tokens", type=int, default=2048, help="of batches of like length [2048]")
-    add("--tokens", type=int, default=150_000, help="real tokens a pass; the second is timed")
+    add(
+        "--tokens", type=int, default=60_000, help="real tokens a pass; the second is timed [60000]"
+    )
     for name in ("num_layers", "d_model", "num_heads", "dff"):
         default = getattr(Config, name)
         add("--" + name.replace("_", "-"), type=int, default=default, help=f"[{default}]")

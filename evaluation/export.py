@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from data import tokenizer
-from evaluation.inference import IDS
+from evaluation.inference import IDS, decode_with
 from model.layers import EPSILON
 
 
@@ -109,7 +109,7 @@ def saved_model(inference, folder):
     """
 
     def translate(source):
-        outputs, scores = inference.search.decode(inference.model, source)
+        outputs, scores = decode_with(inference.search, inference.model, source)
         return {"ids": outputs, "scores": scores}
 
     module = tf.Module()

@@ -4,7 +4,6 @@ import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -13,6 +12,7 @@ from tqdm import tqdm
 from data import tokenizer
 from data.batches import Pairs, Rows, plan
 from data.download import first_line
+from evaluation.search import Search
 from model.decoding import beam_search, greedy, sample
 from model.loss import teacher_forcing, token_totals
 from model.transformer import Transformer
@@ -31,42 +31,23 @@ def side_by_side(tasks):
     tf.config.threading.set_intra_op_parallelism_threads(max(1, os.cpu_count() // tasks))
 
 
-class Search(NamedTuple):
-    """How a translation is looked for: greedily, unless a beam or a temperature is given."""
+def decode_with(search, model, source, scores=True):
+    """source (batch, source_len) → ids (batch, n_best, output_len), scores (batch, n_best).
 
-    beam: int = 1  # hypotheses kept at each step
-    length_penalty: float = 0.6  # of `beam_search`, for a beam of more than 1
-    n_best: int = 1  # translations for each source, best first
-    temperature: float | None = None  # draw at random: see `truncated`
-    top_k: int = 0
-    top_p: float = 1.0
-    seed: int = 0  # of the draws
-
-    def __str__(self):
-        if self.temperature is not None:
-            draws = f"temperature {self.temperature:g}, top-k {self.top_k}, top-p {self.top_p:g}"
-            return f"sampled, {draws}, seed {self.seed}"
-        if self.beam > 1:
-            return f"beam {self.beam}, length penalty {self.length_penalty:g}"
-        return "greedy"
-
-    def decode(self, model, source, scores=True):
-        """source (batch, source_len) → ids (batch, n_best, output_len), scores (batch, n_best).
-
-        scores: log probabilities, over the length penalty with a beam; NaN where none are asked
-        for, which makes greedy search quicker, and where translations are drawn.
-        """
-        ends = (tokenizer.BOS, tokenizer.EOS)
-        if self.temperature is not None:
-            how = (self.temperature, self.top_k, self.top_p)
-            batch = tf.reduce_sum(tf.cast(source, tf.int64))  # so that each draws its own
-            outputs = sample(model, source, *ends, tf.stack([self.seed, batch << 20]), *how)
-        elif self.beam == 1 and not scores:
-            outputs = greedy(model, source, *ends)
-        else:
-            penalty = self.length_penalty if self.beam > 1 else 0.0
-            return beam_search(model, source, *ends, self.beam, penalty, self.n_best)
-        return outputs[:, tf.newaxis], tf.fill((tf.shape(source)[0], 1), float("nan"))
+    scores: log probabilities, over the length penalty with a beam; NaN where none are asked for,
+    which makes greedy search quicker, and where translations are drawn.
+    """
+    ends = (tokenizer.BOS, tokenizer.EOS)
+    if search.sample:
+        how = (search.temperature, search.top_k, search.top_p)
+        batch = tf.reduce_sum(tf.cast(source, tf.int64))  # so that each draws its own
+        outputs = sample(model, source, *ends, tf.stack([search.seed, batch << 20]), *how)
+    elif search.beam == 1 and not scores:
+        outputs = greedy(model, source, *ends)
+    else:
+        penalty = search.length_penalty if search.beam > 1 else 0.0
+        return beam_search(model, source, *ends, search.beam, penalty, search.n_best)
+    return outputs[:, tf.newaxis], tf.fill((tf.shape(source)[0], 1), float("nan"))
 
 
 GREEDY = Search()
@@ -81,10 +62,14 @@ class Inference:
         self.pool = ThreadPoolExecutor(tf.config.threading.get_inter_op_parallelism_threads() or 1)
         # Greedy search's scores are never shown.
         self.decode = tf.function(
-            lambda source: search.decode(model, source, scores=search.n_best > 1), [IDS]
+            lambda source: decode_with(search, model, source, scores=search.n_best > 1),
+            [IDS],
+            autograph=False,
         )
         self.totals = tf.function(
-            lambda source, target: token_totals(*teacher_forcing(model, source, target)), [IDS, IDS]
+            lambda source, target: token_totals(*teacher_forcing(model, source, target)),
+            [IDS, IDS],
+            autograph=False,
         )
 
     def mean(self, batches):
@@ -126,7 +111,8 @@ class Inference:
         source = Rows.of([[*row[: self.max_length], tokenizer.EOS] for row in rows])
         found = [[(0.0, "")] * self.search.n_best for _ in texts]
         # Of the outputs' lengths nothing is known yet: the sources stand in for them.
-        batches = plan(Pairs(source, source), batch_tokens, batch_sentences)
+        # The longest first: so no core has a long batch to do when the others are done.
+        batches = plan(Pairs(source, source), batch_tokens, batch_sentences)[::-1]
         decode = lambda indices: [x.numpy() for x in self.decode(source.padded(indices))]  # noqa: E731
         bar = tqdm(total=len(asked), unit="line", leave=False, disable=not progress or None)
         with bar:  # on a terminal only

@@ -1,7 +1,8 @@
 """Search for a translation, over `start` and `step` of any model.
 
-A state is a dict. What lies under "past" has a row for each hypothesis, and beam search puts these
-rows into a new order; all else belongs to the sources, and is shared by their hypotheses.
+A state is a dict of tensors. Those under "past" have a row for each hypothesis, which beam search
+puts into a new order; the others have a row for each source, which its hypotheses share. Sentences
+that are done leave the batch: the rest is decoded without them.
 """
 
 import tensorflow as tf
@@ -23,29 +24,39 @@ def loop(running, step, variables):
     return tf.while_loop(running, step, variables, shape_invariants=shapes)
 
 
+def rest(done, variables):
+    """`variables` without the rows that are done, if these are at least a third: copying costs."""
+    going_on = tf.where(~done)[:, 0]
+    return tf.cond(
+        3 * tf.size(going_on) <= 2 * tf.size(done),
+        lambda: tf.nest.map_structure(lambda x: tf.gather(x, going_on), variables),
+        lambda: variables,
+    )
+
+
 def one_by_one(model, source, bos, eos, choose):
     """The token that `choose` takes at each place, until `eos`: → (batch, output_len).
 
-    choose: logits (batch, vocab_size) and place → ids (batch,). Rows end in `eos` (unless they
+    choose: logits (rows, vocab_size) and place → ids (rows,). Rows end in `eos` (unless they
     reached `output_limit`) and are filled up with padding.
     """
     source = tf.convert_to_tensor(source)
     limit = output_limit(source)
     batch = tf.shape(source)[0]
-    state = model.start(source)
 
-    def step(outputs, token, finished, past):
-        logits, new_state = model.step(token, state | {"past": past})
-        token = tf.where(finished, PAD, choose(logits, tf.shape(outputs)[1]))
-        outputs = tf.concat([outputs, token[:, tf.newaxis]], axis=1)  # (batch, length + 1)
-        finished |= (token == eos) | (tf.shape(outputs)[1] >= limit)
-        return outputs, token, finished, new_state["past"]
+    def step(outputs, rows, token, done, state):
+        logits, state = model.step(token, state)
+        token = tf.where(done, PAD, choose(logits, tf.shape(outputs)[1]))
+        column = tf.scatter_nd(rows[:, tf.newaxis], token, [batch])
+        outputs = tf.concat([outputs, column[:, tf.newaxis]], axis=1)  # (batch, length + 1)
+        done |= (token == eos) | (tf.shape(outputs)[1] >= tf.gather(limit, rows))
+        return outputs, *rest(done, (rows, token, done, state))
 
     outputs, *_ = loop(
-        lambda outputs, token, finished, past: ~tf.reduce_all(finished),
+        lambda outputs, rows, token, done, state: tf.size(rows) > 0,
         step,
-        (tf.zeros((batch, 0), tf.int32), tf.fill([batch], bos), tf.zeros(batch, tf.bool),
-         state["past"]),
+        (tf.zeros((batch, 0), tf.int32), tf.range(batch), tf.fill([batch], bos),
+         tf.zeros(batch, tf.bool), model.start(source)),
     )  # fmt: skip
     return outputs
 
@@ -75,7 +86,7 @@ def truncated(logits, temperature=1.0, top_k=0, top_p=1.0):
 
 
 def sample(model, source, bos, eos, seed, temperature=1.0, top_k=0, top_p=1.0):
-    """A token drawn at each place, a function of (seed, row, place) → (batch, output_len).
+    """A token drawn at each place, a function of (seed, batch, place) → (batch, output_len).
 
     seed: (2,), int. The rest: see `truncated`.
     """
@@ -102,65 +113,74 @@ def beam_search(model, source, bos, eos, beam, length_penalty=0.0, n_best=1, lim
     (batch,) [output_limit].
     """
     source = tf.convert_to_tensor(source)
-    limit = output_limit(source) if limit is None else limit
-    batch = tf.shape(source)[0]
-    state = model.start(source)
+    limit = output_limit(source) if limit is None else tf.convert_to_tensor(limit)
+    batch, nothing = tf.shape(source)[0], -float("inf")
 
     def penalty(length):
         return ((5.0 + tf.cast(length, tf.float32)) / 6.0) ** length_penalty
 
-    def step(alive, log_probs, past, finished, scores, _):
-        """alive, finished (batch, beam or n_best, length); log_probs, scores the same less length.
+    def step(found, found_scores, sources, alive, log_probs, finished, scores, state):
+        """The hypotheses alive are extended by a token each; those that end so are finished.
 
-        The hypotheses alive are extended by a token each; those that end so are finished.
+        alive (rows, beam, length − 1), log_probs (rows, beam); finished (rows, n_best, length − 1),
+        scores (rows, n_best); sources (rows,): whose they are.
         """
-        length = tf.shape(alive)[2] + 1  # of what this step makes
-        last = tf.cond(length > 1, lambda: alive[:, :, -1], lambda: tf.fill([batch, beam], bos))
-        logits, new_state = model.step(tf.reshape(last, [-1]), state | {"past": past})
+        rows, length = tf.size(sources), tf.shape(alive)[2] + 1
+        last = tf.cond(length > 1, lambda: alive[:, :, -1], lambda: tf.fill([rows, beam], bos))
+        logits, state = model.step(tf.reshape(last, [-1]), state)
         # The best of all extensions are among each hypothesis' best. Twice as many as the beam:
         # should half of them end, there is still a beam to go on with.
         width = min(2 * beam, logits.shape[-1])
-        top, token = tf.math.top_k(logits, width)  # (batch · beam, width)
+        top, token = tf.math.top_k(logits, width)  # (rows · beam, width)
         top -= tf.reduce_logsumexp(logits, axis=-1, keepdims=True)
-        top = log_probs[:, :, tf.newaxis] + tf.reshape(top, (batch, beam, width))
-        top, index = tf.math.top_k(tf.reshape(top, (batch, beam * width)), width)  # (batch, width)
-        token = tf.gather(tf.reshape(token, (batch, beam * width)), index, batch_dims=1)
+        top = log_probs[:, :, tf.newaxis] + tf.reshape(top, (rows, beam, width))
+        top, index = tf.math.top_k(tf.reshape(top, (rows, beam * width)), width)  # (rows, width)
+        token = tf.gather(tf.reshape(token, (rows, beam * width)), index, batch_dims=1)
         parent = index // width
         extended = tf.concat(
             [tf.gather(alive, parent, batch_dims=1), token[:, :, tf.newaxis]], axis=2
-        )  # (batch, width, length)
+        )  # (rows, width, length)
 
         # Only the first `beam` may end, else a beam would end in what it would never go on with.
-        ends = ((token == eos) | (length >= limit)[:, tf.newaxis])[:, :beam]
-        ended = tf.where(ends, top[:, :beam] / penalty(length), -float("inf"))
-        scores, kept = tf.math.top_k(tf.concat([scores, ended], axis=1), n_best)  # (batch, n_best)
+        last_place = length >= tf.gather(limit, sources)
+        ends = ((token == eos) | last_place[:, tf.newaxis])[:, :beam]
+        ended = tf.where(ends, top[:, :beam] / penalty(length), nothing)
+        scores, kept = tf.math.top_k(tf.concat([scores, ended], axis=1), n_best)
         finished = tf.pad(finished, [[0, 0], [0, 0], [0, 1]], constant_values=PAD)
         finished = tf.gather(tf.concat([finished, extended[:, :beam]], axis=1), kept, batch_dims=1)
 
-        log_probs, kept = tf.math.top_k(tf.where(token == eos, -float("inf"), top), beam)
+        log_probs, kept = tf.math.top_k(tf.where(token == eos, nothing, top), beam)
+        alive = tf.gather(extended, kept, batch_dims=1)
+        parent = tf.gather(parent, kept, batch_dims=1) + beam * tf.range(rows)[:, tf.newaxis]
         # A log probability only falls, and no later penalty divides it by more than the limit's:
         # where this best of all futures is no better than what is finished, the search is over.
-        best = log_probs[:, 0] / penalty(limit)
-        over = (scores[:, -1] >= best) | (length >= limit)
-        log_probs = tf.where(over[:, tf.newaxis], -float("inf"), log_probs)
-        alive = tf.gather(extended, kept, batch_dims=1)
-        rows = tf.gather(parent, kept, batch_dims=1) + beam * tf.range(batch)[:, tf.newaxis]
-        rows = tf.reshape(rows, [-1])  # each new hypothesis' parent, in the order of "past"
-        past = tf.nest.map_structure(lambda x: tf.gather(x, rows), new_state["past"])
-        return alive, log_probs, past, finished, scores, ~tf.reduce_all(over)
+        best = log_probs[:, 0] / penalty(tf.gather(limit, sources))
+        done = (scores[:, -1] >= best) | last_place
+        # What is over may stay for a while: nothing is found in it any more.
+        log_probs = tf.where(done[:, tf.newaxis], nothing, log_probs)
 
-    nothing = -float("inf")
-    outcome = loop(
-        lambda *variables: variables[-1],
+        found = tf.pad(found, [[0, 0], [0, 0], [0, 1]], constant_values=PAD)
+        found = tf.tensor_scatter_nd_update(found, sources[:, tf.newaxis], finished)
+        found_scores = tf.tensor_scatter_nd_update(found_scores, sources[:, tf.newaxis], scores)
+        past = state["past"]
+        shared = {name: state[name] for name in state if name != "past"}
+        sources, alive, log_probs, finished, scores, parent, shared = rest(
+            done, (sources, alive, log_probs, finished, scores, parent, shared)
+        )
+        parent = tf.reshape(parent, [-1])  # the row in "past" that each hypothesis goes on from
+        past = tf.nest.map_structure(lambda x: tf.gather(x, parent), past)
+        state = shared | {"past": past}
+        return found, found_scores, sources, alive, log_probs, finished, scores, state
+
+    state = model.start(source)
+    past = tf.nest.map_structure(lambda x: tf.repeat(x, beam, axis=0), state["past"])
+    none, no_scores = tf.zeros((batch, n_best, 0), tf.int32), tf.fill((batch, n_best), nothing)
+    found, found_scores, *_ = loop(
+        lambda found, found_scores, sources, *rest: tf.size(sources) > 0,
         step,
-        (
-            tf.zeros((batch, beam, 0), tf.int32),
-            # In the beginning there is one hypothesis.
-            tf.tile([[0.0] + [nothing] * (beam - 1)], (batch, 1)),
-            tf.nest.map_structure(lambda x: tf.repeat(x, beam, axis=0), state["past"]),
-            tf.zeros((batch, n_best, 0), tf.int32),
-            tf.fill((batch, n_best), nothing),
-            batch > 0,
-        ),
-    )
-    return outcome[3], outcome[4]
+        (none, no_scores, tf.range(batch), tf.zeros((batch, beam, 0), tf.int32),
+         # In the beginning there is one hypothesis.
+         tf.tile([[0.0] + [nothing] * (beam - 1)], (batch, 1)), none, no_scores,
+         state | {"past": past}),
+    )  # fmt: skip
+    return found, found_scores

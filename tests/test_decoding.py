@@ -99,6 +99,27 @@ def test_the_limit_is_twice_the_source_and_twenty():
     np.testing.assert_array_equal(output_limit(np.int32([[9, 9, 2, 0], [9, 2, 0, 0]])), [26, 24])
 
 
+def test_sentences_that_are_done_leave_the_batch_and_the_rest_goes_on():
+    """Whatever is left of a batch, it is each sentence's own state that stays with it."""
+    model, sizes = CountTo(), []
+    says = model.step
+    model.step = lambda token, state: sizes.append(int(tf.size(token))) or says(token, state)
+    ends = [7, 30, 5, 12, 9, 6]
+    expected = [[*range(5, end + 1), EOS] for end in ends]
+    source = tf.constant([[end, 5, 5, 2] for end in ends])
+    assert [unpadded(row) for row in greedy(model, source, BOS, EOS)] == expected
+    assert sizes[0] == 6 and sizes[-1] == 1 and sizes == sorted(sizes, reverse=True)
+    sizes.clear()
+    source = tf.repeat(source, 2, axis=0)
+    model.start = lambda source: {"last": source[:, 0], "past": source[:, :1]}
+    model.step = lambda token, state: sizes.append(int(tf.size(token))) or (
+        100 * says(token, {"last": state["past"][:, 0]})[0], state
+    )  # fmt: skip
+    outputs, _ = beam_search(model, source, BOS, EOS, 3)
+    assert [unpadded(row) for row in outputs[:, 0]] == [x for x in expected for _ in range(2)]
+    assert sizes[0] == 36 and sizes[-1] <= 6
+
+
 def test_an_endless_output_stops_at_its_own_sentences_limit():
     """The second row's company makes the batch longer, not the row."""
     source = tf.constant([[99, 9, 9, 9, 2], [99, 2, 0, 0, 0], [6, 2, 0, 0, 0]])
@@ -132,7 +153,7 @@ class Table:
 
     def step(self, token, state):
         place = state["past"]
-        return self.logits[place[0, 0]], {"past": place + 1}
+        return self.logits[place[0, 0]][: tf.shape(token)[0]], {"past": place + 1}
 
 
 def test_beam_search_finds_what_tensor2tensor_finds():

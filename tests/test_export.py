@@ -11,7 +11,8 @@ import tensorflow as tf
 from data import tokenizer
 from data.batches import Rows
 from evaluation import export
-from evaluation.inference import Inference, Search
+from evaluation.inference import Inference, decode_with
+from evaluation.search import Search
 
 WORDS = "the cat saw a dog and old men ate some bread by our house".split()
 TEXTS = [" ".join(np.random.default_rng(i).choice(WORDS, 1 + i % 9)) for i in range(40)]
@@ -59,7 +60,7 @@ def test_ctranslate2_finds_the_same_with_the_same_scores(
         return_scores=True, min_decoding_length=0, max_decoding_length=80,
     )  # fmt: skip
     source = Rows.of([[*row, tokenizer.EOS] for row in rows]).padded(np.arange(len(rows)))
-    ids, scores = ours.search.decode(ours.model, tf.constant(source))
+    ids, scores = decode_with(ours.search, ours.model, tf.constant(source))
     lengths = set()
     for output, score, its in zip(ids[:, 0].numpy(), scores[:, 0], found, strict=True):
         if tokenizer.EOS in output:  # else our limit cut it
@@ -89,7 +90,7 @@ def test_a_saved_model_is_served_without_this_code(tiny, trained_tokenizer, tmp_
     )  # fmt: skip
     assert served.returncode == 0, served.stderr
     outcome = json.loads(served.stdout)
-    ids, scores = ours.search.decode(ours.model, tf.constant(source))
+    ids, scores = decode_with(ours.search, ours.model, tf.constant(source))
     np.testing.assert_array_equal(outcome["ids"], ids)
     np.testing.assert_allclose(outcome["scores"], scores, rtol=1e-6)
     beside = tokenizer.load_pair(tmp_path / "served" / "assets")

@@ -411,6 +411,8 @@ def evaluate(checkout, monkeypatch, capsys):
     def run(*flags, cwd=checkout):
         monkeypatch.chdir(cwd)
         monkeypatch.setattr(sys, "argv", ["evaluate.py", *map(str, flags)])
+        # Too late in this process; the fixture `scored` has a process of its own.
+        monkeypatch.setattr("evaluation.inference.side_by_side", lambda tasks: None)
         status = 0
         try:
             runpy.run_path(str(ROOT / "evaluate.py"), run_name="__main__")
@@ -497,7 +499,10 @@ def test_a_changed_split_is_refused(run, scored, evaluate, checkout, tmp_path):
 @pytest.mark.parametrize(
     "flags", ["nosuch", "RUN --split nosuch", "RUN --limit 0", "RUN --checkpoint third",
               "RUN --translate a --translate-file b", "RUN --translate-file nosuch", "RUN --spl x",
-              ""],
+              "RUN --beam 0", "RUN --n-best 2", "RUN --beam 2 --n-best 3", "RUN --top-k 3",
+              "RUN --sample --beam 2", "RUN --sample --top-p 0", "RUN --sample --top-k -1",
+              "RUN --sample --temperature 0", "RUN --sample --seed -1", "RUN --length-penalty -1",
+              "RUN --length-penalty nan", "RUN --export onnx DIR", "RUN --export saved_model", ""],
 )  # fmt: skip
 def test_evaluate_refuses_in_one_line(run, evaluate, flags):
     status, out, err = evaluate(*flags.replace("RUN", str(run)).split())
@@ -530,6 +535,49 @@ def test_the_average_of_checkpoints_is_their_weights_mean(run, evaluate):
     assert np.allclose(mean.decoder.embedding.table, np.mean(tables, axis=0), atol=1e-7)
     status, out, err = evaluate(run, "--average", "9")
     assert status == 2 and "3 checkpoints" in err.splitlines()[-1]
+
+
+# ---- Searching and exporting --------------------------------------------------------------------
+
+
+def test_another_search_is_said_and_has_files_of_its_own(run, evaluate):
+    before = (run / "scores-test.json").read_bytes()
+    status, out, _ = evaluate(run, "--beam", "3", "--length-penalty", "1")
+    assert status == 0 and "beam 3, length penalty 1" in out
+    assert read_json(run / "scores-test-beam3.json")["search"] == "beam 3, length penalty 1"
+    assert (run / "translations-test-beam3.txt").read_text("utf-8").count("\n") == 30
+    assert (run / "scores-test.json").read_bytes() == before
+
+
+def test_n_best_prints_number_score_and_text(run, evaluate, tmp_path):
+    path = tmp_path / "lines.txt"
+    path.write_text("um carro\n\numa casa\n", "utf-8")
+    flags = ("--beam", "3", "--n-best", "2", "--translate-file", path)
+    status, out, _ = evaluate(run, *flags)
+    rows = [line.split("\t") for line in out.split("\n")[:-1]]
+    assert status == 0 and [row[0] for row in rows] == ["1", "1", "2", "2", "3", "3"]
+    for (_, first, _), (_, second, _) in zip(rows[::2], rows[1::2], strict=True):
+        assert float(first) >= float(second)
+    assert rows[2][1:] == rows[3][1:] == ["0.0000", ""]
+    best = evaluate(run, "--beam", "3", "--translate-file", path)[1].split("\n")[:-1]
+    assert best == [text for _, _, text in rows[::2]]
+
+
+def test_a_sample_is_drawn_from_its_seed(run, evaluate):
+    drawn = [
+        evaluate(run, "--sample", "--seed", seed, "--translate", "um carro e uma casa")[1]
+        for seed in ("0", "0", "1")
+    ]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+@pytest.mark.parametrize("kind", ["saved_model", "ctranslate2"])
+def test_a_run_is_exported_and_nothing_written_over(run, evaluate, tmp_path, kind):
+    status, out, _ = evaluate(run, "--export", kind, tmp_path / "out")
+    assert status == 0 and "written" in out
+    assert list((tmp_path / "out").rglob("tokenizer.model"))
+    status, out, err = evaluate(run, "--export", kind, tmp_path / "out")
+    assert status == 2 and out == "" and err.splitlines()[-1].startswith("error: ")
 
 
 # ---- Translating --------------------------------------------------------------------------------

@@ -32,7 +32,8 @@ from data import tokenizer
 from data.download import first_line
 
 HERE = Path(__file__).resolve().parent
-SOURCE = ("*.py", "*.cfg", "*.toml", "*.md", "model", "data", "evaluation", "experiments", "tests")
+SOURCE = ("*.py", "*.cfg", "*.toml", "*.md", "model", "data", "evaluation", "experiments",
+          "benchmarks", "tests")  # fmt: skip
 
 
 class RunError(Exception):

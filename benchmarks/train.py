@@ -42,6 +42,7 @@ def main():
     parser = harness.flags(__doc__)
     add = parser.add_argument
     add("--corpus", default="mini", help="as in train.py [mini]")
+    add("--max-length", type=int, default=40, help="pieces a sentence; the tutorial's own [40]")
     add("--batch-tokens", type=int, default=2048, help="of batches of like length [2048]")
     add(
         "--tokens", type=int, default=60_000, help="real tokens a pass; the second is timed [60000]"
@@ -51,7 +52,9 @@ def main():
         add("--" + name.replace("_", "-"), type=int, default=default, help=f"[{default}]")
     flags = parser.parse_args()
     sizes = {name: getattr(flags, name) for name in ("num_layers", "d_model", "num_heads", "dff")}
-    config = Config(corpus=flags.corpus, batch_tokens=flags.batch_tokens, **sizes)
+    config = Config(
+        corpus=flags.corpus, max_length=flags.max_length, batch_tokens=flags.batch_tokens, **sizes
+    )  # fmt: skip
     data = encoded.prepare(config)
     vocab_size = data.target_tokenizer.vocab_size
     with tempfile.TemporaryDirectory() as folder:

@@ -90,7 +90,9 @@ class Embedding(tf.Module):
         self.table = tf.Variable(normal((vocab_size, d_model), d_model**-0.5, at(seed, "table")))
 
     def __call__(self, ids):
-        return tf.gather(self.table, ids) * self.table.shape[1] ** 0.5  # (…, d_model)
+        # Of its value: a variable that is gathered from directly is copied whenever it is read.
+        rows = tf.gather(tf.convert_to_tensor(self.table), ids)
+        return rows * self.table.shape[1] ** 0.5  # (…, d_model)
 
 
 class LayerNorm(tf.Module):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from model.decoding import beam_search, greedy, output_limit, sample, truncated
+from model.decoding import beam_search, greedy, output_limit, sample, top_k, truncated
 from model.masks import look_ahead_mask, padding_mask
 
 PAD, BOS, EOS = 0, 1, 2
@@ -280,6 +280,17 @@ def test_a_search_that_is_sure_stops_at_its_end(length_penalty):
     outputs, _ = beam_search(model, [[7, 2, 2, 2]], BOS, EOS, 4, length_penalty)  # limit 28
     assert outputs.numpy().tolist() == [[[5, 6, 7, EOS]]]
     assert model.steps == 4
+
+
+@pytest.mark.parametrize("length, k", [(5, 5), (63, 1), (320, 5), (321, 5), (8089, 8), (1000, 40)])
+def test_top_k_is_tensorflows(length, k):
+    rng = np.random.default_rng(length)
+    spread = tf.constant(rng.normal(size=(7, length)), tf.float32)
+    gathered = tf.sort(spread)  # the highest side by side, in the last block and what is left
+    for x in (spread, gathered):
+        values, index = tf.math.top_k(x, k)
+        np.testing.assert_array_equal(top_k(x, k)[0], values)
+        np.testing.assert_array_equal(top_k(x, k)[1], index)
 
 
 def test_truncated_keeps_the_likeliest():

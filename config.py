@@ -109,8 +109,16 @@ def check(name, value):
             raise ValueError(f"{flag(name)} {value} is not at least {low} and below {high:,}")
 
 
-def add_flags(parser, kind):
-    """A flag for each field of a dataclass, its comment the help; only those given are parsed."""
+def parser(description):
+    """The flags of `Config`; only those given appear in the result."""
+    made = argparse.ArgumentParser(description=description, allow_abbrev=False)
+    made.error = fail
+    add_flags(made, Config)
+    return made
+
+
+def add_flags(made, kind):
+    """Give an argument parser a flag for each field of a dataclass, its comment the help."""
     hints = typing.get_type_hints(kind)
     comments = dict(re.findall(r"^    (\w+): .*?  # (.*)$", inspect.getsource(kind), re.MULTILINE))
     for field in dataclasses.fields(kind):
@@ -123,7 +131,7 @@ def add_flags(parser, kind):
         else:
             kinds = typing.get_args(hint) or (hint,)
             options |= {"type": kinds[0], "metavar": kinds[0].__name__.upper()}
-        parser.add_argument(flag(field.name), default=argparse.SUPPRESS, **options)
+        made.add_argument(flag(field.name), default=argparse.SUPPRESS, **options)
 
 
 def read(folder):
@@ -160,10 +168,7 @@ def from_flags(description, check_corpus=lambda name: None):
 
     check_corpus: called with the corpus' name; raises ValueError where there is none.
     """
-    parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
-    parser.error = fail
-    add_flags(parser, Config)
-    given = vars(parser.parse_args())
+    given = vars(parser(description).parse_args())
     try:
         config = resumed(given) if "resume" in given else Config(**given)
         folder = Path(config.runs_dir, config.name or "")

@@ -3,13 +3,12 @@
 import argparse
 import codecs
 import json
-import os
 import sys
 from dataclasses import fields
 from pathlib import Path
 
 import config
-from config import fail
+from config import fail, flag
 from data import corpora
 from evaluation.search import Search
 
@@ -45,8 +44,9 @@ def from_flags():
             fail(f"--{name} {getattr(flags, name)} is not at least 1")
     if flags.average > 1 and flags.checkpoint == "best":
         fail("there is only one best checkpoint: --average goes with --checkpoint last")
-    if flags.translate is not None and flags.translate_file is not None:
-        fail("give --translate or --translate-file, not both")
+    tasks = ("translate", "translate_file", "export")
+    if sum(getattr(flags, task) is not None for task in tasks) > 1:
+        fail("give one of --translate, --translate-file and --export")
     if flags.export and flags.export[0] not in EXPORTS:
         fail(f"--export {flags.export[0]} is none of {', '.join(EXPORTS)}")
     names = [field.name for field in fields(Search) if field.name in flags]
@@ -54,6 +54,10 @@ def from_flags():
         flags.search = Search(**{name: getattr(flags, name) for name in names})
     except ValueError as error:
         fail(error)
+    if flags.search.n_best > 1 and flags.translate is None and flags.translate_file is None:
+        fail("--n-best goes with --translate or --translate-file")
+    if flags.export and flags.export[0] == "ctranslate2" and names:
+        fail(f"a CTranslate2 model is told at each call how to search: leave {flag(names[0])} out")
     return flags
 
 
@@ -114,7 +118,7 @@ def main(flags):
     """Do what the command line asks. Raises OSError and ValueError, each with a clear message."""
     settings = config.read(flags.run)
     warn_of_changed_code(flags.run)
-    inference.side_by_side(os.cpu_count())
+    inference.share_cores(inference.cores())
     model = inference.load(flags.run, settings, flags.checkpoint, flags.average, flags.search)
     if flags.export:
         kind, folder = flags.export

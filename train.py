@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from data import encoded
 from data.batches import plan
-from evaluation.inference import IDS, Inference, side_by_side
+from evaluation.inference import IDS, Inference, share_cores
 from evaluation.scores import bleu
 from model.layers import at, products_in
 from model.loss import cross_entropy, teacher_forcing
@@ -61,7 +61,7 @@ def train(config):
     """One run, from the corpus to the last checkpoint. Raises CorpusError, RunError and OSError."""
     # Every draw is made from a seed; this has every sum added up in the same order, too.
     tf.config.experimental.enable_op_determinism()
-    side_by_side(config.shards)
+    share_cores(config.shards)
     data = encoded.prepare(config)
     run = RunFolder(config, data)
     tokenizers = (data.source_tokenizer, data.target_tokenizer)
@@ -125,7 +125,7 @@ def train(config):
             if log:  # as validation is measured, on random pairs: a batch has only one length
                 random = np.random.default_rng([config.seed, step])
                 probe = random.choice(pairs, min(pairs, 64), replace=False)
-                loss, accuracy = inference.mean([data.train.batch(probe)])
+                loss, accuracy = inference.mean(data.train, [probe])
             objective, norm, rate = (float(value) for value in train_step(source, target))
             if not np.isfinite(objective + norm):
                 raise Diverged(

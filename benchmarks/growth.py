@@ -22,8 +22,8 @@ def launches(rounds, folder):
     rows = {}
     for pairs in PAIRS:
         job = {"corpus": f"mini:{pairs}", "cache": f"{folder}/cache", "folder": folder}
-        first = harness.side_by_side({f"{pairs:,} pairs, first launch": ("launch", job)}, 1)
-        warm = harness.side_by_side({f"{pairs:,} pairs": ("launch", job)}, rounds)
+        first = harness.in_turn({f"{pairs:,} pairs, first launch": ("launch", job)}, 1)
+        warm = harness.in_turn({f"{pairs:,} pairs": ("launch", job)}, rounds)
         rows[f"{pairs:,}"] = {
             "cold_seconds": first[f"{pairs:,} pairs, first launch"]["seconds_to_first_step"],
             "cold_mb": first[f"{pairs:,} pairs, first launch"]["peak_mb"],
@@ -48,7 +48,7 @@ def steps(rounds, folder, points, batch_tokens=2048):
         jobs[name] = ("ours", job)
         needed[name] = flops_a_token(*sentences.read(path), config, VOCAB_SIZE)
     rates = harness.one_turn("matmul", {})
-    result = harness.side_by_side(jobs, rounds)
+    result = harness.in_turn(jobs, rounds)
     for name, row in result.items():
         rate = rates[points[name][1].get("precision", "float32")]
         row["utilisation"] = row["tokens_per_second"] * needed[name] / rate

@@ -20,7 +20,6 @@ def flags(description, rounds=3):
     parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
     add = parser.add_argument
     add("--rounds", type=int, default=rounds, help=f"turns of each contestant [{rounds}]")
-    add("--only", help="contestants, separated by commas [all]")
     add("--json", type=Path, help="write the figures to this file too")
     return parser
 
@@ -42,7 +41,7 @@ def one_turn(module, job):
     return json.loads(ran.stdout.splitlines()[-1])
 
 
-def side_by_side(contestants, rounds):
+def in_turn(contestants, rounds):
     """Every contestant once, then all again: {name: {measure: median over the rounds}}.
 
     contestants: {name: (module, job)}. What is no number is taken from the last round.

@@ -45,31 +45,41 @@ def the_job():
     return json.loads(Path(sys.argv[1]).read_text())
 
 
-def time_training(job, step, batches, pad):
-    """Two passes, the second timed; print the outcome for the harness.
+def counted(padded):
+    """Real tokens and positions of padded batches, source and target_out."""
+    real = sum(
+        np.count_nonzero(source) + np.count_nonzero(target[:, 1:]) for source, target in padded
+    )
+    return real, sum(source.size + target[:, 1:].size for source, target in padded)
 
-    step: source, target → nothing, when the update is done. pad: indices → source, target.
+
+def outcome(job, padded, first, seconds):
+    """What the harness wants to know of a timed pass; prints it.
+
+    first: the time of the first step's end; seconds: what the pass took.
     """
-    real = 0
-    step(*pad(batches[0]))
-    first = time.time() - job["launched"]
-    for indices in batches:
-        step(*pad(indices))
-    began, positions = time.perf_counter(), 0
-    for indices in batches:
-        source, target = pad(indices)
-        step(source, target)
-        real += np.count_nonzero(source) + np.count_nonzero(target[:, 1:])
-        positions += source.size + target[:, 1:].size
-    seconds = time.perf_counter() - began
-    outcome = {
+    real, positions = counted(padded)
+    measures = {
         "tokens_per_second": real / seconds,
-        "step_ms": 1000 * seconds / len(batches),
+        "step_ms": 1000 * seconds / len(padded),
+        "tokens_a_step": real / len(padded),
         "real_share": real / positions,
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        "seconds_to_first_step": first,
+        "seconds_to_first_step": first - job["launched"],
     }
-    print(json.dumps({name: float(value) for name, value in outcome.items()}))
+    print(json.dumps({name: float(value) for name, value in measures.items()}))
+
+
+def time_training(job, step, padded):
+    """Two passes, the second timed. step: source, target → nothing, when the update is done."""
+    step(*padded[0])
+    first = time.time()
+    for batch in padded:
+        step(*batch)
+    began = time.perf_counter()
+    for batch in padded:
+        step(*batch)
+    outcome(job, padded, first, time.perf_counter() - began)
 
 
 def time_decoding(job, translate):

@@ -13,6 +13,7 @@ COLUMNS = {
     "ratio": ("× tutorial", "{:.2f}"),
     "utilisation": ("FLOP utilisation", "{:.2f}"),
     "step_ms": ("ms a step", "{:.0f}"),
+    "tokens_a_step": ("real tokens a step", "{:,.0f}"),
     "real_share": ("real share", "{:.2f}"),
     "peak_mb": ("peak MB", "{:,.0f}"),
     "seconds_to_first_step": ("s to first step", "{:.1f}"),
@@ -43,7 +44,8 @@ def main():
     add = parser.add_argument
     add("--corpus", default="mini", help="as in train.py [mini]")
     add("--max-length", type=int, default=40, help="pieces a sentence; the tutorial's own [40]")
-    add("--batch-tokens", type=int, default=2048, help="of batches of like length [2048]")
+    add("--batch-tokens", type=int, default=1200, help="of batches of like length [1200]")
+    add("--only", help="contestants whose names have one of these parts, separated by commas")
     add(
         "--tokens", type=int, default=60_000, help="real tokens a pass; the second is timed [60000]"
     )
@@ -71,13 +73,12 @@ def main():
             "PyTorch, our batches, bfloat16": ("pytorch", low),
             "matmul": ("matmul", job),
         }
-        if flags.only:
-            contestants = {
-                name: contestants[name]
-                for name in contestants
-                if any(part in name for part in flags.only.split(","))
-            }
-        result = harness.side_by_side(contestants, flags.rounds)
+        parts = flags.only.split(",") if flags.only else [""]
+        kept = [name for name in contestants if any(part in name for part in parts)]
+        if not kept:
+            parser.error(f"--only {flags.only}: there are {', '.join(contestants)}")
+        contestants = {name: contestants[name] for name in kept}
+        result = harness.in_turn(contestants, flags.rounds)
         flops = flops_a_token(*sentences.read(path), config, vocab_size)
     rates = result.pop("matmul", {})
     for name, row in result.items():

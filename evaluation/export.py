@@ -7,7 +7,8 @@ import tensorflow as tf
 
 from data import tokenizer
 from evaluation.inference import IDS, decode_with
-from model.layers import EPSILON
+from model.layers import EPSILON, LayerNorm
+from model.loss import cross_entropy, teacher_forcing
 
 
 def ctranslate2(inference, folder):
@@ -15,7 +16,8 @@ def ctranslate2(inference, folder):
 
     It takes the pieces of a source, and gives those of its translation; eos and bos are added by
     itself. Its beam search divides by length^penalty where ours divides by ((5 + length) /
-    6)^penalty: with a penalty of 0 they are the same. Raises ValueError and FileExistsError.
+    6)^penalty: with a penalty of 0 they are the same. With `--lowercase`, its caller has to lower
+    the case. Raises ValueError and FileExistsError.
     """
     try:
         import ctranslate2
@@ -24,7 +26,7 @@ def ctranslate2(inference, folder):
     model = inference.model
     encoder, decoder = model.encoder, model.decoder
     heads = decoder.layers[0].self_attention
-    pre_norm = hasattr(decoder.last_norm, "scale")
+    pre_norm = isinstance(decoder.last_norm, LayerNorm)
     sizes = {"num_heads": heads.num_heads, "pre_norm": pre_norm, "head_dim": heads.key_dim}
     specs = ctranslate2.specs
     spec = specs.TransformerSpec(
@@ -67,6 +69,31 @@ def ctranslate2(inference, folder):
     folder = new_folder(folder)
     spec.save(str(folder))
     tokenizer.save_pair(folder, *inference.tokenizers)
+    check(ctranslate2.Translator(str(folder), compute_type="float32"), inference)
+
+
+def check(translator, inference):
+    """Raise ValueError where the exported model has other log probabilities than ours.
+
+    Only weights are exported; what model/ does with them may have been edited.
+    """
+    draw = np.random.default_rng(0)
+    ids = [draw.integers(4, made.vocab_size, (8, 12)) for made in inference.tokenizers]
+    pieces = [
+        [made.tokens(row) for row in rows]
+        for made, rows in zip(inference.tokenizers, ids, strict=True)
+    ]
+    theirs = [sum(found.log_probs) for found in translator.score_batch(*pieces)]
+    with_eos = [np.pad(x, [(0, 0), (0, 1)], constant_values=tokenizer.EOS) for x in ids]
+    target = np.pad(with_eos[1], [(0, 0), (1, 0)], constant_values=tokenizer.BOS)
+    source, target = (tf.constant(x, tf.int32) for x in (with_eos[0], target))
+    losses = cross_entropy(*teacher_forcing(inference.model, source, target))
+    ours = -tf.reduce_sum(tf.reshape(losses, (8, 13)), axis=1)
+    if not np.allclose(ours, theirs, rtol=1e-4):
+        raise ValueError(
+            "CTranslate2 does not compute what this model computes: was model/ edited? "
+            "--export saved_model takes any model"
+        )
 
 
 def linear(to, *ours):
@@ -104,8 +131,8 @@ def saved_model(inference, folder):
 
     Served by `tf.saved_model.load(folder).translate(source)`, which needs none of this code: source
     (batch, source_len), int32, sentences that end in eos, 0 = padding → a dict of "ids" (batch,
-    n_best, output_len) and "scores" (batch, n_best). The search is that of the Inference. Raises
-    FileExistsError.
+    n_best, output_len) and "scores" (batch, n_best). The search is that of the Inference; samples
+    are drawn from the seed alone. Raises FileExistsError.
     """
 
     def translate(source):

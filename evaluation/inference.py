@@ -20,7 +20,7 @@ from model.transformer import Transformer
 IDS = tf.TensorSpec([None, None], tf.int32)  # (batch, length): one trace for all shapes
 
 
-def side_by_side(tasks):
+def share_cores(tasks):
     """Have `tasks` independent computations run at once, each on its share of the cores: shards of
     a batch in training, batches in inference. To be called before TensorFlow's first operation.
 
@@ -28,20 +28,26 @@ def side_by_side(tasks):
     cores, they wait for each other at its end (15 to 20 % of the step's time).
     """
     tf.config.threading.set_inter_op_parallelism_threads(tasks)
-    tf.config.threading.set_intra_op_parallelism_threads(max(1, os.cpu_count() // tasks))
+    tf.config.threading.set_intra_op_parallelism_threads(max(1, cores() // tasks))
 
 
-def decode_with(search, model, source, scores=True):
+def cores():
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def decode_with(search, model, source, number=0, scores=True):
     """source (batch, source_len) → ids (batch, n_best, output_len), scores (batch, n_best).
 
-    scores: log probabilities, over the length penalty with a beam; NaN where none are asked for,
-    which makes greedy search quicker, and where translations are drawn.
+    number: a scalar, the batch's own; samples are drawn from it. scores: log probabilities, over
+    the length penalty with a beam; NaN where none are asked for, which makes greedy search quicker,
+    and where translations are drawn.
     """
     ends = (tokenizer.BOS, tokenizer.EOS)
     if search.sample:
         how = (search.temperature, search.top_k, search.top_p)
-        batch = tf.reduce_sum(tf.cast(source, tf.int64))  # so that each draws its own
-        outputs = sample(model, source, *ends, tf.stack([search.seed, batch << 20]), *how)
+        seed = tf.stack([tf.constant(search.seed, tf.int64), tf.cast(number, tf.int64) * 2**20])
+        outputs = sample(model, source, *ends, seed, *how)
     elif search.beam == 1 and not scores:
         outputs = greedy(model, source, *ends)
     else:
@@ -62,8 +68,8 @@ class Inference:
         self.pool = ThreadPoolExecutor(tf.config.threading.get_inter_op_parallelism_threads() or 1)
         # Greedy search's scores are never shown.
         self.decode = tf.function(
-            lambda source: decode_with(search, model, source, scores=search.n_best > 1),
-            [IDS],
+            lambda source, number: decode_with(search, model, source, number, search.n_best > 1),
+            [IDS, tf.TensorSpec([], tf.int64)],
             autograph=False,
         )
         self.totals = tf.function(
@@ -72,19 +78,19 @@ class Inference:
             autograph=False,
         )
 
-    def mean(self, batches):
+    def mean(self, pairs, batches):
         """Loss, nats a token, and accuracy, 0 to 1, over all real target tokens of the batches.
 
-        batches: (source, target) pairs of ids. Neither dropout nor smoothing.
+        batches: index arrays into the Pairs. Neither dropout nor smoothing.
         """
-        totals = list(self.pool.map(lambda batch: self.totals(*batch), batches))
+        totals = list(self.pool.map(lambda batch: self.totals(*pairs.batch(batch)), batches))
         totals = np.sum(totals, axis=0, dtype=float)
         return float(totals[0] / totals[2]), float(totals[1] / totals[2])
 
     def loss_and_accuracy(self, pairs, batch_tokens=4096):
-        """`mean` of Pairs."""
+        """`mean` of all Pairs."""
         # No batch has more sentences than tokens.
-        return self.mean(map(pairs.batch, plan(pairs, batch_tokens, batch_tokens)))
+        return self.mean(pairs, plan(pairs, batch_tokens, batch_tokens))
 
     def translate(self, texts, batch_tokens=4096, batch_sentences=128, progress=False, first=1):
         """The best translation of each line, in the same order; an empty line stays empty.
@@ -113,7 +119,11 @@ class Inference:
         # Of the outputs' lengths nothing is known yet: the sources stand in for them.
         # The longest first: so no core has a long batch to do when the others are done.
         batches = plan(Pairs(source, source), batch_tokens, batch_sentences)[::-1]
-        decode = lambda indices: [x.numpy() for x in self.decode(source.padded(indices))]  # noqa: E731
+
+        def decode(indices):
+            number = first + int(indices[0])  # no other batch has it
+            return [x.numpy() for x in self.decode(source.padded(indices), number)]
+
         bar = tqdm(total=len(asked), unit="line", leave=False, disable=not progress or None)
         with bar:  # on a terminal only
             for indices, (ids, scores) in zip(batches, self.pool.map(decode, batches), strict=True):

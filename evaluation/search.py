@@ -15,7 +15,7 @@ class Search:
     sample: bool = False  # draw each token at random, by the model's odds
     temperature: float = 1.0  # of --sample: below 1 the likely becomes likelier
     top_k: int = 0  # of --sample: only among the K likeliest; 0 for all
-    top_p: float = 1.0  # of --sample: only among the likeliest that have P of the odds
+    top_p: float = 1.0  # of --sample: only among the likeliest that together have this share
     seed: int = 0  # of --sample: other draws
 
     def __post_init__(self):
@@ -36,9 +36,16 @@ class Search:
             raise ValueError(f"--top-p {self.top_p} is not above 0 and at most 1")
         if not 0 <= self.seed < 2**31:
             raise ValueError(f"--seed {self.seed} is not at least 0 and below 2**31")
-        for field in fields(self)[4:]:
-            if not self.sample and getattr(self, field.name) != field.default:
-                raise ValueError(f"{flag(field.name)} goes with --sample")
+        for name in self.changed():
+            if name in ("temperature", "top_k", "top_p", "seed") and not self.sample:
+                raise ValueError(f"{flag(name)} goes with --sample")
+            if name == "length_penalty" and self.beam == 1:
+                raise ValueError("--length-penalty goes with --beam")
+
+    def changed(self):
+        """The fields that are not as they are by default, by name."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {f.name: values[f.name] for f in fields(self) if values[f.name] != f.default}
 
     def __str__(self):
         if self.sample:
@@ -52,5 +59,9 @@ class Search:
 
     @property
     def suffix(self):
-        """In names of files; greedy search has none."""
-        return "-sample" if self.sample else f"-beam{self.beam}" if self.beam > 1 else ""
+        """In names of files: all that makes a difference; greedy search has none."""
+        parts = {name: value for name, value in self.changed().items() if name != "n_best"}
+        return "".join(
+            f"-{name.replace('_', '-')}" + ("" if value is True else f"{value:g}")
+            for name, value in parts.items()
+        )

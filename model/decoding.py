@@ -7,6 +7,7 @@ that are done leave the batch: the rest is decoded without them.
 
 import tensorflow as tf
 
+from model.layers import log_sum_exp
 from model.masks import PAD
 
 
@@ -75,7 +76,7 @@ def truncated(logits, temperature=1.0, top_k=0, top_p=1.0):
     """
     logits = logits / temperature
     if top_k:
-        lowest = tf.math.top_k(logits, top_k).values[:, -1:]
+        lowest = tf.math.top_k(logits, min(top_k, logits.shape[-1])).values[:, -1:]
         logits = tf.where(logits < lowest, -float("inf"), logits)
     if top_p < 1:
         ordered = tf.sort(logits, direction="DESCENDING")
@@ -102,8 +103,8 @@ def sample(model, source, bos, eos, seed, temperature=1.0, top_k=0, top_p=1.0):
     return one_by_one(model, source, bos, eos, choose)
 
 
-def top_k(x, k, block=32):
-    """`tf.math.top_k` of rows with a known length, in a third of its time, a fifth of the search's.
+def highest(x, k, block=32):
+    """`tf.math.top_k` of rows whose length is known: saves a fifth of beam search's time.
 
     The k highest values lie in the k blocks whose own highest values are the highest.
     """
@@ -140,23 +141,25 @@ def beam_search(model, source, bos, eos, beam, length_penalty=0.0, n_best=1, lim
     def step(found, found_scores, sources, alive, log_probs, finished, scores, state):
         """The hypotheses alive are extended by a token each; those that end so are finished.
 
-        alive (rows, beam, length − 1), log_probs (rows, beam); finished (rows, n_best, length − 1),
-        scores (rows, n_best); sources (rows,): whose they are.
+        alive (rows, beam, length), log_probs (rows, beam); finished (rows, n_best, length), scores
+        (rows, n_best); sources (rows,): whose they are. All hypotheses begin with `bos`; length is
+        that of what they say after this step.
         """
-        rows, length = tf.size(sources), tf.shape(alive)[2] + 1
-        last = tf.cond(length > 1, lambda: alive[:, :, -1], lambda: tf.fill([rows, beam], bos))
-        logits, state = model.step(tf.reshape(last, [-1]), state)
+        rows, length = tf.size(sources), tf.shape(alive)[2]
+        logits, state = model.step(tf.reshape(alive[:, :, -1], [-1]), state)
         # The best of all extensions are among each hypothesis' best. Twice as many as the beam:
         # should half of them end, there is still a beam to go on with.
         width = min(2 * beam, logits.shape[-1])
-        top, token = top_k(tf.nn.softmax(logits), width)  # (rows · beam, width)
-        top = log_probs[:, :, tf.newaxis] + tf.reshape(tf.math.log(top), (rows, beam, width))
-        top, index = tf.math.top_k(tf.reshape(top, (rows, beam * width)), width)  # (rows, width)
+        top, token = highest(logits, width)  # (rows · beam, width)
+        top -= log_sum_exp(logits, tf.nn.softmax(logits))[:, tf.newaxis]
+        top = log_probs[:, :, tf.newaxis] + tf.reshape(top, (rows, beam, width))
+        top = tf.reshape(top, (rows, beam * width))
+        top, index = tf.math.top_k(top, min(2 * beam, beam * width))  # (rows, 2 · beam)
         token = tf.gather(tf.reshape(token, (rows, beam * width)), index, batch_dims=1)
         parent = index // width
         extended = tf.concat(
             [tf.gather(alive, parent, batch_dims=1), token[:, :, tf.newaxis]], axis=2
-        )  # (rows, width, length)
+        )  # (rows, 2 · beam, length + 1)
 
         # Only the first `beam` may end, else a beam would end in what it would never go on with.
         last_place = length >= tf.gather(limit, sources)
@@ -191,13 +194,13 @@ def beam_search(model, source, bos, eos, beam, length_penalty=0.0, n_best=1, lim
 
     state = model.start(source)
     past = tf.nest.map_structure(lambda x: tf.repeat(x, beam, axis=0), state["past"])
-    none, no_scores = tf.zeros((batch, n_best, 0), tf.int32), tf.fill((batch, n_best), nothing)
+    none, no_scores = tf.fill((batch, n_best, 1), bos), tf.fill((batch, n_best), nothing)
     found, found_scores, *_ = loop(
-        lambda found, found_scores, sources, *rest: tf.size(sources) > 0,
+        lambda found, found_scores, sources, *_: tf.size(sources) > 0,
         step,
-        (none, no_scores, tf.range(batch), tf.zeros((batch, beam, 0), tf.int32),
+        (none, no_scores, tf.range(batch), tf.fill((batch, beam, 1), bos),
          # In the beginning there is one hypothesis.
          tf.tile([[0.0] + [nothing] * (beam - 1)], (batch, 1)), none, no_scores,
          state | {"past": past}),
     )  # fmt: skip
-    return found, found_scores
+    return found[:, :, 1:], found_scores

@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from model.layers import log_sum_exp
 from model.masks import PAD, look_ahead_mask, padding_mask
 
 
@@ -50,9 +51,6 @@ def cross_entropy(logits, labels, label_smoothing=0.0):
     @tf.custom_gradient
     def of(logits):
         probabilities = tf.nn.softmax(logits)
-        # log Σ exp(logits), from the likeliest token: its probability is never too small for a log.
-        highest = tf.reduce_max(logits, axis=-1)
-        log_sum = highest - tf.math.log(tf.reduce_max(probabilities, axis=-1))
         label_logits = tf.gather(logits, labels, batch_dims=1)
         expected = (1.0 - label_smoothing) * label_logits
         if label_smoothing:
@@ -62,7 +60,7 @@ def cross_entropy(logits, labels, label_smoothing=0.0):
             target = smoothed(labels, logits.shape[-1], label_smoothing)
             return (probabilities - target) * upstream[:, tf.newaxis]
 
-        return log_sum - expected, gradient
+        return log_sum_exp(logits, probabilities) - expected, gradient
 
     return of(logits)
 

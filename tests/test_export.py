@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -49,7 +50,8 @@ def test_ctranslate2_finds_the_same_with_the_same_scores(
     tiny, trained_tokenizer, tmp_path, flags, beam
 ):
     ctranslate2 = pytest.importorskip("ctranslate2")
-    ours = inference_of(tiny, trained_tokenizer, Search(beam, 0.0), **flags)
+    search = Search(beam, 0.0) if beam > 1 else Search()
+    ours = inference_of(tiny, trained_tokenizer, search, **flags)
     export.ctranslate2(ours, tmp_path / "exported")
     theirs = ctranslate2.Translator(
         str(tmp_path / "exported"), compute_type="float32", intra_threads=1
@@ -63,12 +65,33 @@ def test_ctranslate2_finds_the_same_with_the_same_scores(
     ids, scores = decode_with(ours.search, ours.model, tf.constant(source))
     lengths = set()
     for output, score, its in zip(ids[:, 0].numpy(), scores[:, 0], found, strict=True):
-        if tokenizer.EOS in output:  # else our limit cut it
-            pieces = trained_tokenizer.tokens([i for i in output if i > tokenizer.EOS])
+        pieces = trained_tokenizer.tokens([i for i in output if i > tokenizer.EOS])
+        if tokenizer.EOS in output:
             assert pieces == its.hypotheses[0]
             np.testing.assert_allclose(score, its.scores[0], atol=1e-3)
             lengths.add(len(pieces))
+        elif beam == 1:  # our limit cut it
+            assert len(pieces) > 20 and pieces == its.hypotheses[0][: len(pieces)]
     assert ours.model.tied or len(lengths) > 3
+
+
+def test_a_model_with_two_vocabularies_is_exported(tiny, trained_tokenizer, tmp_path):
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    other = tokenizer.train([text.upper() for text in TEXTS], 280)
+    flags = {"norm": "pre", "shared_vocabulary": False, "tie_embeddings": False}
+    model = tiny(trained_tokenizer.vocab_size, other.vocab_size, **flags)
+    ours = Inference(model, trained_tokenizer, other, 20)
+    export.ctranslate2(ours, tmp_path)  # which compares log probabilities
+    found = ctranslate2.Translator(str(tmp_path)).translate_batch([["▁the", "▁cat"]])
+    assert set(found[0].hypotheses[0]) <= set(other.tokens(range(other.vocab_size)))
+
+
+def test_an_edited_model_is_not_exported_as_another(tiny, trained_tokenizer, tmp_path, monkeypatch):
+    """Weights are all that goes out: what else the model does has to be what CTranslate2 does."""
+    pytest.importorskip("ctranslate2")
+    monkeypatch.setattr("tensorflow.nn.relu", tf.nn.gelu)
+    with pytest.raises(ValueError, match="model/ edited"):
+        export.ctranslate2(inference_of(tiny, trained_tokenizer, Search()), tmp_path)
 
 
 SERVE = """
@@ -102,3 +125,22 @@ def test_nothing_is_written_over(tiny, trained_tokenizer, tmp_path):
     with pytest.raises(FileExistsError, match="not empty"):
         export.saved_model(inference_of(tiny, trained_tokenizer, Search()), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+def test_lines_of_many_batches_and_threads_come_back_in_order(tiny, trained_tokenizer):
+    """Each line's translations are its own, blank lines stay blank, whoever is done first."""
+    ours = inference_of(tiny, trained_tokenizer, Search(2, 0.5, n_best=2), norm="post", ends=2.7)
+    ours.pool = ThreadPoolExecutor(4)
+    texts = [text for pair in zip(TEXTS, [""] * len(TEXTS), strict=True) for text in pair]
+    found = ours.n_best(texts, batch_sentences=3)
+    for text, best in zip(texts, found, strict=True):
+        alone = ours.n_best([text])[0]
+        assert [line for _, line in best] == [line for _, line in alone]
+        np.testing.assert_allclose([s for s, _ in best], [s for s, _ in alone], atol=1e-4)
+    assert len({best[0][1] for best in found}) > 10
+
+
+def test_the_same_line_is_drawn_anew_in_each_batch(tiny, trained_tokenizer):
+    ours = inference_of(tiny, trained_tokenizer, Search(sample=True), norm="pre", ends=2.0)
+    one, other = (ours.translate(["the cat"] * 40, batch_sentences=8) for _ in range(2))
+    assert one == other and len(set(one)) > 30

@@ -412,7 +412,7 @@ def evaluate(checkout, monkeypatch, capsys):
         monkeypatch.chdir(cwd)
         monkeypatch.setattr(sys, "argv", ["evaluate.py", *map(str, flags)])
         # Too late in this process; the fixture `scored` has a process of its own.
-        monkeypatch.setattr("evaluation.inference.side_by_side", lambda tasks: None)
+        monkeypatch.setattr("evaluation.inference.share_cores", lambda tasks: None)
         status = 0
         try:
             runpy.run_path(str(ROOT / "evaluate.py"), run_name="__main__")
@@ -502,7 +502,10 @@ def test_a_changed_split_is_refused(run, scored, evaluate, checkout, tmp_path):
               "RUN --beam 0", "RUN --n-best 2", "RUN --beam 2 --n-best 3", "RUN --top-k 3",
               "RUN --sample --beam 2", "RUN --sample --top-p 0", "RUN --sample --top-k -1",
               "RUN --sample --temperature 0", "RUN --sample --seed -1", "RUN --length-penalty -1",
-              "RUN --length-penalty nan", "RUN --export onnx DIR", "RUN --export saved_model", ""],
+              "RUN --beam 2 --length-penalty nan", "RUN --length-penalty 1", "RUN --temperature 2",
+              "RUN --beam 2 --n-best 2", "RUN --export onnx DIR", "RUN --export saved_model",
+              "RUN --export saved_model DIR --translate a", "RUN --beam 2 --export ctranslate2 DIR",
+              ""],
 )  # fmt: skip
 def test_evaluate_refuses_in_one_line(run, evaluate, flags):
     status, out, err = evaluate(*flags.replace("RUN", str(run)).split())
@@ -544,8 +547,9 @@ def test_another_search_is_said_and_has_files_of_its_own(run, evaluate):
     before = (run / "scores-test.json").read_bytes()
     status, out, _ = evaluate(run, "--beam", "3", "--length-penalty", "1")
     assert status == 0 and "beam 3, length penalty 1" in out
-    assert read_json(run / "scores-test-beam3.json")["search"] == "beam 3, length penalty 1"
-    assert (run / "translations-test-beam3.txt").read_text("utf-8").count("\n") == 30
+    name = "test-beam3-length-penalty1"
+    assert read_json(run / f"scores-{name}.json")["search"] == "beam 3, length penalty 1"
+    assert (run / f"translations-{name}.txt").read_text("utf-8").count("\n") == 30
     assert (run / "scores-test.json").read_bytes() == before
 
 
@@ -632,7 +636,8 @@ def test_a_translation_is_one_line_to_every_reader():
     """A model can write any byte; some readers end a line at more of them than others."""
     made = SimpleNamespace(encode=lambda texts: [[5]], decode=lambda rows: ["a\r\nb\x1dc\u2028d"])
     inference = Inference(None, made, made, 128)
-    inference.decode = tf.identity  # what the model says does not matter
+    # What the model says does not matter.
+    inference.decode = lambda source, number: (tf.constant([[[5]]]), tf.constant([[0.0]]))
     assert inference.translate(["a"]) == ["a b c d"]
 
 

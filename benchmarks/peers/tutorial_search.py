@@ -27,9 +27,10 @@ if __name__ == "__main__":
     def translate(texts):
         outputs = []
         for text in texts:
-            source = np.int32([[*source_tokenizer.encode([text])[0], tokenizer.EOS]])
+            row = source_tokenizer.encode([text])[0][: ours.max_length]
+            source = np.int32([[*row, tokenizer.EOS]])
             prefix = [tokenizer.BOS]
-            while prefix[-1] != tokenizer.EOS and len(prefix) < 2 * source.shape[1] + 20:
+            while prefix[-1] != tokenizer.EOS and len(prefix) <= 2 * source.shape[1] + 20:
                 prefix.append(int(np.argmax(logits(source, np.int32([prefix]))[0])))
             outputs.append(prefix[1:])
         return target_tokenizer.decode(outputs)

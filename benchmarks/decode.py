@@ -41,7 +41,7 @@ def main():
                 if have:
                     ways = (False, True) if batch > 1 and os.cpu_count() > 1 else (False,)
                     for apart in ways:
-                        name = f"ctranslate2{'-apart' if apart else ''}"
+                        name = f"ctranslate2-{'apart' if apart else 'together'}"
                         contestants[name] = (
                             "ctranslate2_search", job | {"batches_side_by_side": apart}
                         )  # fmt: skip

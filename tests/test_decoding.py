@@ -194,6 +194,27 @@ def test_beam_search_finds_what_tensorflows_own_model_garden_finds():
     assert outputs.numpy().tolist() == [[[1, 0, 1], [1, 1, 2]]]
 
 
+def test_a_search_goes_on_while_a_longer_output_may_still_win():
+    """Now the one that is alive is worse, by either penalty; its length will make up for it."""
+    table = np.log([[1e-9, 0.45, 0.5, 0.05], [1e-9, 0.98, 0.01, 0.01], [1e-9, 0.01, 0.98, 0.01]])
+    model = Table(np.repeat(table[:, np.newaxis], 2, axis=1))
+    outputs, scores = beam_search(model, [[5]], BOS, EOS, 2, length_penalty=2.0, limit=[3])
+    assert outputs.numpy().tolist() == [[[1, 1, EOS]]]
+    np.testing.assert_allclose(scores, [[np.log(0.45 * 0.98 * 0.98) / (8 / 6) ** 2]], rtol=1e-5)
+
+
+@pytest.mark.parametrize("beam", [3, 4, 6])
+def test_a_beam_may_be_wider_than_the_vocabulary(beam):
+    logits = tf.nn.log_softmax(np.random.default_rng(0).normal(size=(4, 4))).numpy()
+    logits[:, PAD] = -30
+    model = Table(np.repeat(logits[:, np.newaxis], beam, axis=1))
+    outputs, scores = beam_search(model, [[5]], BOS, EOS, beam, 0.6, n_best=beam, limit=[4])
+    log_probs = tf.nn.log_softmax(tf.constant(logits, tf.float32)).numpy()
+    expected = naive_beam(lambda tokens: log_probs[len(tokens)], beam, 0.6, beam, 4)
+    assert [unpadded(output) for output in outputs[0]] == [list(tokens) for _, tokens in expected]
+    np.testing.assert_allclose(scores[0], [score for score, _ in expected], atol=1e-5)
+
+
 def forced_score(model, source, output, length_penalty):
     """An output's score, by one look of the whole decoder at it."""
     output = unpadded(output)

@@ -9,6 +9,7 @@ import config
 from benchmarks import sentences
 from data import tokenizer
 from evaluation import inference
+from model.decoding import output_limit
 from model.masks import look_ahead_mask, padding_mask
 
 if __name__ == "__main__":
@@ -29,8 +30,8 @@ if __name__ == "__main__":
         for text in texts:
             row = source_tokenizer.encode([text])[0][: ours.max_length]
             source = np.int32([[*row, tokenizer.EOS]])
-            prefix = [tokenizer.BOS]
-            while prefix[-1] != tokenizer.EOS and len(prefix) <= 2 * source.shape[1] + 20:
+            prefix, limit = [tokenizer.BOS], int(output_limit(source)[0])
+            while prefix[-1] != tokenizer.EOS and len(prefix) <= limit:
                 prefix.append(int(np.argmax(logits(source, np.int32([prefix]))[0])))
             outputs.append(prefix[1:])
         return target_tokenizer.decode(outputs)

@@ -65,25 +65,30 @@ def draw(path, launched, lengths, sizes):
     figure, (left, middle, right) = pyplot.subplots(1, 3, figsize=(13, 3.8), layout="constrained")
     pairs = [int(name.replace(",", "")) for name in launched]
     left.plot(pairs, [row["seconds_to_first_step"] for row in launched.values()], "o-")
-    left.set(xscale="log", xlabel="sentence pairs", ylabel="seconds", ylim=0,
-             title="launch to first step, cache warm")  # fmt: skip
+    left.set(xscale="log", xlabel="sentence pairs", title="launch to first step, cache warm")
+    left.set_ylabel("seconds", color="tab:blue")
     memory = left.twinx()
     memory.plot(pairs, [row["peak_mb"] / 1000 for row in launched.values()], "s--", color="tab:red")
     memory.set_ylabel("peak memory, GB", color="tab:red")
-    memory.set_ylim(0)
     middle.plot(LENGTHS, [row["tokens_per_second"] for row in lengths.values()], "o-")
     middle.set(xscale="log", xticks=LENGTHS, xticklabels=LENGTHS, xlabel="tokens a sentence",
-               ylabel="tokens/s", ylim=0, title="training, d_model 128, 4 layers")  # fmt: skip
+               ylabel="tokens/s", title="training, d_model 128, 4 layers")  # fmt: skip
     middle.minorticks_off()
-    for precision in ("float32", "bfloat16"):
+    for plot in (left, memory, middle):  # from zero, with room above the highest point
+        plot.set_ylim(0, 1.15 * max(plot.lines[0].get_ydata()))
+    for precision, below in (("float32", True), ("bfloat16", False)):
         rows = [sizes[f"d_model {size}, {precision}"] for size in SIZES]
         right.plot(SIZES, [row["tokens_per_second"] for row in rows], "o-", label=precision)
         for size, row in zip(SIZES, rows, strict=True):
             right.annotate(f"{row['utilisation']:.2f}", (size, row["tokens_per_second"]),
-                           textcoords="offset points", xytext=(4, 5), fontsize=8)  # fmt: skip
+                           textcoords="offset points", xytext=(0, -14 if below else 7),
+                           ha="center", fontsize=8)  # fmt: skip
     right.set(xscale="log", yscale="log", xticks=SIZES, xticklabels=SIZES, xlabel="d_model",
               ylabel="tokens/s", title="training, 6 layers (FLOP utilisation)")  # fmt: skip
+    speeds = (1000, 2000, 5000, 10_000, 20_000, 50_000)
+    right.set_yticks(speeds, [f"{speed:,}" for speed in speeds])
     right.minorticks_off()
+    right.margins(0.12, 0.2)
     right.legend()
     figure.savefig(path, dpi=110)
 

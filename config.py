@@ -21,26 +21,30 @@ class Config:
     """One training run. Raises ValueError, in a sentence, on an impossible value."""
 
     # What to learn from
-    corpus: str = "mini"  # mini, a tensorflow_datasets name, a folder of text files, or a .tsv file
+    corpus: str = "mini"  # mini, spa-eng, a tensorflow_datasets name, a folder, or a .tsv file
     reverse: bool = False  # translate the other way round
     vocab_size: int = 8000  # pieces of the tokenizer at the most
+    tokenizer: Literal["bpe", "word"] = "bpe"  # pieces of words that suit the corpus, or words
     shared_vocabulary: bool = True  # one tokenizer for both languages
     lowercase: bool = False  # the model reads and writes lower case only
-    max_length: int = 128  # pieces a sentence; pairs with a longer side are dropped, and counted
+    max_length: int = 128  # pieces a text; longer pairs are dropped, labelled texts cut; counted
     batch_tokens: int = 1024  # positions a batch, on the longer side, padding included
     batch_sentences: int = 1024  # sentences a batch at the most
 
     # The model
-    model: Literal["transformer"] = "transformer"  # which model
+    model: Literal["transformer", "recurrent", "classifier"] = "transformer"  # which model
     num_layers: int = 4  # layers of the encoder, and as many of the decoder
     d_model: int = 128  # size of the vectors that run through the model
     num_heads: int = 8  # attentions side by side
     key_dim: int | None = None  # size of each head's queries, keys and values [d_model / num_heads]
     dff: int = 512  # inner size of the feed-forward networks
     dropout_rate: float = 0.1  # share of values dropped after embeddings and sublayers
+    word_dropout: float = 0.0  # share of the source's words that training hides
     norm: Literal["post", "pre"] = "pre"  # layer norm after each sublayer (the paper) or before
     positions: Literal["sinusoidal", "learned", "none"] = "sinusoidal"  # how the model sees order
     tie_embeddings: bool = True  # one table for the embeddings and the output projection
+    recurrent_attention: Literal["none", "additive", "dot"] = "additive"  # Bahdanau's, or Luong's
+    pooling: Literal["max", "mean", "first"] = "mean"  # a classifier's one vector for all positions
 
     # How to learn
     label_smoothing: float = 0.1  # probability that the label shares with the whole vocabulary
@@ -60,7 +64,7 @@ class Config:
     keep_checkpoints: int = 5  # latest checkpoints kept, beside the best
 
     def __post_init__(self):
-        if self.key_dim is None:
+        if self.key_dim is None and self.model != "recurrent":
             if self.num_heads > 0 and self.d_model % self.num_heads:
                 raise ValueError(
                     f"--d-model {self.d_model} is not divisible by --num-heads {self.num_heads}: "
@@ -69,17 +73,33 @@ class Config:
             object.__setattr__(self, "key_dim", self.d_model // max(self.num_heads, 1))
         for field in dataclasses.fields(self):
             check(field.name, getattr(self, field.name))
+        for name in UNUSED[self.model]:
+            if getattr(self, name) != getattr(Config, name):
+                raise ValueError(f"--model {self.model} has no use for {flag(name)}: leave it out")
+        if self.model == "recurrent" and self.d_model % 2:
+            raise ValueError(f"--model recurrent needs an even --d-model, not {self.d_model}")
         if self.positions == "sinusoidal" and self.d_model % 2:
             raise ValueError(f"--positions sinusoidal needs an even --d-model, not {self.d_model}")
         if self.name is not None and not re.fullmatch(r"\w[\w.+-]*", self.name):
             raise ValueError(f"--name {self.name!r} is not one plain folder name")
 
+    @property
+    def labelled(self):
+        """Whether the texts have labels instead of translations."""
+        return self.model == "classifier"
+
 
 HINTS = typing.get_type_hints(Config)
 BOUNDS = {  # the smallest value, and the first that is too large; whole numbers start from 1
-    "vocab_size": (264, 2**31), "dropout_rate": (0, 1), "label_smoothing": (0, 1),
+    "vocab_size": (264, 2**31), "dropout_rate": (0, 1), "word_dropout": (0, 1),
+    "label_smoothing": (0, 1),
     "learning_rate_scale": (0, float("inf")), "seed": (0, 2**20), "epochs": (0, 2**31),
 }  # fmt: skip
+UNUSED = {  # what would be ignored is refused
+    "transformer": ("recurrent_attention", "pooling"),
+    "recurrent": ("num_heads", "key_dim", "dff", "norm", "positions", "pooling"),
+    "classifier": ("recurrent_attention", "reverse", "shared_vocabulary", "tie_embeddings"),
+}
 # What a resumed run may change; the rest of its configuration stays.
 FREE = ("epochs", "max_steps", "keep_checkpoints", "resume", "runs_dir", "cache_dir")
 
@@ -163,10 +183,11 @@ def resumed(given):
     return dataclasses.replace(was, **{name: given[name] for name in FREE if name in given})
 
 
-def from_flags(description, check_corpus=lambda name: None):
+def from_flags(description, check_corpus=lambda name, labelled: None):
     """The Config that the command line asks for. A mistake: one line, exit status 2.
 
-    check_corpus: called with the corpus' name; raises ValueError where there is none.
+    check_corpus: called with the corpus' name and whether it should have labels; raises ValueError
+    where there is no such corpus.
     """
     given = vars(parser(description).parse_args())
     try:
@@ -176,7 +197,7 @@ def from_flags(description, check_corpus=lambda name: None):
             raise ValueError(
                 f"{folder} exists: choose another --name, or go on with --resume {folder}"
             )
-        check_corpus(config.corpus)
+        check_corpus(config.corpus, config.labelled)
         return config
     except ValueError as error:
         fail(error)

@@ -14,8 +14,9 @@ def from_flags():
     given = vars(parser.parse_args())
     given["corpus"] = given.pop("look_at")
     try:
-        corpora.check(given["corpus"])
-        return config.Config(**given)
+        settings = config.Config(**given)
+        corpora.check(settings.corpus, settings.labelled)
+        return settings
     except ValueError as error:
         config.fail(error)
 
@@ -38,8 +39,16 @@ def look(settings):
 
     print(f"{settings.corpus}: {languages[0]} → {languages[1]}")
     for name, facts in data.facts["splits"].items():
-        dropped = f", {facts['dropped']:,} too long" if facts.get("dropped") else ""
-        print(f"  {name:14}{facts['pairs']:10,} pairs{dropped}")
+        too_long = "".join(
+            f", {facts[what]:,} of them too long: {what}"
+            for what in ("dropped", "cut")
+            if facts.get(what)
+        )
+        print(f"  {name:14}{facts['pairs']:10,} pairs{too_long}")
+    if settings.labelled:
+        ids, counts = np.unique(data.train.target.ids, return_counts=True)
+        labels = zip(data.target_tokenizer.tokens(ids), counts, strict=True)
+        print("  train:", ", ".join(f"{count:,} {label}" for label, count in labels if label))
 
     print("\npairs of the validation split, and their pieces")
     for i in np.linspace(0, len(texts.sources) - 1, 3).astype(int):

@@ -27,16 +27,22 @@ class Encoded(NamedTuple):
 
 
 def encode(split, source_tokenizer, target_tokenizer, max_length):
-    """A Split of texts → Pairs without those longer than `max_length`, and how many these were."""
-    sources, targets = [], []
+    """A Split of texts → Pairs, and how many were longer than `max_length`.
+
+    Of translations these are left out; texts with labels are cut. Raises ValueError for a label
+    that the tokenizer does not know.
+    """
+    cut = isinstance(target_tokenizer, tokenizer.Labels)
+    sources, targets, too_long = [], [], 0
     for source, target in zip(
         source_tokenizer.encode(split.sources), target_tokenizer.encode(split.targets), strict=True
     ):
-        if max(len(source), len(target)) <= max_length:
-            sources.append([*source, tokenizer.EOS])
-            targets.append([tokenizer.BOS, *target, tokenizer.EOS])
-    pairs = Pairs(Rows.of(sources), Rows.of(targets))
-    return pairs, len(split.sources) - len(sources)
+        fits = max(len(source), len(target)) <= max_length
+        too_long += not fits
+        if fits or cut:
+            sources.append([*source[:max_length], tokenizer.EOS])
+            targets.append([tokenizer.BOS, *target, *target_tokenizer.ending])
+    return Pairs(Rows.of(sources), Rows.of(targets)), too_long
 
 
 def prepare(config):
@@ -45,10 +51,11 @@ def prepare(config):
     The cache's key is a hash of everything that it was made from: the corpus' own files, the
     settings, and the code in this folder and below. Raises corpora.CorpusError.
     """
-    settings = [config.corpus, config.reverse, config.vocab_size, config.shared_vocabulary,
-                config.lowercase, config.max_length]  # fmt: skip
+    settings = [config.corpus, config.reverse, config.labelled, config.tokenizer,
+                config.vocab_size, config.shared_vocabulary, config.lowercase,
+                config.max_length]  # fmt: skip
     code = [path.read_text("utf-8") for path in sorted(Path(__file__).parent.rglob("*.py"))]
-    inputs = json.dumps([settings, corpora.fingerprint(config.corpus), code])
+    inputs = json.dumps([settings, corpora.fingerprint(config.corpus, config.labelled), code])
     folder = Path(config.cache_dir) / hashlib.sha256(inputs.encode()).hexdigest()[:20]
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -62,7 +69,7 @@ def prepare(config):
                 raise
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
-    return read(folder, config.lowercase)
+    return read(folder, config)
 
 
 def write(folder, config):
@@ -70,8 +77,8 @@ def write(folder, config):
     say = lambda text: print(text, file=sys.stderr, flush=True)  # noqa: E731
     say(f"reading {config.corpus}")
     splits = {
-        name: corpora.load(config.corpus, name, config.reverse)
-        for name in corpora.splits(config.corpus)
+        name: corpora.load(config.corpus, name, config.reverse, config.labelled)
+        for name in corpora.splits(config.corpus, config.labelled)
     }
     for needed in ("train", "validation"):
         if needed not in splits:
@@ -82,20 +89,25 @@ def write(folder, config):
     except ValueError as error:
         raise corpora.CorpusError(f"{config.corpus}: {error}") from error
     for made in dict.fromkeys(tokenizers):
-        if made.vocab_size < config.vocab_size:
+        if made.vocab_size < config.vocab_size and not isinstance(made, tokenizer.Labels):
             say(f"the text supports {made.vocab_size:,} pieces, fewer than {config.vocab_size:,}")
     tokenizer.save_pair(folder, *tokenizers)
 
-    facts = {"languages": corpora.languages(config.corpus, config.reverse), "splits": {}}
+    languages = corpora.languages(config.corpus, config.reverse, config.labelled)
+    facts = {"languages": languages, "splits": {}}
     for name, split in splits.items():
         facts["splits"][name] = {"sha256": split.sha256(), "pairs": len(split.sources)}
         if name not in ("train", "validation"):
             continue
         say(f"encoding {name}")
-        pairs, dropped = encode(split, *tokenizers, config.max_length)
-        facts["splits"][name]["dropped"] = dropped
-        if dropped:
-            say(f"{name}: dropped {dropped:,} pairs of more than {config.max_length} pieces")
+        try:
+            pairs, too_long = encode(split, *tokenizers, config.max_length)
+        except ValueError as error:
+            raise corpora.CorpusError(f"{config.corpus}, {name} split: {error}") from error
+        what = "cut" if config.labelled else "dropped"
+        facts["splits"][name][what] = too_long
+        if too_long:
+            say(f"{name}: {what} {too_long:,} of more than {config.max_length} pieces")
         if not len(pairs.source.lengths):
             raise corpora.CorpusError(
                 f"{config.corpus}: no pair of its {name} split has at most {config.max_length} "
@@ -109,7 +121,7 @@ def write(folder, config):
     (folder / "facts.json").write_text(json.dumps(facts, indent=1), "utf-8")
 
 
-def read(folder, lowercase):
+def read(folder, config):
     """What `write` left in a folder."""
 
     def rows(name):
@@ -120,4 +132,5 @@ def read(folder, lowercase):
     )
     texts = corpora.Split(*json.loads((folder / "validation.json").read_text("utf-8")))
     facts = json.loads((folder / "facts.json").read_text("utf-8"))
-    return Encoded(train, validation, texts, *tokenizer.load_pair(folder, lowercase), facts)
+    tokenizers = tokenizer.load_pair(folder, config.lowercase, config.tokenizer == "word")
+    return Encoded(train, validation, texts, *tokenizers, facts)

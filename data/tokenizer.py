@@ -1,6 +1,7 @@
-"""Text to ids and back: SentencePiece, trained on the training split alone."""
+"""Text to ids and back: SentencePiece, trained on the training split alone; and labels."""
 
 import io
+import re
 from pathlib import Path
 
 import sentencepiece
@@ -10,18 +11,21 @@ PAD, UNK, BOS, EOS = 0, 1, 2, 3
 
 class Tokenizer:
     """A SentencePiece model. What is encoded decodes to the same text, but for U+2581, which is
-    SentencePiece's own sign for a space, and for upper case with `lowercase`.
+    SentencePiece's own sign for a space, and for upper case with `lowercase`. With `words`, spaces
+    come between words and marks, and words out of the vocabulary are left out.
     """
 
-    def __init__(self, model, lowercase=False):
+    ending = [EOS]  # what follows a target
+
+    def __init__(self, model, lowercase=False, words=False):
         """model: the bytes of a trained SentencePiece model."""
-        self.model, self.lowercase = model, lowercase
+        self.model, self.lowercase, self.words = model, lowercase, words
         self.pieces = sentencepiece.SentencePieceProcessor(model_proto=model)
         self.vocab_size = self.pieces.get_piece_size()
 
     def encode(self, texts):
         """Texts → a list of ids each, without bos and eos."""
-        return self.pieces.encode([t.lower() for t in texts] if self.lowercase else list(texts))
+        return self.pieces.encode(prepared(texts, self.lowercase, self.words))
 
     def decode(self, rows):
         """Lists of ids → texts. A row ends at its first eos; padding, bos and unk are left out."""
@@ -37,63 +41,108 @@ class Tokenizer:
         return [self.pieces.id_to_piece(int(i)) for i in ids]
 
 
-def train(texts, vocab_size, lowercase=False):
+class Labels:
+    """The tokenizer of labels: each is one token, which nothing follows."""
+
+    ending, lowercase = [], False
+
+    def __init__(self, names):
+        """names: the labels, in the order of their ids, which begin after `EOS`."""
+        self.names = list(names)
+        self.model = "".join(name + "\n" for name in self.names).encode()
+        self.ids = {name: i for i, name in enumerate(self.names, EOS + 1)}
+        self.vocab_size = EOS + 1 + len(self.names)
+
+    def encode(self, texts):
+        """Labels → a list of one id each. Raises ValueError for one that is not known."""
+        for text in texts:
+            if text not in self.ids:
+                raise ValueError(f"the label {text!r} is none of {', '.join(self.names)}")
+        return [[self.ids[text]] for text in texts]
+
+    def decode(self, rows):
+        """Lists of ids → the label of each, "" where there is none."""
+        return [next((self.names[i - EOS - 1] for i in row if i > EOS), "") for row in rows]
+
+    def tokens(self, ids):
+        """Ids → labels, for axes and tables."""
+        return self.decode([[i] for i in ids])
+
+
+def prepared(texts, lowercase, words):
+    """The texts as SentencePiece gets them."""
+    if lowercase:
+        texts = [text.lower() for text in texts]
+    if words:  # and marks: whatever is neither a letter, a digit nor a space
+        texts = [" ".join(re.findall(r"\w+|[^\w\s]", text)) for text in texts]
+    return list(texts)
+
+
+def train(texts, vocab_size, lowercase=False, words=False):
     """A Tokenizer of `vocab_size` pieces at the most, fewer where the text supports no more.
 
     Byte-pair encoding (Sennrich et al. 2016) with a piece for each byte, so that nothing is unknown
     that was never seen; no normalisation, so that no character is rewritten; digits one by one.
-    Raises ValueError where there is no text.
+    words: the most frequent words instead. Raises ValueError where there is no text.
     """
-    texts = [t.lower() for t in texts] if lowercase else texts
+    kind = (
+        {"model_type": "word"}
+        if words
+        else {"model_type": "bpe", "byte_fallback": True, "split_digits": True}
+    )
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(texts),
+            sentence_iterator=iter(prepared(texts, lowercase, words)),
             model_writer=model,
-            model_type="bpe",
             vocab_size=vocab_size,
             hard_vocab_limit=False,  # a ceiling
-            byte_fallback=True,
-            split_digits=True,
             character_coverage=0.9999,
             normalization_rule_name="identity",
             remove_extra_whitespaces=False,
             max_sentence_length=1 << 20,
             pad_id=PAD, unk_id=UNK, bos_id=BOS, eos_id=EOS,
             minloglevel=2,
+            **kind,
         )  # fmt: skip
     except RuntimeError as error:
         raise ValueError(f"SentencePiece could not be trained: {error}") from error
-    return Tokenizer(model.getvalue(), lowercase)
+    return Tokenizer(model.getvalue(), lowercase, words)
 
 
 def train_pair(split, config):
     """The tokenizers of source and target; the same one twice with a shared vocabulary."""
+    how = (config.vocab_size, config.lowercase, config.tokenizer == "word")
+    if config.labelled:
+        return train(split.sources, *how), Labels(sorted(set(split.targets)))
     if config.shared_vocabulary:
-        shared = train(split.sources + split.targets, config.vocab_size, config.lowercase)
+        shared = train(split.sources + split.targets, *how)
         return shared, shared
-    return tuple(
-        train(texts, config.vocab_size, config.lowercase)
-        for texts in (split.sources, split.targets)
-    )
+    return tuple(train(texts, *how) for texts in (split.sources, split.targets))
 
 
 def save_pair(folder, source, target):
-    """Write `tokenizer.model`, or one file a language where they differ."""
+    """Write `tokenizer.model`, or one file a language where they differ, or `labels.txt`."""
+    folder = Path(folder)
     if source is target:
-        (Path(folder) / "tokenizer.model").write_bytes(source.model)
+        (folder / "tokenizer.model").write_bytes(source.model)
+    elif isinstance(target, Labels):
+        (folder / "tokenizer.model").write_bytes(source.model)
+        (folder / "labels.txt").write_bytes(target.model)
     else:
-        (Path(folder) / "tokenizer.source.model").write_bytes(source.model)
-        (Path(folder) / "tokenizer.target.model").write_bytes(target.model)
+        (folder / "tokenizer.source.model").write_bytes(source.model)
+        (folder / "tokenizer.target.model").write_bytes(target.model)
 
 
-def load_pair(folder, lowercase=False):
+def load_pair(folder, lowercase=False, words=False):
     """The tokenizers that `save_pair` wrote. Raises FileNotFoundError."""
     folder = Path(folder)
     if (folder / "tokenizer.model").exists():
-        shared = Tokenizer((folder / "tokenizer.model").read_bytes(), lowercase)
+        shared = Tokenizer((folder / "tokenizer.model").read_bytes(), lowercase, words)
+        if (folder / "labels.txt").exists():
+            return shared, Labels((folder / "labels.txt").read_bytes().decode().split("\n")[:-1])
         return shared, shared
     return tuple(
-        Tokenizer((folder / f"tokenizer.{side}.model").read_bytes(), lowercase)
+        Tokenizer((folder / f"tokenizer.{side}.model").read_bytes(), lowercase, words)
         for side in ("source", "target")
     )

@@ -18,12 +18,14 @@ def tiny():
     """
     import numpy as np  # here, so that the tests without TensorFlow start without it
 
-    from config import Config
-    from model.transformer import Transformer
+    from config import UNUSED, Config
+    from model.models import MODELS
 
     def make(source_vocab=11, target_vocab=11, spread=0.2, **flags):
         sizes = {"num_layers": 2, "d_model": 8, "num_heads": 2, "dff": 12, "max_length": 20}
-        model = Transformer(Config(**(sizes | flags)), source_vocab, target_vocab)
+        kind = flags.get("model", "transformer")
+        sizes = {name: size for name, size in sizes.items() if name not in UNUSED[kind]}
+        model = MODELS[kind](Config(**(sizes | flags)), source_vocab, target_vocab)
         rng = np.random.default_rng(0)
         for variable in model.trainable_variables:
             variable.assign_add(rng.normal(scale=spread, size=variable.shape))

@@ -2,18 +2,21 @@
 
 import io
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
 
-from data import corpora
+from data import corpora, datasets
 from data.corpora import CorpusError, Split
 
 
 def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
 
 
@@ -67,7 +70,8 @@ assert corpora.languages("ted_hrlr_translate/pt_to_en", reverse=True) == ("en", 
 for name, words in {
     "nosuch/pt_to_en": "not found",
     "ted_hrlr_translate/pt_to_xx": "pt_to_xx not found",
-    "imdb_reviews/plain_text": "not a translation",
+    "imdb_reviews/plain_text": "add --model classifier",
+    "glue/cola": "neither translations nor texts with labels",
 }.items():
     try:
         corpora.check(name)
@@ -226,6 +230,93 @@ def test_a_missing_table_is_refused_by_check(tmp_path):
         corpora.check(str(tmp_path / "a.tsv"))
 
 
+# ---- Texts with labels, in files ----------------------------------------------------------------
+
+
+@pytest.fixture
+def reviews(tmp_path):
+    """The layout of aclImdb: no validation, and a folder of texts without labels."""
+    for split in "train", "test":
+        for label in "pos", "neg":
+            for i in range(10):
+                write(tmp_path / split / label / f"{i}_7.txt", f"{split} {label}\nreview {i}")
+    write(tmp_path / "train" / "unsup" / "0_0.txt", "nobody knows")
+    write(tmp_path / "train" / "urls_pos.txt", "http://nowhere")
+    return tmp_path
+
+
+def test_a_folder_by_label_gives_its_texts_and_labels(reviews):
+    name = str(reviews)
+    assert corpora.languages(name, labelled=True) == ("text", "label")
+    assert set(corpora.splits(name, labelled=True)) == {"train", "validation", "test"}
+    test = corpora.load(name, "test", labelled=True)
+    expected = [(f"test {label} review {i}", label) for label in ("neg", "pos") for i in range(10)]
+    assert sorted(zip(test.sources, test.targets, strict=True)) == sorted(expected)
+
+
+def test_a_fifth_of_train_is_held_out_where_there_is_no_validation(reviews):
+    name = str(reviews)
+    train, held_out = (corpora.load(name, s, labelled=True) for s in ("train", "validation"))
+    assert len(train.sources) == 16 and len(held_out.sources) == 4
+    everything = {f"train {label} review {i}" for label in ("pos", "neg") for i in range(10)}
+    assert {*train.sources, *held_out.sources} == everything
+    for split in train, held_out:
+        assert all(target in source for source, target in zip(*split[:2], strict=True))
+    assert len({*held_out.targets}) == 2  # shuffled: the files come label by label
+    assert corpora.load(name, "validation", labelled=True) == held_out
+    write(reviews / "validation" / "pos" / "a.txt", "own")
+    write(reviews / "validation" / "neg" / "b.txt", "own")
+    assert len(corpora.load(name, "train", labelled=True).sources) == 20
+    assert corpora.load(name, "validation", labelled=True).sources == ["own", "own"]
+
+
+def test_a_table_of_labels_is_label_tab_text(tmp_path):
+    rows = [f"{'pos' if i % 2 else 'neg'}\ttext {i}\tmore\n" for i in range(600)]
+    write(tmp_path / "a.tsv", "".join(rows))
+    splits = [corpora.load(str(tmp_path / "a.tsv"), s, labelled=True) for s in corpora.SPLITS]
+    assert sum(len(split.sources) for split in splits) == 600
+    for split in splits:
+        assert {*split.targets} == {"pos", "neg"}  # divided by text, not by label
+        for text, label in zip(split.sources, split.targets, strict=True):
+            assert label == ("pos" if int(text.split()[1]) % 2 else "neg")
+            assert text.endswith(" more")
+
+
+@pytest.mark.parametrize(
+    "damage, words",
+    [
+        (lambda path: shutil.rmtree(path / "test" / "pos"), ["two labels", "all splits have neg"]),
+        (lambda path: write(path / "train" / "pos" / "x.txt", " \n"), ["x.txt:1:", "empty"]),
+        (lambda path: write(path / "train" / "pos" / "x.txt", b"\xff"), ["x.txt:1:", "UTF-8"]),
+        (lambda path: [p.unlink() for p in path.glob("test/pos/*")], ["test/pos", "no .txt"]),
+    ],
+)
+def test_a_bad_folder_of_labels_is_refused_by_name(reviews, damage, words):
+    damage(reviews)
+    with pytest.raises(CorpusError) as error:
+        for split in corpora.splits(str(reviews), labelled=True):
+            corpora.load(str(reviews), split, labelled=True)
+    for word in words:
+        assert word in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_the_fingerprint_knows_which_label_a_text_has(tmp_path):
+    for place in "neg/a", "neg/m", "pos/z":
+        write(tmp_path / "train" / f"{place}.txt", place[-1])
+    before = corpora.fingerprint(str(tmp_path), labelled=True)
+    # The same texts in the same order.
+    (tmp_path / "train" / "neg" / "m.txt").rename(tmp_path / "train" / "pos" / "m.txt")
+    assert corpora.fingerprint(str(tmp_path), labelled=True) != before
+
+
+def test_labels_and_translations_are_not_taken_for_each_other(reviews, tmp_path):
+    with pytest.raises(CorpusError, match="add --model classifier"):
+        corpora.check(str(reviews))
+    with pytest.raises(CorpusError, match="leave --model classifier out"):
+        corpora.check("mini", labelled=True)
+
+
 # ---- Hashes -------------------------------------------------------------------------------------
 
 
@@ -260,6 +351,10 @@ def test_the_fingerprint_follows_every_file_and_not_the_place(folder, tmp_path):
 SIZES = {"train": 5000, "dev": 20, "test": 10}  # train takes more than one batch to read
 
 
+NAME = "ted_hrlr_translate/pt_to_en"
+WORDS = {"pt": "olá", "en": "hello", "ru": "привет"}
+
+
 @pytest.fixture
 def ted(tmp_path, monkeypatch):
     """A small archive in the layout of the real one, registered with tfds in its stead."""
@@ -274,21 +369,20 @@ def ted(tmp_path, monkeypatch):
     archive.parent.mkdir()
     with tarfile.open(archive, "w:gz") as tar:
         for split, size in SIZES.items():
-            for language, word in ("pt", "olá"), ("en", "hello"):
-                text = "\n".join(f"{word} {split} {i}" for i in range(size)).encode()
-                entry = tarfile.TarInfo(f"datasets/pt_to_en/{language}.{split}")
-                entry.size = len(text)
-                tar.addfile(entry, io.BytesIO(text))
+            for pair in ("pt", "en"), ("ru", "en"):
+                for language in pair:
+                    lines = (f"{WORDS[language]} {split} {i}" for i in range(size))
+                    text = "\n".join(lines).encode()
+                    entry = tarfile.TarInfo(f"datasets/{'_to_'.join(pair)}/{language}.{split}")
+                    entry.size = len(text)
+                    tar.addfile(entry, io.BytesIO(text))
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "tfds"))
-    monkeypatch.setattr(corpora, "TED_ADDRESSES", ("file:///nonexistent", archive.as_uri()))
-    registered = tfds.builder("ted_hrlr_translate/pt_to_en").url_infos
+    monkeypatch.setattr(datasets, "TED_ADDRESSES", ("file:///nonexistent", archive.as_uri()))
+    registered = tfds.builder(NAME).url_infos
     info = tfds.download.checksums.compute_url_info(archive)
-    info.filename = registered[corpora.TED_HOST].filename
-    monkeypatch.setitem(registered, corpora.TED_HOST, info)
+    info.filename = registered[datasets.TED_HOST].filename
+    monkeypatch.setitem(registered, datasets.TED_HOST, info)
     return archive
-
-
-NAME = "ted_hrlr_translate/pt_to_en"
 
 
 def test_a_dead_host_is_replaced_by_the_archived_copy(ted, tmp_path, capfd):
@@ -353,3 +447,103 @@ def test_a_prepared_dataset_keeps_its_direction_without_its_code(ted, tmp_path):
     for info in (tmp_path / "tfds" / "my_talks").rglob("dataset_info.json"):
         write(info, info.read_text().replace("ted_hrlr_translate", "my_talks"))
     assert corpora.languages("my_talks/pt_to_en") == ("pt", "en")
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_russian_comes_through_the_real_builder(ted, reverse):
+    name = "ted_hrlr_translate/ru_to_en"
+    texts = corpora.load(name, "validation", reverse)
+    russian, english = (texts.targets, texts.sources) if reverse else texts[:2]
+    assert sorted(russian) == sorted(f"привет dev {i}" for i in range(SIZES["dev"]))
+    assert [text.replace("привет", "hello") for text in russian] == english
+    assert corpora.languages(name, reverse) == (("en", "ru") if reverse else ("ru", "en"))
+
+
+def test_a_labelled_dataset_gives_names_of_labels_and_no_web_page(tmp_path, monkeypatch):
+    """Made and written by tfds itself, with a split in which nothing has a label."""
+    import tensorflow_datasets as tfds
+
+    rows = {"text": ["so<br /><br />bad !", " good\n"], "label": [0, 1]}
+    feelings = tfds.features.FeaturesDict({
+        "text": tfds.features.Text(), "label": tfds.features.ClassLabel(names=["neg", "pos"]),
+    })  # fmt: skip
+
+    class Feelings(tfds.core.GeneratorBasedBuilder):
+        name, VERSION, pkg_dir_path = "feelings", tfds.core.Version("1.0.0"), tmp_path
+
+        def _info(self):
+            return self.dataset_info_from_configs(
+                features=feelings, supervised_keys=("text", "label")
+            )
+
+        def _split_generators(self, manager):
+            return {name: self._generate_examples() for name in ("train", "test", "unsupervised")}
+
+        def _generate_examples(self):
+            for i in range(20):
+                yield i, {name: column[i % 2] for name, column in rows.items()}
+
+    Feelings(data_dir=tmp_path).download_and_prepare()
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    splits = corpora.splits("feelings", labelled=True)
+    assert set(splits) == {"train", "validation", "test"}
+    sizes = {split: len(corpora.load("feelings", split, labelled=True).sources) for split in splits}
+    assert sizes == {"train": 16, "validation": 4, "test": 20}
+    test = corpora.load("feelings", "test", labelled=True)
+    expected = {("so bad !", "neg"), ("good", "pos")}
+    assert set(zip(test.sources, test.targets, strict=True)) == expected
+
+
+# ---- Anki ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def anki(tmp_path, monkeypatch):
+    """A small archive in the layout of the real one. Each English sentence has two translations."""
+    rows = [f"sentence {i // 2}\tfrase {i}" for i in range(1200)]
+    archive = tmp_path / "host" / "spa-eng.zip"
+    archive.parent.mkdir()
+    with zipfile.ZipFile(archive, "w") as opened:
+        opened.writestr("spa-eng/_about.txt", "about")
+        opened.writestr("spa-eng/spa.txt", "\n".join(rows) + "\n")
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setattr(datasets, "ANKI_ADDRESS", archive.as_uri())
+    return archive
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_no_english_sentence_of_anki_crosses_between_splits(anki, reverse):
+    splits = [corpora.load("spa-eng", split, reverse) for split in corpora.SPLITS]
+    english = [set(split.targets if reverse else split.sources) for split in splits]
+    spanish = [set(split.sources if reverse else split.targets) for split in splits]
+    assert sum(map(len, english)) == 600 and len(set.union(*english)) == 600
+    assert sum(map(len, spanish)) == 1200
+    for split in splits:
+        for source, target in zip(*split[:2], strict=True):
+            en, es = (target, source) if reverse else (source, target)
+            assert int(es.split()[1]) // 2 == int(en.split()[1])
+    assert corpora.languages("spa-eng", reverse) == (("es", "en") if reverse else ("en", "es"))
+
+
+def test_another_edition_of_anki_is_used_and_said(anki, tmp_path, capfd):
+    corpora.load("spa-eng", "test")
+    err = capfd.readouterr().err
+    assert anki.as_uri() in err and "another edition" in err
+    anki.unlink()  # it was downloaded once
+    assert corpora.load("spa-eng", "test").sources
+
+
+@pytest.mark.parametrize("damage", ["unreachable", "truncated", "another"])
+def test_an_anki_archive_that_is_not_one_names_the_way_out(anki, tmp_path, damage):
+    content = anki.read_bytes()
+    if damage == "another":
+        with zipfile.ZipFile(anki, "w") as opened:
+            opened.writestr("other.txt", "")
+    elif damage == "truncated":
+        write(anki, content[:-30])
+    else:
+        anki.unlink()
+    with pytest.raises(CorpusError) as error:
+        corpora.load("spa-eng", "train")
+    assert "\n" not in str(error.value) and "spa-eng.zip yourself" in str(error.value)
+    assert not [path for path in (tmp_path / "data").rglob("*") if path.is_file()]

@@ -1,4 +1,4 @@
-"""Score a finished run on its test split, translate with it, or export it."""
+"""Score a finished run on its test split, translate (or label) with it, look inside, export it."""
 
 import argparse
 import codecs
@@ -23,7 +23,7 @@ def from_flags():
     parser.error = fail
     add = parser.add_argument
     add("run", type=Path, help="a run folder, such as runs/NAME")
-    add("--translate", metavar="TEXT", help="translate one line of text and print it")
+    add("--translate", metavar="TEXT", help="translate, or label, one line of text")
     add("--translate-file", metavar="FILE", help="translate each line of FILE (- for standard "
         "input); standard output holds the translations alone")  # fmt: skip
     add("--checkpoint", choices=SUFFIXES, default="last",
@@ -33,6 +33,13 @@ def from_flags():
     config.add_flags(parser, Search)
     add("--export", nargs=2, metavar=("FORMAT", "DIR"),
         help="write the model, as ctranslate2 or saved_model, for production")  # fmt: skip
+    add("--attention", metavar="TEXT", help="draw where each layer and head looks in TEXT")
+    add("--neighbours", metavar="TEXT", help="list the nearest embeddings of each piece of TEXT")
+    add("--plots", action="store_true",
+        help="draw positions, learning rate and training; of translations also BLEU by length and "
+        "whether the metrics agree")  # fmt: skip
+    add("--beside", type=Path, nargs="+", default=[], metavar="RUN",
+        help="with --plots: other runs, scored likewise, for BLEU by length")  # fmt: skip
     add("--split", default="test", help="the split to score [test]")
     add("--limit", type=int, metavar="N",
         help="score the first N sentences alone; leave the run's files")  # fmt: skip
@@ -44,9 +51,13 @@ def from_flags():
             fail(f"--{name} {getattr(flags, name)} is not at least 1")
     if flags.average > 1 and flags.checkpoint == "best":
         fail("there is only one best checkpoint: --average goes with --checkpoint last")
-    tasks = ("translate", "translate_file", "export")
+    tasks = ("translate", "translate_file", "export", "attention", "neighbours")
     if sum(getattr(flags, task) is not None for task in tasks) > 1:
-        fail("give one of --translate, --translate-file and --export")
+        fail("give one of --translate, --translate-file, --export, --attention and --neighbours")
+    if flags.beside and not flags.plots:
+        fail("--beside goes with --plots")
+    if flags.plots and flags.limit:
+        fail("--plots are of a whole split: leave --limit out")
     if flags.export and flags.export[0] not in EXPORTS:
         fail(f"--export {flags.export[0]} is none of {', '.join(EXPORTS)}")
     names = [field.name for field in fields(Search) if field.name in flags]
@@ -64,7 +75,7 @@ def from_flags():
 if __name__ == "__main__":  # as in train.py: mistakes are answered before TensorFlow loads
     FLAGS = from_flags()
 
-from evaluation import export, inference, report
+from evaluation import export, inference, inside, labels, report
 
 
 def read_lines(name):
@@ -83,7 +94,7 @@ def read_lines(name):
 
 def load_split(run, settings, name):
     """A split of the run's corpus, as it was in training. Raises ValueError."""
-    split = corpora.load(settings.corpus, name, settings.reverse)
+    split = corpora.load(settings.corpus, name, settings.reverse, settings.labelled)
     recorded = json.loads((run / "corpus.json").read_text("utf-8"))["splits"]
     if recorded.get(name, {}).get("sha256") != split.sha256():
         raise ValueError(
@@ -114,44 +125,81 @@ def print_translations(model, lines, progress=False, first=1):
     sys.stdout.flush()
 
 
-def main(flags):
-    """Do what the command line asks. Raises OSError and ValueError, each with a clear message."""
-    settings = config.read(flags.run)
-    warn_of_changed_code(flags.run)
-    inference.share_cores(inference.cores())
-    model = inference.load(flags.run, settings, flags.checkpoint, flags.average, flags.search)
+def ending(flags):
+    """What tells the files of one way to score a run from those of another."""
+    averaged = f"-average{flags.average}" if flags.average > 1 else ""
+    return flags.split + SUFFIXES[flags.checkpoint] + averaged + flags.search.suffix
+
+
+def outputs_of(other, flags):
+    """The translations that another run, scored likewise, has left. Raises OSError, ValueError."""
+    path = other / f"translations-{ending(flags)}.txt"
+    if not path.exists():
+        raise ValueError(f"{other} has no {path.name}: score it in the same way first")
+    facts = [json.loads((run / "corpus.json").read_text("utf-8")) for run in (flags.run, other)]
+    hashes = [known["splits"].get(flags.split, {}).get("sha256") for known in facts]
+    if hashes[0] != hashes[1]:
+        raise ValueError(f"{other} was trained with another {flags.split} split")
+    return path.read_text("utf-8").split("\n")[:-1]
+
+
+def answer(model, flags):
+    """Do what the flags ask other than scoring; False where they ask nothing of the kind."""
     if flags.export:
         kind, folder = flags.export
         getattr(export, kind)(model, folder)
         print(f"written: {folder}")
-        return
-    if flags.translate is not None:
+    elif flags.translate is not None:
         print_translations(model, [flags.translate])
-        return
-    if flags.translate_file is not None:
+    elif flags.translate_file is not None:
         lines = read_lines(flags.translate_file)
         for start in range(0, len(lines), CHUNK):
             chunk = lines[start : start + CHUNK]
             print_translations(model, chunk, progress=True, first=start + 1)
-        return
+    elif flags.attention is not None:
+        print(*inside.draw_attention(model, flags.attention, flags.run / "attention"), sep="\n")
+    elif flags.neighbours is not None:
+        for piece, others in inside.neighbours(model, flags.neighbours):
+            print(piece, *(f"  {cosine:.3f} {other}" for cosine, other in others), sep="\n")
+    else:
+        return False
+    return True
+
+
+def score(model, settings, flags):
+    """Print the scores of a split and leave them in the run's folder."""
     split = load_split(flags.run, settings, flags.split)
     if flags.limit is not None:
-        split = corpora.Split(*(column and column[: flags.limit] for column in split))
-    result, translations = report.measure(model, split)
+        split = split.take(range(min(flags.limit, len(split.sources))))
+    kind = labels if model.labelled else report
+    result, outputs = kind.measure(model, split)
     what = f"{flags.checkpoint} checkpoint" + f" (mean of {flags.average})" * (flags.average > 1)
     print(f"{flags.run}, {what}, {flags.split} split of {settings.corpus}, "
-          f"{len(translations):,} sentences, {model.search}")  # fmt: skip
-    report.print_table(result)
+          f"{len(outputs):,} texts, {model.search}")  # fmt: skip
+    kind.print_table(result)
     if flags.limit is None:
-        averaged = f"-average{flags.average}" if flags.average > 1 else ""
-        ending = flags.split + SUFFIXES[flags.checkpoint] + averaged + flags.search.suffix
-        text = "".join(translation + "\n" for translation in translations)
-        (flags.run / f"translations-{ending}.txt").write_text(text, "utf-8")
+        scores = f"scores-{ending(flags)}.json"
         text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
-        (flags.run / f"scores-{ending}.json").write_text(text, "utf-8")
-        print(f"written: {flags.run}/scores-{ending}.json and translations-{ending}.txt")
+        (flags.run / scores).write_text(text, "utf-8")
+        names = [scores, *kind.write(flags.run, ending(flags), split, outputs)]
+        print(f"written in {flags.run}: {', '.join(names)}")
     if flags.per_sentence:
-        report.write_sentences(flags.per_sentence, split, translations)
+        kind.write_sentences(flags.per_sentence, split, outputs)
+    if flags.plots:
+        others = {other.name: outputs_of(other, flags) for other in flags.beside}
+        print(*inside.draw(flags.run, settings, model, split, outputs, others), sep="\n")
+
+
+def main(flags):
+    """Do what the command line asks. Raises OSError and ValueError, each with a clear message."""
+    settings = config.read(flags.run)
+    if settings.labelled and flags.search.sample:
+        raise ValueError("a label is not drawn: leave --sample out")
+    warn_of_changed_code(flags.run)
+    inference.share_cores(inference.cores())
+    model = inference.load(flags.run, settings, flags.checkpoint, flags.average, flags.search)
+    if not answer(model, flags):
+        score(model, settings, flags)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@
 - tokenizer.model, or tokenizer.source.model and tokenizer.target.model where they differ
 - metrics.jsonl: a line each logged step and each epoch
 - checkpoints/: the latest ones, and best/
-- train/, validation/: TensorBoard's events
+- train/, validation/: TensorBoard's events; embedding.*, projector_config.pbtxt: its projector's
 """
 
 import dataclasses
@@ -90,9 +90,10 @@ class RunFolder:
         settings = self.settings()
         self.write_json("config.json", settings)
         with tf.summary.create_file_writer(str(self.path)).as_default():
-            knobs = {name: value for name, value in settings.items() if name not in FREE}
-            del knobs["name"]
-            metrics = [("validation", "loss"), ("validation", "bleu"), ("train", "loss")]
+            left_out = (*FREE, "name")
+            knobs = {n: v for n, v in settings.items() if n not in left_out and v is not None}
+            score = "accuracy" if self.config.labelled else "bleu"
+            metrics = [("validation", "loss"), ("validation", score), ("train", "loss")]
             hparams.hparams_config(
                 hparams=[hparams.HParam(name) for name in knobs],
                 metrics=[hparams.Metric(tag, group=group) for group, tag in metrics],
@@ -106,7 +107,7 @@ class RunFolder:
     def check_corpus(self, data):
         """Refuse to go on with other data than the run began with. Raises RunError."""
         made = (data.source_tokenizer.model, data.target_tokenizer.model)
-        kept = tokenizer.load_pair(self.path)
+        kept = tokenizer.load_pair(self.path)  # their bytes
         if self.read_json("corpus.json") != data.facts or made != tuple(t.model for t in kept):
             raise RunError(
                 f"{self.config.corpus} is not the corpus that {self.path} began with: its texts or "
@@ -186,6 +187,27 @@ class RunFolder:
                 rows = f"**source** | {source}\n--- | ---\n**reference** | {reference}\n"
                 tf.summary.text(f"sample_{number}", f"{rows}**translation** | {translation}")
         self.charts[chart].flush()
+
+    def show(self, step, attention, embedding, made):
+        """TensorBoard's picture of attention, and its projector's embeddings as they are now.
+
+        attention: a PNG's bytes, or None; embedding: a variable (vocab_size, d_model); made: its
+        Tokenizer.
+        """
+        with self.charts["validation"].as_default(step):
+            if attention:
+                tf.summary.image("attention", tf.io.decode_png(attention)[tf.newaxis])
+        (self.path / "embedding.bytes").write_bytes(embedding.numpy().tobytes())
+        shape = self.path / "projector_config.pbtxt"
+        if not shape.exists():
+            names = "".join(f"{token!r}\n" for token in made.tokens(range(made.vocab_size)))
+            (self.path / "embedding.tsv").write_text(names, "utf-8")
+            rows, columns = embedding.shape
+            shape.write_text(
+                f'embeddings {{ tensor_name: "source embedding" tensor_shape: {rows} '
+                f'tensor_shape: {columns} tensor_path: "embedding.bytes" '
+                'metadata_path: "embedding.tsv" }\n'
+            )
 
 
 def new_name(config):

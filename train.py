@@ -1,4 +1,4 @@
-"""Train a Transformer. Watch it with `tensorboard --logdir runs`, score it with evaluate.py."""
+"""Train a model. Watch it with `tensorboard --logdir runs`, score it with evaluate.py."""
 
 import sys
 import time
@@ -16,11 +16,13 @@ from tqdm import tqdm
 from data import encoded
 from data.batches import plan
 from evaluation.inference import IDS, Inference, share_cores
-from evaluation.scores import bleu
+from evaluation.inside import attention_image
+from evaluation.report import validation
 from model.layers import at, products_in
 from model.loss import cross_entropy, teacher_forcing
+from model.masks import word_dropout
+from model.models import MODELS
 from model.optimizer import Adam, learning_rate
-from model.transformer import Transformer
 from run_folder import Diverged, RunError, RunFolder, Stop
 
 LOG_EVERY = 50  # steps
@@ -40,7 +42,8 @@ def make_train_step(model, optimizer, config):
             losses = []
             for shard in range(config.shards):  # they do not wait for each other: a core for each
                 rows, place = slice(shard, None, config.shards), at(seed, f"shard_{shard}")
-                logits, labels = teacher_forcing(model, source[rows], target[rows], place)
+                words = word_dropout(source[rows], config.word_dropout, at(place, "words"))
+                logits, labels = teacher_forcing(model, words, target[rows], place)
                 losses.append(cross_entropy(logits, labels, config.label_smoothing))
             loss = tf.reduce_mean(tf.concat(losses, axis=0))  # over the batch's real tokens
         # A weight that an experiment cut off stays as it is; None would stop the run.
@@ -65,7 +68,7 @@ def train(config):
     data = encoded.prepare(config)
     run = RunFolder(config, data)
     tokenizers = (data.source_tokenizer, data.target_tokenizer)
-    model = Transformer(config, *(tokenizer.vocab_size for tokenizer in tokenizers))
+    model = MODELS[config.model](config, *(tokenizer.vocab_size for tokenizer in tokenizers))
     optimizer = Adam(model.trainable_variables)
     epoch = tf.Variable(0, dtype=tf.int64)  # epochs finished
     position = tf.Variable(0, dtype=tf.int64)  # batches done of the epoch that has begun
@@ -80,22 +83,19 @@ def train(config):
 
     def validate(step):
         """Write down how the epoch went; keep the model if none was better."""
-        loss, accuracy = inference.loss_and_accuracy(data.validation)
+        values, samples = validation(inference, data)
+        loss = values["validation_loss"]
         if not np.isfinite(loss):
             raise Diverged(f"step {step}: the validation loss is {loss}; {run.advice()}")
-        sources, references, _ = data.validation_texts
-        translations = inference.translate(sources, progress=True)
-        score = bleu(translations, references)
-        shown = [int(share * (len(sources) - 1)) for share in (0, 0.5, 1)]
-        samples = [(sources[i], references[i], translations[i]) for i in shown]
-        run.log("validation", step, {
-            "epoch": int(epoch) + 1, "validation_loss": loss, "validation_accuracy": accuracy,
-            "validation_bleu": score, "seconds": float(seconds),
-        }, samples)  # fmt: skip
+        values |= {"epoch": int(epoch) + 1, "seconds": float(seconds)}
+        run.log("validation", step, values, samples)
+        image = attention_image(inference, data.validation_texts)
+        run.show(step, image, model.source_embedding.table, tokenizers[0])
+        bleu = f", BLEU {values['validation_bleu']:.1f}" if "validation_bleu" in values else ""
         print(
             f"epoch {int(epoch) + 1}, step {step:,}: validation loss {loss:.3f}, accuracy "
-            f"{accuracy:.3f}, BLEU {score:.1f}; {float(seconds):.0f} s\n"
-            f"    {samples[0][0]} → {samples[0][2]}",
+            f"{values['validation_accuracy']:.3f}{bleu}; {float(seconds):.0f} s\n"
+            f"    {samples[0][0][:99]} → {samples[0][2]}",
             flush=True,
         )
         if loss < best_loss:

@@ -7,8 +7,9 @@ import tensorflow as tf
 
 from data import tokenizer
 from evaluation.inference import IDS, decode_with
-from model.layers import EPSILON, LayerNorm
+from model.layers import EPSILON, LayerNorm, Tied
 from model.loss import cross_entropy, teacher_forcing
+from model.transformer import Transformer
 
 
 def ctranslate2(inference, folder):
@@ -24,6 +25,8 @@ def ctranslate2(inference, folder):
     except ImportError:
         raise ValueError('this needs CTranslate2: pip install -e ".[export]"') from None
     model = inference.model
+    if not isinstance(model, Transformer):
+        raise ValueError("CTranslate2 takes a Transformer alone; --export saved_model any model")
     encoder, decoder = model.encoder, model.decoder
     heads = decoder.layers[0].self_attention
     pre_norm = isinstance(decoder.last_norm, LayerNorm)
@@ -53,7 +56,7 @@ def ctranslate2(inference, folder):
     stack(spec.decoder, decoder)
     spec.encoder.embeddings[0].weight = encoder.embedding.table.numpy()
     spec.decoder.embeddings.weight = decoder.embedding.table.numpy()
-    if model.tied:
+    if isinstance(model.output, Tied):
         spec.decoder.projection.weight = decoder.embedding.table.numpy()
     else:
         linear(spec.decoder.projection, model.output)
@@ -136,7 +139,9 @@ def saved_model(inference, folder):
     """
 
     def translate(source):
-        outputs, scores = decode_with(inference.search, inference.model, source)
+        outputs, scores = decode_with(
+            inference.search, inference.model, source, one_token=inference.labelled
+        )
         return {"ids": outputs, "scores": scores}
 
     module = tf.Module()

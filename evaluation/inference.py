@@ -15,7 +15,7 @@ from data.download import first_line
 from evaluation.search import Search
 from model.decoding import beam_search, greedy, sample
 from model.loss import teacher_forcing, token_totals
-from model.transformer import Transformer
+from model.models import MODELS
 
 IDS = tf.TensorSpec([None, None], tf.int32)  # (batch, length): one trace for all shapes
 
@@ -36,23 +36,24 @@ def cores():
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
-def decode_with(search, model, source, number=0, scores=True):
+def decode_with(search, model, source, number=0, scores=True, one_token=False):
     """source (batch, source_len) → ids (batch, n_best, output_len), scores (batch, n_best).
 
     number: a scalar, the batch's own; samples are drawn from it. scores: log probabilities, over
     the length penalty with a beam; NaN where none are asked for, which makes greedy search quicker,
-    and where translations are drawn.
+    and where translations are drawn. one_token: outputs are labels.
     """
     ends = (tokenizer.BOS, tokenizer.EOS)
+    limit = tf.ones(tf.shape(source)[0], tf.int32) if one_token else None
     if search.sample:
         how = (search.temperature, search.top_k, search.top_p)
         seed = tf.stack([tf.constant(search.seed, tf.int64), tf.cast(number, tf.int64) * 2**20])
-        outputs = sample(model, source, *ends, seed, *how)
+        outputs = sample(model, source, *ends, seed, *how, limit)
     elif search.beam == 1 and not scores:
-        outputs = greedy(model, source, *ends)
+        outputs = greedy(model, source, *ends, limit)
     else:
         penalty = search.length_penalty if search.beam > 1 else 0.0
-        return beam_search(model, source, *ends, search.beam, penalty, search.n_best)
+        return beam_search(model, source, *ends, search.beam, penalty, search.n_best, limit)
     return outputs[:, tf.newaxis], tf.fill((tf.shape(source)[0], 1), float("nan"))
 
 
@@ -66,9 +67,13 @@ class Inference:
         self.model, self.max_length, self.search = model, max_length, search
         self.tokenizers = source_tokenizer, target_tokenizer
         self.pool = ThreadPoolExecutor(tf.config.threading.get_inter_op_parallelism_threads() or 1)
-        # Greedy search's scores are never shown.
+        self.labelled = isinstance(target_tokenizer, tokenizer.Labels)
+        # A greedy translation's score is never shown; a label's says how sure the model is.
+        scores = search.n_best > 1 or self.labelled
         self.decode = tf.function(
-            lambda source, number: decode_with(search, model, source, number, search.n_best > 1),
+            lambda source, number: decode_with(
+                search, model, source, number, scores, self.labelled
+            ),
             [IDS, tf.TensorSpec([], tf.int64)],
             autograph=False,
         )
@@ -93,7 +98,8 @@ class Inference:
         return self.mean(pairs, plan(pairs, batch_tokens, batch_tokens))
 
     def translate(self, texts, batch_tokens=4096, batch_sentences=128, progress=False, first=1):
-        """The best translation of each line, in the same order; an empty line stays empty.
+        """The best translation, or the label, of each line, in the same order; an empty line stays
+        empty.
 
         A line of more than `max_length` pieces is cut there, as the model never saw longer ones,
         and that is said on standard error, by its number counted from `first`.
@@ -108,10 +114,10 @@ class Inference:
         source_tokenizer, target_tokenizer = self.tokenizers
         rows = source_tokenizer.encode([texts[i] for i in asked])
         for i, row in zip(asked, rows, strict=True):
-            if len(row) > self.max_length:
+            if len(row) > self.max_length and not self.labelled:  # labelled texts always are cut
                 print(
                     f"warning: line {first + i} has {len(row):,} pieces: only the first "
-                    f"{self.max_length} are translated",
+                    f"{self.max_length} are read",
                     file=sys.stderr,
                 )
         source = Rows.of([[*row[: self.max_length], tokenizer.EOS] for row in rows])
@@ -143,8 +149,8 @@ def load(folder, config, checkpoint="last", average=1, search=GREEDY):
     checkpoint does not fit the model.
     """
     folder = Path(folder)
-    tokenizers = tokenizer.load_pair(folder, config.lowercase)
-    model = Transformer(config, *(made.vocab_size for made in tokenizers))
+    tokenizers = tokenizer.load_pair(folder, config.lowercase, config.tokenizer == "word")
+    model = MODELS[config.model](config, *(made.vocab_size for made in tokenizers))
     where = folder / "checkpoints" / ("best" if checkpoint == "best" else "")
     kept = tf.train.get_checkpoint_state(where)
     paths = list(kept.all_model_checkpoint_paths) if kept else []

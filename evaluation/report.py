@@ -6,6 +6,26 @@ from data import encoded
 from evaluation import scores
 
 
+def validation(model, data):
+    """How an Inference does on an Encoded's validation split → a dict, and three samples.
+
+    A sample is (source, reference, output). BLEU of translations alone: accuracy is all of labels.
+    """
+    loss, accuracy = model.loss_and_accuracy(data.validation)
+    values = {"validation_loss": loss, "validation_accuracy": accuracy}
+    sources, references, _ = data.validation_texts
+    shown = [0, len(sources) // 2, len(sources) - 1]
+    if model.labelled:
+        outputs = model.translate([sources[i] for i in shown])
+    else:
+        everything = model.translate(sources, progress=True)
+        values["validation_bleu"] = scores.bleu(everything, references)
+        outputs = [everything[i] for i in shown]
+    return values, [
+        (sources[i], references[i], output) for i, output in zip(shown, outputs, strict=True)
+    ]
+
+
 def measure(model, split):
     """Scores of an Inference on a Split → a dict for the table and the file, the translations."""
     model.translate(split.sources[:1])  # traces the graph
@@ -41,6 +61,21 @@ def print_table(result):
         print(f"  {tag:20}{exact:10.4g}  exact match of {count} sentences")
 
 
+def write(folder, ending, split, translations):
+    """Write the translations, a line each → the names of the files."""
+    name = f"translations-{ending}.txt"
+    text = "".join(translation + "\n" for translation in translations)
+    (folder / name).write_text(text, "utf-8")
+    return [name]
+
+
+def write_table(path, columns):
+    """A tab-separated line for each text, under a line of names: {name: a text for each}."""
+    rows = [columns, *zip(*columns.values(), strict=True)]
+    lines = ("\t".join(cell.replace("\t", " ") for cell in row) for row in rows)
+    path.write_text("\n".join(lines) + "\n", "utf-8")
+
+
 def write_sentences(path, split, translations):
     """A tab-separated line for each sentence, under a line of names."""
     columns = {"source": split.sources, "reference": split.targets, "translation": translations}
@@ -48,6 +83,4 @@ def write_sentences(path, split, translations):
         columns["tag"] = split.tags
     for name, values in scores.sentence_scores(translations, split.targets).items():
         columns[name] = [f"{value:.2f}" for value in values]
-    rows = [columns, *zip(*columns.values(), strict=True)]
-    lines = ("\t".join(cell.replace("\t", " ") for cell in row) for row in rows)
-    path.write_text("\n".join(lines) + "\n", "utf-8")
+    write_table(path, columns)

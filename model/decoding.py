@@ -35,14 +35,15 @@ def rest(done, variables):
     )
 
 
-def one_by_one(model, source, bos, eos, choose):
+def one_by_one(model, source, bos, eos, choose, limit=None):
     """The token that `choose` takes at each place, until `eos`: → (batch, output_len).
 
     choose: logits (rows, vocab_size) and place → ids (rows,). Rows end in `eos` (unless they
-    reached `output_limit`) and are filled up with padding.
+    reached the limit) and are filled up with padding. limit: the most tokens of an output, (batch,)
+    [output_limit].
     """
     source = tf.convert_to_tensor(source)
-    limit = output_limit(source)
+    limit = output_limit(source) if limit is None else tf.convert_to_tensor(limit)
     batch = tf.shape(source)[0]
 
     def step(outputs, rows, token, done, state):
@@ -62,10 +63,10 @@ def one_by_one(model, source, bos, eos, choose):
     return outputs
 
 
-def greedy(model, source, bos, eos):
+def greedy(model, source, bos, eos, limit=None):
     """The likeliest token at each place: (batch, source_len) → (batch, output_len)."""
     argmax = lambda logits, place: tf.argmax(logits, axis=-1, output_type=tf.int32)  # noqa: E731
-    return one_by_one(model, source, bos, eos, argmax)
+    return one_by_one(model, source, bos, eos, argmax, limit)
 
 
 def truncated(logits, temperature=1.0, top_k=0, top_p=1.0):
@@ -86,10 +87,10 @@ def truncated(logits, temperature=1.0, top_k=0, top_p=1.0):
     return logits
 
 
-def sample(model, source, bos, eos, seed, temperature=1.0, top_k=0, top_p=1.0):
+def sample(model, source, bos, eos, seed, temperature=1.0, top_k=0, top_p=1.0, limit=None):
     """A token drawn at each place, a function of (seed, batch, place) → (batch, output_len).
 
-    seed: (2,), int. The rest: see `truncated`.
+    seed: (2,), int. The rest: see `truncated` and `one_by_one`.
     """
 
     def choose(logits, place):
@@ -100,7 +101,7 @@ def sample(model, source, bos, eos, seed, temperature=1.0, top_k=0, top_p=1.0):
         logits = truncated(logits, temperature, top_k, top_p)
         return tf.argmax(logits + noise, axis=-1, output_type=tf.int32)
 
-    return one_by_one(model, source, bos, eos, choose)
+    return one_by_one(model, source, bos, eos, choose, limit)
 
 
 def highest(x, k, block=32):

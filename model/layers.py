@@ -105,6 +105,32 @@ class Embedding(tf.Module):
         return rows * self.table.shape[1] ** 0.5  # (…, d_model)
 
 
+class Tied(tf.Module):
+    """The output projection where it is the embeddings' table, transposed: section 3.4."""
+
+    def __init__(self, embedding):
+        self.embedding = embedding
+
+    def __call__(self, hidden):
+        return product(hidden, self.embedding.table, transpose_b=True)  # (rows, vocab_size)
+
+
+def vocabularies(config, source_vocab_size, target_vocab_size, seed):
+    """The Embeddings of source and target, and the output projection: hidden → logits."""
+    size = config.d_model
+    target = Embedding(target_vocab_size, size, at(seed, "target_embedding"))
+    if not config.tie_embeddings:
+        source = Embedding(source_vocab_size, size, at(seed, "source_embedding"))
+        return source, target, Dense(size, target_vocab_size, at(seed, "output"))
+    # One table for both languages where they share their vocabulary: section 3.4.
+    source = (
+        target
+        if config.shared_vocabulary
+        else Embedding(source_vocab_size, size, at(seed, "source_embedding"))
+    )
+    return source, target, Tied(target)
+
+
 class LayerNorm(tf.Module):
     """Zero mean and unit variance over the last axis, then scale and offset (Ba et al. 2016)."""
 

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from model.layers import log_sum_exp
-from model.masks import PAD, look_ahead_mask, padding_mask
+from model.masks import PAD, masks
 
 
 def teacher_forcing(model, source, target, seed=None):
@@ -14,10 +14,7 @@ def teacher_forcing(model, source, target, seed=None):
     no logit is computed where there is only padding.
     """
     target_in, target_out = target[:, :-1], target[:, 1:]  # (batch, target_len − 1)
-    length = tf.shape(target_in)[1]
-    source_mask = padding_mask(source)
-    target_mask = look_ahead_mask(length, length) & padding_mask(target_in)
-
+    target_mask, source_mask = masks(source, target_in)
     memory = model.encode(source, source_mask, seed)
     hidden, _ = model.decode(target_in, memory, target_mask, source_mask, seed)
     real = tf.where(target_out != PAD)  # (tokens, 2)

@@ -6,6 +6,8 @@ It is the reverse of the well-known tutorial's, where 1 means "hide".
 import tensorflow as tf
 
 PAD = 0  # the id that fills a batch's shorter rows
+UNKNOWN = 1  # the id of a word out of the vocabulary
+FIRST_WORD = 4  # the ids before it are no words: padding, unknown, bos, eos
 
 
 def padding_mask(ids):
@@ -21,3 +23,23 @@ def look_ahead_mask(query_len, key_len):
     """
     query_position = tf.range(key_len - query_len, key_len)[:, tf.newaxis]
     return query_position >= tf.range(key_len)  # (query_len, key_len)
+
+
+def masks(source, target_in):
+    """What the positions of target_in may attend to: in target_in itself, and in the source.
+
+    → (batch, 1, target_len, target_len) and (batch, 1, 1, source_len), bool.
+    """
+    length = tf.shape(target_in)[1]
+    return look_ahead_mask(length, length) & padding_mask(target_in), padding_mask(source)
+
+
+def word_dropout(ids, rate, seed):
+    """A share `rate` of the words become unknown ones: Iyyer et al. 2015, section 4.1.
+
+    ids (batch, length); seed None: ids as they are.
+    """
+    if seed is None or rate == 0.0:
+        return ids
+    draws = tf.random.stateless_uniform(tf.shape(ids), seed, alg="philox")
+    return tf.where((draws < rate) & (ids >= FIRST_WORD), UNKNOWN, ids)

@@ -3,8 +3,8 @@
 import tensorflow as tf
 
 from model.attention import MultiHeadAttention
-from model.layers import Dense, Embedding, FeedForward, LayerNorm, at, dropout, product
-from model.masks import look_ahead_mask, padding_mask
+from model.layers import FeedForward, LayerNorm, at, dropout, vocabularies
+from model.masks import look_ahead_mask, masks, padding_mask
 from model.positions import POSITIONS
 
 
@@ -160,18 +160,11 @@ class Transformer(tf.Module):
 
     def __init__(self, config, source_vocab_size, target_vocab_size):
         seed = tf.constant([config.seed, -1], tf.int64)  # steps count from 0: −1 is the beginning
-        size, self.tied = config.d_model, config.tie_embeddings
-        target_embedding = Embedding(target_vocab_size, size, at(seed, "target_embedding"))
-        # One table for both languages where they share their vocabulary: section 3.4.
-        source_embedding = (
-            target_embedding
-            if config.shared_vocabulary and config.tie_embeddings
-            else Embedding(source_vocab_size, size, at(seed, "source_embedding"))
+        self.source_embedding, target, self.output = vocabularies(
+            config, source_vocab_size, target_vocab_size, seed
         )
-        self.encoder = Encoder(config, source_embedding, EncoderLayer, at(seed, "encoder"))
-        self.decoder = Decoder(config, target_embedding, DecoderLayer, at(seed, "decoder"))
-        if not self.tied:
-            self.output = Dense(size, target_vocab_size, at(seed, "output"))
+        self.encoder = Encoder(config, self.source_embedding, EncoderLayer, at(seed, "encoder"))
+        self.decoder = Decoder(config, target, DecoderLayer, at(seed, "decoder"))
 
     def encode(self, source, source_mask, seed=None):
         """source (batch, source_len), int → memory (batch, source_len, d_model)."""
@@ -189,10 +182,19 @@ class Transformer(tf.Module):
         return hidden, weights
 
     def logits(self, hidden):
-        """hidden (…, d_model) → (…, vocab_size): section 3.4; tied, the embeddings transposed."""
-        if self.tied:
-            return product(hidden, self.decoder.embedding.table, transpose_b=True)
+        """hidden (…, d_model) → (…, vocab_size): section 3.4."""
         return self.output(hidden)
+
+    def attention(self, source, target_in):
+        """All weights: a dict of (batch, num_layers, num_heads, query_len, key_len), by kind."""
+        target_mask, source_mask = masks(source, target_in)
+        memory, encoder = self.encoder(source, source_mask)
+        _, decoder = self.decode(target_in, memory, target_mask, source_mask)
+        return {
+            "encoder": tf.stack(encoder, axis=1),
+            "decoder": tf.stack([weights["self"] for weights in decoder], axis=1),
+            "cross": tf.stack([weights["cross"] for weights in decoder], axis=1),
+        }
 
     def start(self, source):
         """Decoding's state before the first token, from source (batch, source_len)."""

@@ -17,8 +17,11 @@ flavours = pytest.mark.parametrize(
         {"norm": "post"},
         {"norm": "pre", "key_dim": 5, "tie_embeddings": False},
         {"norm": "pre", "positions": "learned", "max_length": 3},  # shorter than what is decoded
+        {"model": "recurrent", "recurrent_attention": "none"},
+        {"model": "recurrent", "recurrent_attention": "additive"},
+        {"model": "recurrent", "recurrent_attention": "dot", "num_layers": 1},
     ],
-    ids=["post", "pre_untied", "learned"],
+    ids=["post", "pre_untied", "learned", "summary", "additive", "dot"],
 )
 
 
@@ -256,6 +259,8 @@ def test_beam_search_stops_early_and_loses_nothing(tiny, flags, beam, length_pen
     model = tiny(**flags | {"tie_embeddings": False}, spread=0)
     # Its outputs should end at all kinds of places, and hold no padding, as no trained model's do.
     model.output.bias.assign(tf.one_hot(EOS, 11) * 0.5 - tf.one_hot(PAD, 11) * 20)
+    if "model" in flags:  # untrained, a recurrent one says much the same everywhere
+        model.output.kernel.assign(model.output.kernel * 9)
     search = tf.function(
         lambda source, limit: beam_search(
             model, source, BOS, EOS, beam, length_penalty, n_best, limit

@@ -1,8 +1,10 @@
 """The masks, written out by hand. True = may attend."""
 
 import numpy as np
+import pytest
+import tensorflow as tf
 
-from model.masks import look_ahead_mask, padding_mask
+from model.masks import look_ahead_mask, padding_mask, word_dropout
 
 T, F = True, False
 
@@ -34,3 +36,17 @@ def test_combined_with_and_a_key_must_pass_both():
         [[[T, F, F], [T, T, F], [T, T, F]]],
     ]
     np.testing.assert_array_equal(mask, expected)
+
+
+def test_word_dropout_hides_words_alone_in_training_alone():
+    ids = np.tile(np.int32([2, 7, 8, 9, 5, 4, 3, 0]), (4000, 1))  # bos, five words, eos, padding
+    hidden = word_dropout(ids, 0.3, tf.constant([0, 7], tf.int64)).numpy()
+    words = ids > 3
+    np.testing.assert_array_equal(hidden[~words], ids[~words])
+    changed = hidden[words] != ids[words]
+    assert set(hidden[words][changed]) == {1}
+    assert changed.mean() == pytest.approx(0.3, abs=0.02)  # 6 standard deviations
+    again = word_dropout(ids, 0.3, tf.constant([0, 7], tf.int64))
+    np.testing.assert_array_equal(hidden, again)
+    assert np.any(hidden != word_dropout(ids, 0.3, tf.constant([0, 8], tf.int64)))
+    assert word_dropout(ids, 0.3, None) is ids

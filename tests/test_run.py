@@ -15,7 +15,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tensorflow as tf
+from google.protobuf import text_format
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.projector import ProjectorConfig
 
 from config import Config
 from data import corpora
@@ -237,6 +239,27 @@ def test_tensorboard_shows_three_sample_translations_an_epoch(run, checkout):
     shown = [text.item().decode() for sample in samples for text in sample.values()]
     pairs = list(zip(sources, references, strict=True))
     assert all(any(s in text and r in text for s, r in pairs) for text in shown)
+
+
+def test_tensorboard_shows_attention_of_one_text_an_epoch(run):
+    ends = [line["step"] for line in metrics(run) if "validation_loss" in line]
+    drawn = charts(run / "validation")["attention"]
+    assert sorted(drawn) == ends
+    width, height, png = drawn[ends[0]]
+    assert int(width) > 200 and tf.io.decode_png(png).shape[:2] == (int(height), int(width))
+    assert drawn[ends[1]][2] != png  # it has learnt something
+
+
+def test_tensorboards_projector_finds_the_embeddings(run, checkout):
+    config = text_format.Parse((run / "projector_config.pbtxt").read_text(), ProjectorConfig())
+    (found,) = config.embeddings
+    rows, columns = found.tensor_shape
+    values = np.fromfile(run / found.tensor_path, np.float32).reshape(rows, columns)
+    saved = tf.train.load_checkpoint(str(run / "checkpoints"))
+    table = saved.get_tensor("model/source_embedding/table/.ATTRIBUTES/VARIABLE_VALUE")
+    np.testing.assert_array_equal(values, table)
+    names = (run / found.metadata_path).read_text("utf-8").splitlines()
+    assert len(names) == rows == 400 and names[2:4] == ["'<s>'", "'</s>'"]
 
 
 def test_tensorboard_knows_the_hyperparameters(run):

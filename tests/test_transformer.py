@@ -1,15 +1,25 @@
-"""The whole model: who sees whom, padding that changes nothing, dropout and variables."""
+"""Whole models: who sees whom, padding that changes nothing, dropout and variables.
+
+What every model that translates must do is asked of the recurrent ones too.
+"""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from model import transformer
+from model.attention import MultiHeadAttention
 from model.layers import dropout
 from model.loss import cross_entropy, teacher_forcing
 from model.masks import look_ahead_mask, padding_mask
 
 both_norms = pytest.mark.parametrize("norm", ["post", "pre"])
+every_model = pytest.mark.parametrize(
+    "flags",
+    [{"norm": "post"}, {"norm": "pre"}]
+    + [{"model": "recurrent", "recurrent_attention": a} for a in ("none", "additive", "dot")],
+    ids=["post", "pre", "summary", "additive", "dot"],
+)
 
 SOURCE = np.int32([[3, 4, 5, 2]])
 TARGET = np.int32([[1, 3, 4, 5, 6, 7, 2]])
@@ -30,9 +40,9 @@ def batch(sentences, extra=0):
 # Who sees whom
 
 
-@both_norms
-def test_no_logit_sees_a_later_token(tiny, norm):
-    model = tiny(norm=norm)
+@every_model
+def test_no_logit_sees_a_later_token(tiny, flags):
+    model = tiny(**flags)
     before, _ = teacher_forcing(model, SOURCE, TARGET)  # row i guesses token i + 1
     for j in range(1, 6):
         changed = TARGET.copy()
@@ -43,10 +53,10 @@ def test_no_logit_sees_a_later_token(tiny, norm):
         assert np.all(change[j:] > 1e-4), f"token {j} is not seen by all that follow"
 
 
-@both_norms
-def test_no_gradient_flows_back_from_a_later_token(tiny, norm):
+@every_model
+def test_no_gradient_flows_back_from_a_later_token(tiny, flags):
     """All ids differ, so that a row of the embedding table is a position of the sentence."""
-    model = tiny(norm=norm, shared_vocabulary=False)
+    model = tiny(**flags, shared_vocabulary=False)
     target_in, length = TARGET[:, :-1], TARGET.shape[1] - 1
     # A random direction: the sum over a norm's output is the same whatever its input.
     direction = np.float32(np.random.default_rng(0).normal(size=8))
@@ -56,14 +66,14 @@ def test_no_gradient_flows_back_from_a_later_token(tiny, norm):
         hidden, _ = model.decode(target_in, memory, mask, padding_mask(SOURCE))
         looks = [tf.tensordot(hidden[0, i], direction, 1) for i in range(length)]
     for i, look in enumerate(looks):
-        rows = tf.convert_to_tensor(tape.gradient(look, model.decoder.embedding.table))
+        rows = tf.convert_to_tensor(tape.gradient(look, model.output.embedding.table))
         seen = np.any(tf.gather(rows, target_in[0]) != 0, axis=1)
         np.testing.assert_array_equal(seen, np.arange(length) <= i)
 
 
-@both_norms
-def test_every_source_token_is_seen_by_every_logit(tiny, norm):
-    model = tiny(norm=norm)
+@every_model
+def test_every_source_token_is_seen_by_every_logit(tiny, flags):
+    model = tiny(**flags)
     before, _ = teacher_forcing(model, SOURCE, TARGET)
     for j in range(SOURCE.shape[1]):
         changed = SOURCE.copy()
@@ -88,10 +98,10 @@ def test_without_positions_the_source_is_a_bag_of_words(tiny):
 # Padding
 
 
-@both_norms
+@every_model
 @pytest.mark.parametrize(("source_extra", "target_extra"), [(0, 0), (3, 0), (0, 4), (2, 5)])
-def test_a_batch_is_its_sentences_one_by_one(tiny, norm, source_extra, target_extra):
-    model = tiny(norm=norm)
+def test_a_batch_is_its_sentences_one_by_one(tiny, flags, source_extra, target_extra):
+    model = tiny(**flags)
     sources, targets = zip(*PAIRS, strict=True)
     together = batch(sources, source_extra), batch(targets, target_extra)
     alone = [teacher_forcing(model, *pair)[0] for pair in PAIRS]
@@ -99,10 +109,10 @@ def test_a_batch_is_its_sentences_one_by_one(tiny, norm, source_extra, target_ex
     np.testing.assert_allclose(logits, np.concatenate(alone), rtol=1e-5, atol=1e-5)
 
 
-@both_norms
-def test_what_a_mask_hides_does_not_matter(tiny, norm):
+@every_model
+def test_what_a_mask_hides_does_not_matter(tiny, flags):
     """Any ids may stand where the mask says False: in the source's keys and in the target's."""
-    model = tiny(norm=norm)
+    model = tiny(**flags)
     source, target_in = batch([SOURCE], 3), batch([TARGET], 2)
     length = target_in.shape[1]
     source_mask = padding_mask(source)
@@ -209,18 +219,14 @@ def test_all_parameters_exist_at_once_and_their_number_is_the_formulas(
 
 
 @pytest.mark.parametrize("tie_embeddings", [True, False])
-@both_norms
-def test_gradient_reaches_every_variable(tiny, norm, tie_embeddings):
-    model = tiny(
-        norm=norm, tie_embeddings=tie_embeddings, shared_vocabulary=False, positions="learned"
-    )
-    stacks = [*model.encoder.layers, *model.decoder.layers]
-    attentions = [
-        value for layer in stacks for value in vars(layer).values() if hasattr(value, "keys_values")
-    ]
+@every_model
+def test_gradient_reaches_every_variable(tiny, flags, tie_embeddings):
+    learned = {} if "model" in flags else {"positions": "learned"}
+    model = tiny(**flags, **learned, tie_embeddings=tie_embeddings, shared_vocabulary=False)
     # A query's scores all rise by as much, so that softmax does not see a key's bias.
+    attentions = [module for module in model.submodules if isinstance(module, MultiHeadAttention)]
     key_biases = {attention.key.bias.ref() for attention in attentions}
-    assert len(key_biases) == 2 + 2 * 2
+    assert len(key_biases) == (0 if "model" in flags else 2 + 2 * 2)
 
     with tf.GradientTape() as tape:
         losses = cross_entropy(*teacher_forcing(model, SOURCE, TARGET))

@@ -1,0 +1,136 @@
+"""Looking inside a trained model: where it attends, what its embeddings hold, how training went."""
+
+import json
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from data.tokenizer import BOS, EOS, PAD
+from evaluation import page, pictures, plots, scores
+from model.optimizer import learning_rate
+
+# What the models call a kind of attention: its name, who looks, who is looked at.
+KINDS = {
+    "encoder": ("encoder self-attention", "source", "source"),
+    "decoder": ("decoder self-attention", "said", "read"),
+    "cross": ("cross-attention", "said", "source"),
+}
+# Words of a source, in the plot of BLEU by length.
+SPANS = ((1, 5), (6, 10), (11, 15), (16, 20), (21, 30), (31, 40), (41, None))
+SHOWN_POSITIONS = 128
+
+
+def attention(model, text, target=None):
+    """The attention weights of an Inference on one text → {name: (weights, queries, keys)}.
+
+    weights (num_layers, num_heads, query_len, key_len); queries and keys are pieces. A decoder's
+    row bears the token that is said there, which is not read before the next one. target: what is
+    said instead of the model's own output. Raises ValueError for an empty text.
+    """
+    source_tokenizer, target_tokenizer = model.tokenizers
+    source = source_tokenizer.encode([text])[0][: model.max_length]
+    if not source:
+        raise ValueError("an empty text has nothing to attend to: give one with words")
+    source = np.int32([[*source, EOS]])
+    if target is None:
+        said = model.decode(source, 0)[0].numpy()[0, 0]
+        said = said[said != PAD].tolist()
+    else:
+        said = [*target_tokenizer.encode([target])[0], *target_tokenizer.ending]
+    read = [BOS, *said[:-1]]
+    pieces = {
+        "source": source_tokenizer.tokens(source[0]),
+        "read": target_tokenizer.tokens(read),
+        "said": target_tokenizer.tokens(said),
+    }
+    found = {}
+    for kind, weights in model.model.attention(source, np.int32([read])).items():
+        name, queries, keys = KINDS[kind]
+        found[name] = weights[0].numpy(), pieces[queries], pieces[keys]
+    return found
+
+
+def draw_attention(model, text, folder):
+    """Pictures of every kind of attention and a page to explore it → the files' paths."""
+    folder.mkdir(exist_ok=True)
+    found, (output,) = attention(model, text), model.translate([text])
+    if not found:
+        raise ValueError("this model has no attention to draw")
+    title = f"{text} → {output}"
+    for name, value in found.items():
+        pictures.attention(folder / name.replace(" ", "-"), *value, f"{name}: {title}")
+    page.write(folder / "attention.html", found, title)
+    return sorted(path for path in folder.iterdir() if path.suffix in (".png", ".svg", ".html"))
+
+
+def attention_image(model, split):
+    """Where the model looks in one text of a Split and its target, as a PNG's bytes, or None.
+
+    The text is always the same one, of about ten words; each layer is the mean of its heads. None:
+    the model has no attention.
+    """
+    i = min(range(len(split.sources)), key=lambda i: abs(len(split.sources[i].split()) - 10))
+    found = attention(model, split.sources[i], split.targets[i])
+    if not found:
+        return None
+    *_, (name, (weights, queries, keys)) = found.items()
+    mean = weights.mean(axis=1)[np.newaxis]  # the layers side by side, where heads would be
+    with tempfile.TemporaryDirectory() as folder:
+        stem = Path(folder, "attention")
+        pictures.attention(stem, mean, queries, keys, name, panel="layer {head}, mean of heads")
+        return stem.with_suffix(".png").read_bytes()
+
+
+def by_length(split, outputs):
+    """BLEU of sentences by the number of words in their source: rows of `pictures.by_length`."""
+    lengths = np.array([len(text.split()) for text in split.sources])
+    rows = []
+    for low, high in SPANS:
+        found = np.flatnonzero((lengths >= low) & (lengths <= (high or np.inf)))
+        if len(found):
+            bleu = scores.bleu([outputs[i] for i in found], [split.targets[i] for i in found])
+            rows.append((low, high, len(found), bleu))
+    return rows
+
+
+def draw(run, config, model, split, outputs, others):
+    """Pictures of a run in its folder `plots` → their paths.
+
+    split and outputs: what was scored. others: {name: outputs} of other runs, for the plot of BLEU
+    by length; where outputs are labels, there is none.
+    """
+    folder = run / "plots"
+    lines = (run / "metrics.jsonl").read_text("utf-8").splitlines()
+    metrics = [json.loads(line) for line in lines]
+    steps = max(line["step"] for line in metrics)
+    rates = learning_rate(
+        np.arange(1, steps + 1), config.d_model, config.warmup_steps, config.learning_rate_scale
+    )
+    plots.schedule(folder / "learning-rate", rates)
+    plots.training(folder / "training", metrics)
+    if config.positions != "none" and config.model != "recurrent":
+        length = min(config.max_length + 1, SHOWN_POSITIONS)
+        plots.positions(folder / "positions", model.model.encoder.positions(0, length))
+    if not model.labelled:
+        runs = {run.name: outputs} | others
+        rows = {name: by_length(split, found) for name, found in runs.items()}
+        plots.by_length(folder / "bleu-by-length", rows)
+        columns = scores.sentence_scores(outputs, split.targets)
+        plots.agreement(folder / "agreement", columns)
+    return sorted(path for path in folder.iterdir() if path.suffix in (".png", ".svg"))
+
+
+def neighbours(model, text, count=10):
+    """The pieces of a text and those whose embeddings are nearest: [(piece, [(cosine, other)])]."""
+    tokenizer = model.tokenizers[0]
+    table = model.model.source_embedding.table.numpy()
+    table /= np.linalg.norm(table, axis=1, keepdims=True)
+    found = []
+    for i in tokenizer.encode([text])[0]:
+        cosines = table @ table[i]
+        cosines[: EOS + 1], cosines[i] = -np.inf, -np.inf  # neither special ones nor itself
+        nearest = np.argsort(-cosines)[:count]
+        others = zip(cosines[nearest].tolist(), tokenizer.tokens(nearest), strict=True)
+        found.append((*tokenizer.tokens([i]), list(others)))
+    return found

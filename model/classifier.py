@@ -1,0 +1,82 @@
+"""A text's label: an Encoder alone, its memory pooled into one vector.
+
+A label is a target of one token, so that a classifier is trained, decoded and measured as a
+translator is: the label takes the place of the first token, and nothing follows it.
+"""
+
+import tensorflow as tf
+
+from model.layers import Dense, Embedding, at, dropout
+from model.masks import FIRST_WORD, padding_mask
+from model.transformer import Encoder, EncoderLayer
+
+
+def max_pooling(memory, real):
+    """The highest value of each column: (batch, length, d_model), real (batch, length) → (batch,
+    d_model), as all poolings; `real`, bool, says which positions count.
+    """
+    return tf.reduce_max(tf.where(real[:, :, tf.newaxis], memory, -float("inf")), axis=1)
+
+
+def mean_pooling(memory, real):
+    """The mean of each column."""
+    real = tf.cast(real, tf.float32)[:, :, tf.newaxis]  # (batch, length, 1)
+    return tf.reduce_sum(memory * real, axis=1) / tf.reduce_sum(real, axis=1)
+
+
+def first_pooling(memory, real):
+    """The first position, which attention has to make speak for all: Devlin et al. 2019."""
+    return memory[:, 0]
+
+
+POOLING = {"max": max_pooling, "mean": mean_pooling, "first": first_pooling}
+
+
+class Classifier(tf.Module):
+    """An Encoder, a pooling and a projection to the labels.
+
+    config: as for a Transformer, and pooling. Labels are ids of a vocabulary that begins with
+    padding and other special ids. These are never right, which is learned at once; in decoding they
+    are out of the question, so that the probabilities of the labels sum to 1.
+    """
+
+    def __init__(self, config, source_vocab_size, target_vocab_size):
+        seed = tf.constant([config.seed, -1], tf.int64)  # steps count from 0: −1 is the beginning
+        size = config.d_model
+        self.source_embedding = Embedding(source_vocab_size, size, at(seed, "source_embedding"))
+        self.encoder = Encoder(config, self.source_embedding, EncoderLayer, at(seed, "encoder"))
+        self.pooling, self.dropout_rate = POOLING[config.pooling], config.dropout_rate
+        self.output = Dense(size, target_vocab_size, at(seed, "output"))
+
+    def encode(self, source, source_mask, seed=None):
+        """source (batch, source_len), int → memory (batch, source_len, d_model)."""
+        return self.encoder(source, source_mask, at(seed, "encoder"))[0]
+
+    def decode(self, target_in, memory, self_mask, cross_mask, seed=None):
+        """What the memory says at the label's place → hidden (batch, 1, d_model), no weights.
+
+        target_in (batch, 1), which holds nothing but bos, and its mask tell nothing.
+        """
+        pooled = self.pooling(memory, cross_mask[:, 0, 0])  # (batch, d_model)
+        return dropout(pooled, self.dropout_rate, at(seed, "pooled"))[:, tf.newaxis], []
+
+    def logits(self, hidden):
+        """hidden (…, d_model) → (…, vocab_size)."""
+        return self.output(hidden)
+
+    def attention(self, source, target_in):
+        """The encoder's weights: (batch, num_layers, num_heads, source_len, source_len)."""
+        _, weights = self.encoder(source, padding_mask(source))
+        return {"encoder": tf.stack(weights, axis=1)}
+
+    def start(self, source):
+        """Decoding's state before the label: what it hangs on, (batch, d_model)."""
+        source_mask = padding_mask(source)
+        hidden, _ = self.decode(None, self.encode(source, source_mask), None, source_mask)
+        return {"past": hidden[:, 0]}
+
+    def step(self, token, state):
+        """The state → logits (batch, vocab_size), state. The last token, bos, tells nothing."""
+        logits = self.logits(state["past"])
+        special = tf.range(self.output.bias.shape[0]) < FIRST_WORD
+        return tf.where(special, -1e9, logits), state

@@ -1,0 +1,111 @@
+"""The page in a real browser: the right weights, and nothing in a sentence is taken for markup."""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+
+from evaluation import page
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
+needs_browser = pytest.mark.skipif(
+    BROWSER is None, reason=f"install Chromium (Debian: apt install chromium): none of {BROWSERS}"
+)
+
+
+def weights(*shape):
+    values = np.random.default_rng(0).random(shape)
+    return values / values.sum(-1, keepdims=True)
+
+
+def browse(path, address, script):
+    """What a script that stands at the end of the page returns there."""
+    probe = f"const report = (() => {{ {script} }})();"
+    probe += "document.body.append(Object.assign(document.createElement('pre'), "
+    probe += "{id: 'report', textContent: JSON.stringify(report)}));"
+    path.write_text(path.read_text("utf-8") + f"<script>{probe}</script>", "utf-8")
+    flags = "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking"
+    flags += " --disable-component-update --disable-sync --virtual-time-budget=1000 --dump-dom"
+    profile = f"--user-data-dir={path.parent / 'profile'}"
+    command = [BROWSER, *flags.split(), profile, f"{path.as_uri()}#{address}"]
+    dom = subprocess.run(command, capture_output=True, timeout=120, check=True).stdout.decode()
+    return json.loads(html.unescape(re.search('<pre id="report">(.*?)</pre>', dom)[1]))
+
+
+# Numbers and tints of the words looked at, after each thing that a reader does.
+READER = """
+const seen = [];
+const look = () => seen.push([...document.querySelectorAll(".key")].map((key) => [
+  Number(key.querySelector(".number").textContent),
+  Number(getComputedStyle(key).backgroundColor.match(/[^ ,/]+(?=[)])/)[0]),
+]));
+const words = document.querySelectorAll(".query");
+// A window that has no focus yet, as a fresh one may be, keeps events of focus to itself.
+const focus = (word) => { word.focus(); word.dispatchEvent(new FocusEvent("focus")); };
+const press = (key) =>
+  document.activeElement.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true}));
+look();                                                               // opened at an address
+words[1].dispatchEvent(new PointerEvent("pointerenter")); look();     // points at the 2nd word
+focus(words[4]); look();                                              // focuses the 5th
+press("ArrowLeft"); look();                                           // the 4th
+press("ArrowDown"); look();                                           // head 4
+document.querySelectorAll("#layers input")[0].click(); look();        // layer 1
+document.querySelectorAll("#maps input")[0].click(); look();          // mean of all heads
+document.querySelectorAll("#kinds input")[0].click(); look();         // the other kind
+return seen;
+"""
+
+
+@needs_browser
+def test_every_way_to_a_word_shows_its_weights(tmp_path):
+    own, cross = weights(2, 4, 6, 6), weights(3, 4, 5, 6)
+    source, target = list("abcdef"), list("vwxyz")
+    kinds = {"self": (own, source, source), "cross": (cross, target, source)}
+    page.write(tmp_path / "page.html", kinds, "title")
+    seen = browse(tmp_path / "page.html", "kind=2&layer=2&head=3&word=4", READER)
+    expected = [
+        cross[1, 2, 3], cross[1, 2, 1], cross[1, 2, 4], cross[1, 2, 3], cross[1, 3, 3],
+        cross[0, 3, 3], cross[0, :, 3].mean(axis=0), own[0, :, 3].mean(axis=0),
+    ]  # fmt: skip
+    for shown, row in zip(seen, expected, strict=True):
+        numbers, tints = np.transpose(shown)
+        np.testing.assert_array_equal(numbers, np.rint(1000 * row) / 1000)
+        np.testing.assert_allclose(tints, row, atol=0.005)  # browsers round tints
+
+
+@needs_browser
+def test_a_sentence_is_text_whatever_is_in_it(tmp_path):
+    shouts = "document.title = 'run'"
+    tokens = [
+        f"</script><script>{shouts}</script>", f'<img src="x" onerror="{shouts}">', "&lt;",
+        "<!--<script>", "@TITLE@", "\u2028", "\\u003c", '"', "<s>",
+    ]  # fmt: skip
+    name = f"<img src='x' onerror=\"{shouts}\">"
+    title = f"</title></h1><script>{shouts}</script> @DATA@"
+    page.write(tmp_path / "page.html", {name: (weights(1, 1, 9, 9), tokens, tokens)}, title)
+    report = browse(tmp_path / "page.html", "word=2", """
+        const texts = (what) => [...document.querySelectorAll(what)].map((e) => e.textContent);
+        return [document.title, texts("h1"), texts("#kinds label"), texts(".query"),
+                texts(".key .text"), document.querySelectorAll("img, script").length];
+    """)  # fmt: skip
+    # The page's own scripts are two: the data and the code; the report's is the third.
+    assert report == [title, [title], [name], tokens, tokens, 3]
+
+
+def test_the_file_names_no_address(tmp_path):
+    page.write(tmp_path / "page.html", {"self": (weights(1, 1, 1, 1), ["▁a"], ["▁a"])}, "title")
+    text = (tmp_path / "page.html").read_text("utf-8")
+    assert not re.search(r"//\w|url\(|@import|\b(src|href) *=", text)
+
+
+def test_weights_that_do_not_fit_the_tokens_are_refused(tmp_path):
+    kinds = {"good": (weights(1, 1, 1, 1), "a", "b"), "bad": (weights(1, 1, 2, 3), "abc", "ab")}
+    for given in (kinds, {}):
+        with pytest.raises(ValueError):
+            page.write(tmp_path / "page.html", given, "title")
+    assert not list(tmp_path.iterdir())

@@ -39,7 +39,7 @@ def from_flags():
         help="draw positions, learning rate and training; of translations also BLEU by length and "
         "whether the metrics agree")  # fmt: skip
     add("--beside", type=Path, nargs="+", default=[], metavar="RUN",
-        help="with --plots: other runs, scored likewise, for BLEU by length")  # fmt: skip
+        help="with --plots: other runs, scored likewise, in the same plots")  # fmt: skip
     add("--split", default="test", help="the split to score [test]")
     add("--limit", type=int, metavar="N",
         help="score the first N sentences alone; leave the run's files")  # fmt: skip
@@ -186,7 +186,7 @@ def score(model, settings, flags):
     if flags.per_sentence:
         kind.write_sentences(flags.per_sentence, split, outputs)
     if flags.plots:
-        others = {other.name: outputs_of(other, flags) for other in flags.beside}
+        others = {other: outputs_of(other, flags) for other in flags.beside}
         print(*inside.draw(flags.run, settings, model, split, outputs, others), sep="\n")
 
 

@@ -94,26 +94,31 @@ def by_length(split, outputs):
     return rows
 
 
+def metrics_of(run):
+    """The lines of a run's metrics.jsonl, as dicts."""
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
+
+
 def draw(run, config, model, split, outputs, others):
     """Pictures of a run in its folder `plots` → their paths.
 
-    split and outputs: what was scored. others: {name: outputs} of other runs, for the plot of BLEU
-    by length; where outputs are labels, there is none.
+    split and outputs: what was scored. others: {run: outputs} of other runs' folders, drawn beside
+    in the plots of training and of BLEU by length. Of labels there are no scores to draw.
     """
     folder = run / "plots"
-    lines = (run / "metrics.jsonl").read_text("utf-8").splitlines()
-    metrics = [json.loads(line) for line in lines]
+    metrics = metrics_of(run)
     steps = max(line["step"] for line in metrics)
     rates = learning_rate(
         np.arange(1, steps + 1), config.d_model, config.warmup_steps, config.learning_rate_scale
     )
     plots.schedule(folder / "learning-rate", rates)
-    plots.training(folder / "training", metrics)
+    beside = {other.name: metrics_of(other) for other in others}
+    plots.training(folder / "training", metrics, beside)
     if config.positions != "none" and config.model != "recurrent":
         length = min(config.max_length + 1, SHOWN_POSITIONS)
         plots.positions(folder / "positions", model.model.encoder.positions(0, length))
     if not model.labelled:
-        runs = {run.name: outputs} | others
+        runs = {run.name: outputs} | {other.name: found for other, found in others.items()}
         rows = {name: by_length(split, found) for name, found in runs.items()}
         plots.by_length(folder / "bleu-by-length", rows)
         columns = scores.sentence_scores(outputs, split.targets)

@@ -74,13 +74,14 @@ PANELS = (
 )
 
 
-def training(stem, metrics):
+def training(stem, metrics, others=None):
     """How a run went: a plot for each measure that it has, training and validation in one.
 
-    metrics: the lines of its metrics.jsonl, as dicts.
+    metrics: the lines of its metrics.jsonl, as dicts. others: {run: its lines}, drawn beside,
+    validation alone where there is validation.
     """
 
-    def curve(name, factor):
+    def curve(name, factor, metrics=metrics):
         lines = [line for line in metrics if line.get(name) is not None]
         return [line["step"] for line in lines], [factor * line[name] for line in lines]
 
@@ -99,6 +100,10 @@ def training(stem, metrics):
                 plot.plot(*curve(train, factor), color=COLOURS[0], lw=1.2, label="training")
             if validation in present:
                 plot.plot(*curve(validation, factor), ".-", color=COLOURS[1], label="validation")
+            for number, (run, lines) in enumerate((others or {}).items()):
+                points = curve(validation or train, factor, lines)
+                plot.plot(*points, ".--" if validation else "--", label=run, lw=1,
+                          color=COLOURS[2 + number % (len(COLOURS) - 2)])  # fmt: skip
             plot.set(title=heading, ylabel=unit, xlabel="step (updates)", yscale=scale)
             plot.xaxis.set_major_formatter("{x:,.0f}")
             if scale == "log":
@@ -108,7 +113,7 @@ def training(stem, metrics):
                 plot.yaxis.set_major_formatter("{x:,g}")
             plot.set_xlim(left=0)
             plot.grid(color="0.92")
-            if train and validation:
+            if (train and validation) or others:
                 plot.legend()
         for plot in plots[len(panels) :]:
             plot.remove()

@@ -117,8 +117,13 @@ def test_training_and_validation_are_drawn_over_their_own_steps(drawn):
     assert titles == ["loss", "accuracy", "gradient"]  # and no plots of what there is not
     curves = [line.get_xydata().tolist() for line in drawn[0].axes[1].lines]
     assert curves == [[[1, 10], [2, 20], [3, 30]], [[2, 25]]]
+    other = [{"step": 4, "validation_loss": 0.6, "loss": 9}, {"step": 5, "grad_norm": 7}]
+    plots.training("", [*train, validation], {"other": other})
+    loss, gradient = (plot_of(drawn[1], title) for title in ("loss", "gradient"))
+    assert loss.lines[2].get_xydata().tolist() == [[4, 0.6]]
+    assert gradient.lines[1].get_xydata().tolist() == [[5, 7]]
     plots.training("", [validation | {"validation_bleu": 31.0}])
-    assert plot_of(drawn[1], "BLEU").lines[0].get_xydata().tolist() == [[2, 31]]
+    assert plot_of(drawn[2], "BLEU").lines[0].get_xydata().tolist() == [[2, 31]]
 
 
 def test_lengths_are_in_order_and_runs_meet_at_equal_ones(drawn):

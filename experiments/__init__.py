@@ -1,0 +1,1 @@
+"""What was tried, and what can be tried beside the model: `LOG.md` has the results."""

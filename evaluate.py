@@ -52,8 +52,12 @@ def from_flags():
     if flags.average > 1 and flags.checkpoint == "best":
         fail("there is only one best checkpoint: --average goes with --checkpoint last")
     tasks = ("translate", "translate_file", "export", "attention", "neighbours")
-    if sum(getattr(flags, task) is not None for task in tasks) > 1:
+    asked = [task for task in tasks if getattr(flags, task) is not None]
+    if len(asked) > 1:
         fail("give one of --translate, --translate-file, --export, --attention and --neighbours")
+    for name in ("plots", "per_sentence", "limit"):
+        if asked and getattr(flags, name):
+            fail(f"{flag(name)} goes with scoring, not with {flag(asked[0])}")
     if flags.beside and not flags.plots:
         fail("--beside goes with --plots")
     if flags.plots and flags.limit:
@@ -131,9 +135,9 @@ def ending(flags):
     return flags.split + SUFFIXES[flags.checkpoint] + averaged + flags.search.suffix
 
 
-def outputs_of(other, flags):
-    """The translations that another run, scored likewise, has left. Raises OSError, ValueError."""
-    path = other / f"translations-{ending(flags)}.txt"
+def outputs_of(other, settings, flags):
+    """The outputs that another run, scored likewise, has left. Raises OSError, ValueError."""
+    path = other / f"{'labels' if settings.labelled else 'translations'}-{ending(flags)}.txt"
     if not path.exists():
         raise ValueError(f"{other} has no {path.name}: score it in the same way first")
     facts = [json.loads((run / "corpus.json").read_text("utf-8")) for run in (flags.run, other)]
@@ -169,6 +173,7 @@ def answer(model, flags):
 def score(model, settings, flags):
     """Print the scores of a split and leave them in the run's folder."""
     split = load_split(flags.run, settings, flags.split)
+    others = {other: outputs_of(other, settings, flags) for other in flags.beside}
     if flags.limit is not None:
         split = split.take(range(min(flags.limit, len(split.sources))))
     kind = labels if model.labelled else report
@@ -186,7 +191,6 @@ def score(model, settings, flags):
     if flags.per_sentence:
         kind.write_sentences(flags.per_sentence, split, outputs)
     if flags.plots:
-        others = {other: outputs_of(other, flags) for other in flags.beside}
         print(*inside.draw(flags.run, settings, model, split, outputs, others), sep="\n")
 
 
@@ -198,6 +202,8 @@ def main(flags):
     warn_of_changed_code(flags.run)
     inference.share_cores(inference.cores())
     model = inference.load(flags.run, settings, flags.checkpoint, flags.average, flags.search)
+    if model.labelled and flags.search.n_best > len(model.tokenizers[1].names):
+        raise ValueError(f"there are only {len(model.tokenizers[1].names)} labels: lower --n-best")
     if not answer(model, flags):
         score(model, settings, flags)
 

@@ -4,7 +4,8 @@
 - provenance.json: commit, command, versions, host
 - source/: the project's source as it ran; source.diff: the same against the commit
 - corpus.json: languages; each split's pairs and hash
-- tokenizer.model, or tokenizer.source.model and tokenizer.target.model where they differ
+- tokenizer.model, or tokenizer.source.model and tokenizer.target.model where they differ;
+  labels.txt
 - metrics.jsonl: a line each logged step and each epoch
 - checkpoints/: the latest ones, and best/
 - train/, validation/: TensorBoard's events; embedding.*, projector_config.pbtxt: its projector's
@@ -188,15 +189,21 @@ class RunFolder:
                 tf.summary.text(f"sample_{number}", f"{rows}**translation** | {translation}")
         self.charts[chart].flush()
 
-    def show(self, step, attention, embedding, made):
+    def show(self, step, draw, embedding, made):
         """TensorBoard's picture of attention, and its projector's embeddings as they are now.
 
-        attention: a PNG's bytes, or None; embedding: a variable (vocab_size, d_model); made: its
+        draw: makes a PNG's bytes, or None; embedding: a variable (vocab_size, d_model); made: its
         Tokenizer.
         """
-        with self.charts["validation"].as_default(step):
-            if attention:
-                tf.summary.image("attention", tf.io.decode_png(attention)[tf.newaxis])
+        try:
+            picture = draw()
+        except Exception as error:  # whatever fonts and files can do to a picture, training goes on
+            print(f"warning: no picture of attention: {first_line(error)}", file=sys.stderr)
+            picture = None
+        if picture:
+            with self.charts["validation"].as_default(step):
+                tf.summary.image("attention", tf.io.decode_png(picture)[tf.newaxis])
+            self.charts["validation"].flush()
         (self.path / "embedding.bytes").write_bytes(embedding.numpy().tobytes())
         shape = self.path / "projector_config.pbtxt"
         if not shape.exists():

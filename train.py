@@ -89,8 +89,6 @@ def train(config):
             raise Diverged(f"step {step}: the validation loss is {loss}; {run.advice()}")
         values |= {"epoch": int(epoch) + 1, "seconds": float(seconds)}
         run.log("validation", step, values, samples)
-        image = attention_image(inference, data.validation_texts)
-        run.show(step, image, model.source_embedding.table, tokenizers[0])
         bleu = f", BLEU {values['validation_bleu']:.1f}" if "validation_bleu" in values else ""
         print(
             f"epoch {int(epoch) + 1}, step {step:,}: validation loss {loss:.3f}, accuracy "
@@ -153,6 +151,9 @@ def train(config):
             position.assign(0)
             seconds.assign(0)
         run.save(step)
+        if not stop:
+            picture = lambda: attention_image(inference, data.validation_texts)  # noqa: E731
+            run.show(step, picture, model.source_embedding.table, tokenizers[0])
 
     if stop and epoch < config.epochs:
         print(f"stopped and saved; go on with\n    python train.py --resume {run.path}")

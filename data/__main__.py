@@ -63,7 +63,7 @@ def look(settings):
         print(f"  {language}: {tokenizer.vocab_size:,} pieces; {same:,} of {len(column):,} "
               "validation texts come back unchanged")  # fmt: skip
 
-    print("\npieces a training sentence, with eos or with bos and eos")
+    print("\npieces a training text, special ones included")
     for language, rows in zip(languages, data.train, strict=True):
         low, median, high, top = np.quantile(rows.lengths, (0, 0.5, 0.99, 1)).astype(int)
         print(f"  {language}: {low} to {top}, median {median}, 99 % up to {high}")

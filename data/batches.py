@@ -32,7 +32,7 @@ class Rows(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """Translation pairs as ids: a source ends in eos, a target is bos … eos."""
+    """Pairs as ids: a source ends in eos, a target is bos … eos, or bos and a label."""
 
     source: Rows
     target: Rows

@@ -20,7 +20,7 @@ and with `--model classifier`, where texts have labels instead of translations, 
 
 Where a labelled corpus has no validation split, a fifth of its training split becomes one. Files
 are UTF-8, with or without a byte order mark and carriage returns. To add a corpus, write one
-function that returns a Source and name it in `_find`.
+function that returns a Source and name it in `_of_any_kind`.
 """
 
 import hashlib
@@ -102,8 +102,11 @@ def _of_any_kind(name: str, labelled: bool) -> Source:
     if name == "spa-eng":
         return datasets.anki()
     if os.path.isdir(name):
-        by_label = any(inner.is_dir() for inner in Path(name).glob("train/*"))
-        return files.labelled_folder(Path(name)) if by_label else files.folder(Path(name))
+        path = Path(name)
+        by_label = any(inner.is_dir() for inner in path.glob("train/*"))
+        if labelled or (by_label and not any(path.glob("train.*"))):
+            return files.labelled_folder(path)
+        return files.folder(path)
     if name.endswith(".tsv"):
         return files.labelled_table(Path(name)) if labelled else files.table(Path(name))
     # A translation dataset's bare name would silently mean its first language pair.

@@ -3,13 +3,12 @@
 import contextlib
 import hashlib
 import os
-import re
 import sys
 import zipfile
 from pathlib import Path
 
 from data.download import fetch, first_line
-from data.texts import SPLITS, WAYS, CorpusError, Source, Split, divided, hold_out
+from data.texts import SPLITS, WAYS, CorpusError, Source, Split, divided, hold_out, plain
 
 # The host of the TED talks is often down; the second address is an archived copy of the same file.
 TED_HOST = "http://www.phontron.com/data/qi18naacl-dataset.tar.gz"
@@ -49,9 +48,7 @@ def tfds(name: str) -> Source:
         kinds = [type(features[key]) for key in keys] if keys and len(keys) == 2 else None
         if kinds != [tensorflow_datasets.features.Text, tensorflow_datasets.features.ClassLabel]:
             raise CorpusError(f"{name}: neither translations nor texts with labels; give {WAYS}")
-        # The reviews of IMDB come with the line breaks of their web page.
-        decode = [lambda text: re.sub(r"(<br\s*/?>|\s)+", " ", text.decode()).strip(),
-                  features[keys[1]].int2str]  # fmt: skip
+        decode = [lambda text: plain(text.decode()), features[keys[1]].int2str]
         languages = ("text", "label")
 
     def files():
@@ -72,6 +69,10 @@ def tfds(name: str) -> Source:
         for batch in rows.batch(1024).as_numpy_iterator():  # row by row takes sixty times as long
             for key, column, text in zip(keys or languages, texts, decode, strict=False):
                 column.extend(map(text, batch[key]))
+            if languages == ("text", "label") and min(batch[keys[1]]) < 0:  # tfds' sign for none
+                raise CorpusError(f"{name}: its {split} split has texts without a label")
+        if languages == ("text", "label"):  # an empty text has no label, whatever it says
+            texts = texts.take([i for i, text in enumerate(texts.sources) if text])
         return texts
 
     source = Source(tuple(languages), files, read, labelled=languages == ("text", "label"))
@@ -123,7 +124,8 @@ def anki() -> Source:
                 fetch([ANKI_ADDRESS], archive, ANKI_SIZE)
             with zipfile.ZipFile(archive) as opened:
                 text = opened.read(ANKI_TEXT)
-        except (OSError, KeyError, zipfile.BadZipFile) as error:
+            rows = [line.split("\t") for line in text.decode().replace("\r", "").split("\n")]
+        except (OSError, KeyError, UnicodeDecodeError, zipfile.BadZipFile) as error:
             if not here:  # what came is worth nothing
                 archive.unlink(missing_ok=True)
             raise CorpusError(
@@ -133,10 +135,9 @@ def anki() -> Source:
         if hashlib.sha256(text).hexdigest() != ANKI_SHA256:
             print(
                 f"warning: {archive} holds another edition of the sentences than the one that the "
-                "README's results come from",
+                "published results come from",
                 file=sys.stderr,
             )
-        rows = [line.split("\t") for line in text.decode().splitlines()]
         return [row[:2] for row in rows if len(row) > 1]
 
     def files():

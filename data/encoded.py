@@ -23,7 +23,7 @@ class Encoded(NamedTuple):
     validation_texts: corpora.Split  # all of it, over-long pairs too
     source_tokenizer: tokenizer.Tokenizer
     target_tokenizer: tokenizer.Tokenizer
-    facts: dict  # languages; and for each split its sha256, pairs and dropped pairs
+    facts: dict  # languages; and for each split its sha256, pairs and dropped or cut ones
 
 
 def encode(split, source_tokenizer, target_tokenizer, max_length):
@@ -72,6 +72,19 @@ def prepare(config):
     return read(folder, config)
 
 
+def check_labels(what, labels, texts):
+    """Raise CorpusError where texts are labels that training has not, or are no labels at all."""
+    if len(labels.names) > 99 and len(labels.names) > len(texts) / 2:
+        raise corpora.CorpusError(
+            f"{what}: has {len(labels.names):,} different labels for {len(texts):,} texts: the "
+            "label comes first, then a TAB, then the text"
+        )
+    try:
+        labels.encode(texts)
+    except ValueError as error:
+        raise corpora.CorpusError(f"{what}: {error}") from error
+
+
 def write(folder, config):
     """Load, train the tokenizers, encode; say how it went on standard error."""
     say = lambda text: print(text, file=sys.stderr, flush=True)  # noqa: E731
@@ -97,13 +110,12 @@ def write(folder, config):
     facts = {"languages": languages, "splits": {}}
     for name, split in splits.items():
         facts["splits"][name] = {"sha256": split.sha256(), "pairs": len(split.sources)}
+        if config.labelled:
+            check_labels(f"{config.corpus}, {name} split", tokenizers[1], split.targets)
         if name not in ("train", "validation"):
             continue
         say(f"encoding {name}")
-        try:
-            pairs, too_long = encode(split, *tokenizers, config.max_length)
-        except ValueError as error:
-            raise corpora.CorpusError(f"{config.corpus}, {name} split: {error}") from error
+        pairs, too_long = encode(split, *tokenizers, config.max_length)
         what = "cut" if config.labelled else "dropped"
         facts["splits"][name][what] = too_long
         if too_long:

@@ -2,9 +2,12 @@
 
 import codecs
 import itertools
+import sys
 from pathlib import Path
 
-from data.texts import SPLITS, CorpusError, Source, Split, divided, hold_out
+import numpy as np
+
+from data.texts import SPLITS, CorpusError, Source, Split, divided, hold_out, plain
 
 
 def folder(path: Path) -> Source:
@@ -48,6 +51,10 @@ def labelled_folder(path: Path) -> Source:
               for split in splits)
         )
     )  # fmt: skip
+    everywhere = {inner.name for split in splits for inner in (path / split).iterdir()
+                  if inner.is_dir()}  # fmt: skip
+    if left_out := sorted(everywhere - {*labels}):
+        print(f"{path}: not in every split, so no label: {', '.join(left_out)}", file=sys.stderr)
     if len(labels) < 2:
         raise CorpusError(
             f"{path}: needs train/LABEL/*.txt for two labels or more, the same ones in every "
@@ -64,11 +71,12 @@ def labelled_folder(path: Path) -> Source:
         texts = Split([], [])
         for label in labels:
             for file in of(split, label):
-                text = " ".join(lines(file))
+                text = plain("\n".join(lines(file)))
                 refuse_empty(file, [text])
                 texts.sources.append(text)
                 texts.targets.append(label)
-        return texts
+        # Not label by label, as they were read.
+        return texts.take(np.random.default_rng(0).permutation(len(texts.sources)))
 
     def files():
         return {split: [file for label in labels for file in of(split, label)] for split in splits}

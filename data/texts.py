@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -44,6 +45,11 @@ class Source(NamedTuple):
     files: Callable[[], dict[str, list[Path]]]  # what each existing split is read from
     read: Callable[[str], Split]
     labelled: bool = False  # the targets are labels, not translations
+
+
+def plain(text: str) -> str:
+    """A text in one line, without the line breaks of the web page that it comes from."""
+    return re.sub(r"(<br\s*/?>|\s)+", " ", text).strip()
 
 
 def share(text: str) -> str:

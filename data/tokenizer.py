@@ -2,6 +2,9 @@
 
 import io
 import re
+import sys
+import unicodedata
+from functools import cache
 from pathlib import Path
 
 import sentencepiece
@@ -12,7 +15,7 @@ PAD, UNK, BOS, EOS = 0, 1, 2, 3
 class Tokenizer:
     """A SentencePiece model. What is encoded decodes to the same text, but for U+2581, which is
     SentencePiece's own sign for a space, and for upper case with `lowercase`. With `words`, spaces
-    come between words and marks, and words out of the vocabulary are left out.
+    come between words and other signs, and words out of the vocabulary are left out.
     """
 
     ending = [EOS]  # what follows a target
@@ -57,7 +60,11 @@ class Labels:
         """Labels → a list of one id each. Raises ValueError for one that is not known."""
         for text in texts:
             if text not in self.ids:
-                raise ValueError(f"the label {text!r} is none of {', '.join(self.names)}")
+                known = ", ".join(self.names[:9]) + ", …" * (len(self.names) > 9)
+                raise ValueError(
+                    f"the training split has no text with the label {text!r}, only {known}: add "
+                    "some, or take the label out"
+                )
         return [[self.ids[text]] for text in texts]
 
     def decode(self, rows):
@@ -73,9 +80,18 @@ def prepared(texts, lowercase, words):
     """The texts as SentencePiece gets them."""
     if lowercase:
         texts = [text.lower() for text in texts]
-    if words:  # and marks: whatever is neither a letter, a digit nor a space
-        texts = [" ".join(re.findall(r"\w+|[^\w\s]", text)) for text in texts]
+    if words:
+        texts = [" ".join(word_or_mark().findall(text)) for text in texts]
     return list(texts)
+
+
+@cache
+def word_or_mark():
+    """What is one token where words are: letters and digits, or one sign that is neither."""
+    signs = (chr(code) for code in range(sys.maxunicode + 1))
+    # Accents and vowel signs that stand by themselves belong to the letter before them.
+    accents = "".join(sign for sign in signs if unicodedata.category(sign)[0] == "M")
+    return re.compile(rf"[\w{accents}]+|[^\w\s]")
 
 
 def train(texts, vocab_size, lowercase=False, words=False):

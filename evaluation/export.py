@@ -17,8 +17,9 @@ def ctranslate2(inference, folder):
 
     It takes the pieces of a source, and gives those of its translation; eos and bos are added by
     itself. Its beam search divides by length^penalty where ours divides by ((5 + length) /
-    6)^penalty: with a penalty of 0 they are the same. With `--lowercase`, its caller has to lower
-    the case. Raises ValueError and FileExistsError.
+    6)^penalty: with a penalty of 0 they are the same. A run with `--lowercase` or with `--tokenizer
+    word` wants its texts as `data.tokenizer.prepared` makes them. Raises ValueError and
+    FileExistsError.
     """
     try:
         import ctranslate2
@@ -135,7 +136,7 @@ def saved_model(inference, folder):
     Served by `tf.saved_model.load(folder).translate(source)`, which needs none of this code: source
     (batch, source_len), int32, sentences that end in eos, 0 = padding → a dict of "ids" (batch,
     n_best, output_len) and "scores" (batch, n_best). The search is that of the Inference; samples
-    are drawn from the seed alone. Raises FileExistsError.
+    are drawn from the seed alone. Texts: see `ctranslate2`. Raises FileExistsError.
     """
 
     def translate(source):

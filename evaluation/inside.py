@@ -22,7 +22,7 @@ SHOWN_POSITIONS = 128
 
 
 def attention(model, text, target=None):
-    """The attention weights of an Inference on one text → {name: (weights, queries, keys)}.
+    """The attention weights of an Inference on one text → {name: (weights, queries, keys)}, output.
 
     weights (num_layers, num_heads, query_len, key_len); queries and keys are pieces. A decoder's
     row bears the token that is said there, which is not read before the next one. target: what is
@@ -48,13 +48,13 @@ def attention(model, text, target=None):
     for kind, weights in model.model.attention(source, np.int32([read])).items():
         name, queries, keys = KINDS[kind]
         found[name] = weights[0].numpy(), pieces[queries], pieces[keys]
-    return found
+    return found, target_tokenizer.decode([said])[0]
 
 
 def draw_attention(model, text, folder):
     """Pictures of every kind of attention and a page to explore it → the files' paths."""
     folder.mkdir(exist_ok=True)
-    found, (output,) = attention(model, text), model.translate([text])
+    found, output = attention(model, text)
     if not found:
         raise ValueError("this model has no attention to draw")
     title = f"{text} → {output}"
@@ -71,7 +71,7 @@ def attention_image(model, split):
     the model has no attention.
     """
     i = min(range(len(split.sources)), key=lambda i: abs(len(split.sources[i].split()) - 10))
-    found = attention(model, split.sources[i], split.targets[i])
+    found, _ = attention(model, split.sources[i], split.targets[i])
     if not found:
         return None
     *_, (name, (weights, queries, keys)) = found.items()
@@ -83,7 +83,7 @@ def attention_image(model, split):
 
 
 def by_length(split, outputs):
-    """BLEU of sentences by the number of words in their source: rows of `pictures.by_length`."""
+    """BLEU of sentences by the number of words in their source: rows of `plots.by_length`."""
     lengths = np.array([len(text.split()) for text in split.sources])
     rows = []
     for low, high in SPANS:
@@ -95,8 +95,12 @@ def by_length(split, outputs):
 
 
 def metrics_of(run):
-    """The lines of a run's metrics.jsonl, as dicts."""
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
+    """The lines of a run's metrics.jsonl, as dicts. Raises ValueError where there are none yet."""
+    text = (run / "metrics.jsonl").read_text("utf-8")
+    whole = text[: text.rfind("\n") + 1]  # a run that goes on may be writing the last line
+    if not whole:
+        raise ValueError(f"{run}/metrics.jsonl is still empty: wait for the first epoch")
+    return [json.loads(line) for line in whole.splitlines()]
 
 
 def draw(run, config, model, split, outputs, others):
@@ -112,13 +116,15 @@ def draw(run, config, model, split, outputs, others):
         np.arange(1, steps + 1), config.d_model, config.warmup_steps, config.learning_rate_scale
     )
     plots.schedule(folder / "learning-rate", rates)
-    beside = {other.name: metrics_of(other) for other in others}
+    names = [other.name for other in (run, *others)]
+    name = lambda run: run.name if names.count(run.name) == 1 else str(run)  # noqa: E731
+    beside = {name(other): metrics_of(other) for other in others}
     plots.training(folder / "training", metrics, beside)
     if config.positions != "none" and config.model != "recurrent":
         length = min(config.max_length + 1, SHOWN_POSITIONS)
         plots.positions(folder / "positions", model.model.encoder.positions(0, length))
     if not model.labelled:
-        runs = {run.name: outputs} | {other.name: found for other, found in others.items()}
+        runs = {name(run): outputs} | {name(other): found for other, found in others.items()}
         rows = {name: by_length(split, found) for name, found in runs.items()}
         plots.by_length(folder / "bleu-by-length", rows)
         columns = scores.sentence_scores(outputs, split.targets)

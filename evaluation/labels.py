@@ -26,9 +26,10 @@ def measure(model, split):
     matrix = confusion([label for _, label in found], split.targets, names)
     f1 = f1_scores(matrix)
     pairs, cut = encoded.encode(split, *model.tokenizers, model.max_length)
-    loss, accuracy = model.loss_and_accuracy(pairs)
+    loss, _ = model.loss_and_accuracy(pairs)
+    right = [label == true for (_, label), true in zip(found, split.targets, strict=True)]
     return {
-        "accuracy": accuracy,
+        "accuracy": float(np.mean(right)),
         "f1": float(np.mean(f1)),
         "loss": loss,
         "texts_per_second": len(found) / seconds,
@@ -68,14 +69,16 @@ def print_table(result):
         if isinstance(value, float):
             print(f"{name:22}{value:10.4g}")
     names = list(result["confusion"])
-    print(f"\n{'is, and is called':22}" + "".join(f"{name:>12}" for name in names))
+    width = 2 + max(10, *map(len, names))
+    print(f"\n{'is, and is called':22}" + "".join(f"{name:>{width}}" for name in names))
     for name, row in result["confusion"].items():
-        print(f"{name:22}" + "".join(f"{count:12,}" for count in row))
+        print(f"{name:22}" + "".join(f"{count:{width},}" for count in row))
 
 
 def write(folder, ending, split, found):
     """Write the labels, the most confident mistakes and the confusion matrix → names of files."""
-    names = [f"labels-{ending}.txt", f"mistakes-{ending}.txt", f"confusion-{ending}.png"]
+    names = [f"labels-{ending}.txt", f"mistakes-{ending}.txt", f"confusion-{ending}.png",
+             f"confusion-{ending}.svg"]  # fmt: skip
     text = "".join(label + "\n" for _, label in found)
     (folder / names[0]).write_text(text, "utf-8")
     text = "".join(

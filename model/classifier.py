@@ -36,17 +36,23 @@ class Classifier(tf.Module):
     """An Encoder, a pooling and a projection to the labels.
 
     config: as for a Transformer, and pooling. Labels are ids of a vocabulary that begins with
-    padding and other special ids. These are never right, which is learned at once; in decoding they
-    are out of the question, so that the probabilities of the labels sum to 1.
+    padding and other special ids. These are never right, and are learned to be unlikely; but label
+    smoothing gives them their share, too. In decoding they are out of the question, so that the
+    probabilities of the labels sum to 1.
     """
 
     def __init__(self, config, source_vocab_size, target_vocab_size):
         seed = tf.constant([config.seed, -1], tf.int64)  # steps count from 0: −1 is the beginning
         size = config.d_model
-        self.source_embedding = Embedding(source_vocab_size, size, at(seed, "source_embedding"))
-        self.encoder = Encoder(config, self.source_embedding, EncoderLayer, at(seed, "encoder"))
+        embedding = Embedding(source_vocab_size, size, at(seed, "source_embedding"))
+        self.encoder = Encoder(config, embedding, EncoderLayer, at(seed, "encoder"))
         self.pooling, self.dropout_rate = POOLING[config.pooling], config.dropout_rate
         self.output = Dense(size, target_vocab_size, at(seed, "output"))
+
+    @property
+    def source_embedding(self):
+        """What words mean, before any context."""
+        return self.encoder.embedding
 
     def encode(self, source, source_mask, seed=None):
         """source (batch, source_len), int → memory (batch, source_len, d_model)."""

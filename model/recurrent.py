@@ -105,8 +105,9 @@ class Summary(Cell):
         super().__init__(config, 2 * config.d_model, seed)
 
     def __call__(self, x, h, source):
-        summary = source["summary"]
-        context = tf.repeat(summary, tf.shape(x)[0] // tf.shape(summary)[0], axis=0)
+        rows, sources = tf.shape(x)[0], tf.shape(source["summary"])[0]
+        # Of an empty shard there are 0 sources.
+        context = tf.repeat(source["summary"], rows // tf.maximum(sources, 1), axis=0)
         weights = tf.zeros((tf.shape(x)[0], tf.shape(source["memory"])[1]))  # it looks at nothing
         return self.stack(tf.concat([x, context], axis=1), h), context, weights
 

@@ -160,11 +160,16 @@ class Transformer(tf.Module):
 
     def __init__(self, config, source_vocab_size, target_vocab_size):
         seed = tf.constant([config.seed, -1], tf.int64)  # steps count from 0: −1 is the beginning
-        self.source_embedding, target, self.output = vocabularies(
+        source, target, self.output = vocabularies(
             config, source_vocab_size, target_vocab_size, seed
         )
-        self.encoder = Encoder(config, self.source_embedding, EncoderLayer, at(seed, "encoder"))
+        self.encoder = Encoder(config, source, EncoderLayer, at(seed, "encoder"))
         self.decoder = Decoder(config, target, DecoderLayer, at(seed, "decoder"))
+
+    @property
+    def source_embedding(self):
+        """What pieces of the source mean, before any context."""
+        return self.encoder.embedding
 
     def encode(self, source, source_mask, seed=None):
         """source (batch, source_len), int → memory (batch, source_len, d_model)."""

@@ -8,6 +8,7 @@ import pytest
 from config import Config
 from data import corpora, encoded, tokenizer
 from data.batches import Pairs, Rows, plan
+from data.texts import share
 
 SIZE = 20_000
 
@@ -156,15 +157,15 @@ def made():
     return tokenizer.train(split.sources + split.targets, 400)
 
 
-def rows(side):
+def id_rows(side):
     return [side.ids[a:b].tolist() for a, b in zip(side.offsets, side.offsets[1:], strict=False)]
 
 
 def test_a_source_ends_in_eos_and_a_target_is_bos_to_eos(made):
     split = corpora.Split(["o livro", "a casa"], ["the book", "the house"])
     pairs, _ = encoded.encode(split, made, made, max_length=128)
-    assert rows(pairs.source) == [[*ids, 3] for ids in made.encode(split.sources)]
-    assert rows(pairs.target) == [[2, *ids, 3] for ids in made.encode(split.targets)]
+    assert id_rows(pairs.source) == [[*ids, 3] for ids in made.encode(split.sources)]
+    assert id_rows(pairs.target) == [[2, *ids, 3] for ids in made.encode(split.targets)]
 
 
 def test_over_long_pairs_are_dropped_and_counted(made):
@@ -221,8 +222,8 @@ def test_the_second_time_nothing_is_made_again(settings, trained, monkeypatch):
 def test_the_cache_holds_what_the_texts_say(settings):
     data = encoded.prepare(settings)
     split = corpora.load(settings.corpus, "train")
-    assert data.source_tokenizer.decode(rows(data.train.source)) == split.sources
-    assert data.target_tokenizer.decode(rows(data.train.target)) == split.targets
+    assert data.source_tokenizer.decode(id_rows(data.train.source)) == split.sources
+    assert data.target_tokenizer.decode(id_rows(data.train.target)) == split.targets
     assert data.validation_texts == corpora.load(settings.corpus, "validation")
     facts = {"sha256": split.sha256(), "pairs": 80, "dropped": 0}
     assert data.facts["splits"]["train"] == facts
@@ -297,6 +298,37 @@ def test_a_corpus_without_short_pairs_says_so(settings, tmp_path):
     with pytest.raises(corpora.CorpusError, match="--max-length"):
         encoded.prepare(dataclasses.replace(settings, max_length=1))
     assert list((tmp_path / "cache").iterdir()) == []
+
+
+def labelled(path, rows):
+    path.write_text("".join(f"{label}\t{text}\n" for label, text in rows), "utf-8")
+    return Config(model="classifier", corpus=str(path), cache_dir=str(path.parent / "cache"),
+                  vocab_size=300, max_length=4)  # fmt: skip
+
+
+def test_a_labelled_text_is_cut_and_its_label_is_all_that_follows_bos(tmp_path):
+    rows = [("ab"[i % 2], f"text number {i}") for i in range(500)]
+    data = encoded.prepare(labelled(tmp_path / "a.tsv", rows))
+    assert data.train.source.lengths.max() == 4 + 1 and data.facts["splits"]["train"]["cut"] > 0
+    assert len(data.train.source.lengths) == data.facts["splits"]["train"]["pairs"]
+    labels = dict(zip((f"text number {i}" for i in range(500)), "ab" * 250, strict=True))
+    split = corpora.load(str(tmp_path / "a.tsv"), "train", labelled=True)
+    for text, target in zip(split.sources, id_rows(data.train.target), strict=True):
+        assert target == [2, 4 + "ab".index(labels[text])]
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_a_label_that_training_never_saw_is_refused_by_name(tmp_path, split):
+    text = next(f"only {i}" for i in range(999) if share(f"only {i}") == split)
+    rows = [("ab"[i % 2], f"text number {i}") for i in range(500)] + [("rare", text)]
+    with pytest.raises(corpora.CorpusError, match=f"{split} split: .*'rare', only a, b"):
+        encoded.prepare(labelled(tmp_path / "a.tsv", rows))
+
+
+def test_columns_the_wrong_way_round_are_noticed(tmp_path):
+    rows = [(f"text number {i}", "ab"[i % 2] + str(i)) for i in range(500)]
+    with pytest.raises(corpora.CorpusError, match="the label comes first"):
+        encoded.prepare(labelled(tmp_path / "a.tsv", rows))
 
 
 def test_a_corpus_needs_a_validation_split(settings, tmp_path):

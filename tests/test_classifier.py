@@ -127,7 +127,7 @@ def test_labels_are_ids_after_the_special_ones_and_back(tmp_path):
     labels = tokenizer.Labels(["neg", "pos"])
     assert labels.encode(["pos", "neg"]) == [[5], [4]] and labels.vocab_size == 6
     assert labels.decode([[5], [4, 0], np.int32([2, 5]), [3]]) == ["pos", "neg", "pos", ""]
-    with pytest.raises(ValueError, match="'neutral' is none of neg, pos"):
+    with pytest.raises(ValueError, match="no text with the label 'neutral', only neg, pos"):
         labels.encode(["pos", "neutral"])
     texts = tokenizer.train(["some text"], 300)
     tokenizer.save_pair(tmp_path, texts, labels)
@@ -140,3 +140,6 @@ def test_words_are_set_apart_from_marks_and_the_rare_ones_are_unknown():
     ids = made.encode(["IT is,bad unheard"])[0]
     assert [piece.lstrip("▁") for piece in made.tokens(ids)] == ["it", "is", ",", "bad", "<unk>"]
     assert made.decode([ids]) == ["it is , bad"]
+    # Vowel signs and accents that are characters of their own cut no word.
+    for word in "हिन्दी", "cafe\u0301":
+        assert tokenizer.prepared([f"({word})"], False, True) == [f"( {word} )"]

@@ -245,13 +245,16 @@ def reviews(tmp_path):
     return tmp_path
 
 
-def test_a_folder_by_label_gives_its_texts_and_labels(reviews):
+def test_a_folder_by_label_gives_its_texts_and_labels(reviews, capfd):
     name = str(reviews)
+    corpora.check(name, labelled=True)
+    assert "no label: unsup" in capfd.readouterr().err
     assert corpora.languages(name, labelled=True) == ("text", "label")
     assert set(corpora.splits(name, labelled=True)) == {"train", "validation", "test"}
     test = corpora.load(name, "test", labelled=True)
     expected = [(f"test {label} review {i}", label) for label in ("neg", "pos") for i in range(10)]
     assert sorted(zip(test.sources, test.targets, strict=True)) == sorted(expected)
+    assert len({*test.targets[:10]}) == 2  # not label by label: a few of them are of both
 
 
 def test_a_fifth_of_train_is_held_out_where_there_is_no_validation(reviews):

@@ -1,9 +1,11 @@
 """Every model takes the same road: train.py, its run folder, evaluate.py. As they are run."""
 
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +16,26 @@ SMALL = ["--d-model", "16", "--num-layers", "1", "--vocab-size", "400", "--batch
 
 def call(program, *flags):
     command = [sys.executable, "-X", "utf8", program, *map(str, flags)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8")
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8")
+    return SimpleNamespace(returncode=done.returncode, out=done.stdout, err=done.stderr)
+
+
+@pytest.fixture
+def evaluate(monkeypatch, capsys):
+    """Runs evaluate.py, in this process to save the time of loading TensorFlow."""
+
+    def run(*flags):
+        monkeypatch.setattr(sys, "argv", ["evaluate.py", *map(str, flags)])
+        # Too late in this process.
+        monkeypatch.setattr("evaluation.inference.share_cores", lambda tasks: None)
+        status = 0
+        try:
+            runpy.run_path(str(ROOT / "evaluate.py"), run_name="__main__")
+        except SystemExit as error:
+            status = error.code
+        return SimpleNamespace(returncode=status, **capsys.readouterr()._asdict())
+
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +46,7 @@ def train(tmp_path_factory):
     def run(name, *flags):
         where = ["--runs-dir", folder, "--cache-dir", folder / "cache", "--name", name]
         done = call("train.py", *flags, *where)
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == 0, done.err
         return folder / name
 
     return run
@@ -50,14 +71,14 @@ def classifier(train, tmp_path_factory):
     )  # fmt: skip
 
 
-def test_a_classifier_learns_and_is_measured(classifier):
+def test_a_classifier_learns_and_is_measured(classifier, evaluate):
     lines = map(json.loads, (classifier / "metrics.jsonl").read_text().splitlines())
     epochs = [line for line in lines if "validation_loss" in line]
     assert "validation_bleu" not in epochs[-1] and epochs[-1]["validation_accuracy"] > 0.75
-    done = call("evaluate.py", classifier, "--per-sentence", classifier / "each.tsv")
-    assert done.returncode == 0, done.stderr
+    done = evaluate(classifier, "--per-sentence", classifier / "each.tsv")
+    assert done.returncode == 0, done.err
     scores = json.loads((classifier / "scores-test.json").read_text())
-    assert scores["accuracy"] > 0.75 and f"{scores['accuracy']:.4g}" in done.stdout
+    assert scores["accuracy"] > 0.75 and f"{scores['accuracy']:.4g}" in done.out
     matrix = np.array([scores["confusion"][label] for label in ("neg", "pos")])
     assert np.trace(matrix) / matrix.sum() == pytest.approx(scores["accuracy"])
     table = (classifier / "each.tsv").read_text("utf-8").splitlines()
@@ -74,48 +95,46 @@ def test_a_classifier_learns_and_is_measured(classifier):
     assert (classifier / "confusion-test.png").stat().st_size > 1000
 
 
-def test_a_text_is_labelled_from_the_command_line(classifier):
-    done = call("evaluate.py", classifier, "--translate", "a great film")
-    assert (done.returncode, done.stdout) == (0, "pos\n"), done.stderr
+def test_a_text_is_labelled_from_the_command_line(classifier, evaluate):
+    done = evaluate(classifier, "--translate", "a great film")
+    assert (done.returncode, done.out) == (0, "pos\n"), done.err
     both = ["--beam", "2", "--n-best", "2", "--length-penalty", "0"]
-    done = call("evaluate.py", classifier, "--translate", "it was boring", *both)
-    rows = [line.split("\t") for line in done.stdout.splitlines()]
+    done = evaluate(classifier, "--translate", "it was boring", *both)
+    rows = [line.split("\t") for line in done.out.splitlines()]
     assert [row[2] for row in rows] == ["neg", "pos"]
     assert sum(np.exp(float(row[1])) for row in rows) == pytest.approx(1, abs=1e-3)
-    done = call("evaluate.py", classifier, "--sample", "--translate", "a film")
-    assert done.returncode == 2 and "error: a label is not drawn" in done.stderr.splitlines()[-1]
+    done = evaluate(classifier, "--beam", "3", "--n-best", "3", "--translate", "a film")
+    assert done.returncode == 2 and "there are only 2 labels" in done.err.splitlines()[-1]
+    done = evaluate(classifier, "--sample", "--translate", "a film")
+    assert done.returncode == 2 and "error: a label is not drawn" in done.err.splitlines()[-1]
 
 
-def test_a_recurrent_model_takes_the_same_road(train):
+def test_a_recurrent_model_takes_the_same_road(train, evaluate):
     run = train(
         "recurrent", "--model", "recurrent", "--recurrent-attention", "dot", "--corpus", "mini:300",
         *SMALL, "--epochs", "1",
     )  # fmt: skip
-    done = call("evaluate.py", run, "--limit", "5", "--beam", "2")
-    assert done.returncode == 0 and "bleu" in done.stdout, done.stderr
-    plots = call("evaluate.py", run, "--plots")
-    assert plots.returncode == 0, plots.stderr
-    drawn = {Path(line).stem for line in plots.stdout.splitlines() if line.endswith(".svg")}
+    plots = evaluate(run, "--plots", "--beam", "2")
+    assert plots.returncode == 0 and "bleu" in plots.out, plots.err
+    drawn = {Path(line).stem for line in plots.out.splitlines() if line.endswith(".svg")}
     assert drawn == {"learning-rate", "training", "bleu-by-length", "agreement"}
-    beside = call("evaluate.py", run, "--plots", "--beside", run.parent)
-    assert beside.returncode == 2 and "score it in the same way first" in beside.stderr
-    again = call("train.py", "--resume", run, "--epochs", "2", "--cache-dir", run.parent / "cache")
-    assert again.returncode == 0 and "going on" in again.stderr
+    beside = evaluate(run, "--plots", "--beside", run.parent)
+    assert beside.returncode == 2 and "score it in the same way first" in beside.err
 
 
-def test_the_inside_is_drawn_from_the_command_line(classifier):
-    done = call("evaluate.py", classifier, "--attention", "a great film")
-    assert done.returncode == 0, done.stderr
-    drawn = [Path(line) for line in done.stdout.splitlines()]
+def test_the_inside_is_drawn_from_the_command_line(classifier, evaluate):
+    done = evaluate(classifier, "--attention", "a great film")
+    assert done.returncode == 0, done.err
+    drawn = [Path(line) for line in done.out.splitlines()]
     names = {path.name for path in drawn}
     stem = "encoder-self-attention"
     assert names == {f"{stem}.png", f"{stem}.svg", "attention.html"}
     assert all(path.stat().st_size > 1000 for path in drawn)
     assert "great" in (classifier / "attention" / f"{stem}.svg").read_text("utf-8")
-    done = call("evaluate.py", classifier, "--neighbours", "great")
-    assert done.returncode == 0 and done.stdout.splitlines()[0] == "▁great"
-    done = call("evaluate.py", classifier, "--plots")
-    lines = [line for line in done.stdout.splitlines() if line.startswith(str(classifier))]
+    done = evaluate(classifier, "--neighbours", "great")
+    assert done.returncode == 0 and done.out.splitlines()[0] == "▁great"
+    done = evaluate(classifier, "--plots")
+    lines = [line for line in done.out.splitlines() if line.startswith(str(classifier))]
     drawn = {Path(line).name for line in lines if line.endswith(".png")}
     assert drawn == {"learning-rate.png", "training.png", "positions.png"}
 
@@ -134,5 +153,5 @@ def test_the_inside_is_drawn_from_the_command_line(classifier):
 def test_what_does_not_go_together_is_refused_in_one_line(flags, words):
     done = call("train.py", *flags)
     assert done.returncode == 2
-    assert words in done.stderr and done.stderr.startswith("error: ")
-    assert done.stderr.count("\n") == 1
+    assert words in done.err and done.err.startswith("error: ")
+    assert done.err.count("\n") == 1

@@ -25,7 +25,7 @@ def inference(tiny, made, target=None, **flags):
 
 def test_weights_stand_beside_the_words_that_they_are_of(tiny, made):
     model = inference(tiny, made)
-    found = inside.attention(model, "the cat", "a dog")
+    found, _ = inside.attention(model, "the cat", "a dog")
     source, said = ["▁the", "▁cat", "</s>"], ["▁a", "▁dog", "</s>"]
     read = ["<s>", "▁a", "▁dog"]
     assert {name: value[1:] for name, value in found.items()} == {
@@ -48,8 +48,9 @@ def test_weights_stand_beside_the_words_that_they_are_of(tiny, made):
 
 def test_without_a_target_the_models_own_output_is_shown(tiny, made):
     model = inference(tiny, made, tie_embeddings=False)
-    _, said, source = inside.attention(model, "the old dog")["cross-attention"]
-    (output,) = model.translate(["the old dog"])
+    found, output = inside.attention(model, "the old dog")
+    _, said, source = found["cross-attention"]
+    assert [output] == model.translate(["the old dog"])
     assert made.decode([[made.pieces.piece_to_id(piece) for piece in said]]) == [output]
     assert len(source) >= 4 and source[-1] == "</s>"
 
@@ -57,7 +58,7 @@ def test_without_a_target_the_models_own_output_is_shown(tiny, made):
 @pytest.mark.parametrize("kind", ["none", "additive", "dot"])
 def test_a_recurrent_model_shows_where_it_looks(tiny, made, kind):
     model = inference(tiny, made, model="recurrent", recurrent_attention=kind)
-    found = inside.attention(model, "the cat", "a dog")
+    found, _ = inside.attention(model, "the cat", "a dog")
     assert {name: value[0].shape for name, value in found.items()} == (
         {} if kind == "none" else {"cross-attention": (1, 1, 3, 3)}
     )
@@ -65,7 +66,9 @@ def test_a_recurrent_model_shows_where_it_looks(tiny, made, kind):
 
 def test_a_classifier_shows_its_encoder(tiny, made):
     model = inference(tiny, made, tokenizer.Labels(["neg", "pos"]), model="classifier")
-    (name, (weights, queries, keys)) = inside.attention(model, "the cat").popitem()
+    found, label = inside.attention(model, "the cat")
+    (name, (weights, queries, keys)) = found.popitem()
+    assert label in ("neg", "pos")
     assert name == "encoder self-attention" and weights.shape == (2, 2, 3, 3)
     assert queries == keys == ["▁the", "▁cat", "</s>"]
 

@@ -1,6 +1,7 @@
-"""What the tests of model/ share: tiny models, and the way to the code from any directory."""
+"""What tests share: tiny models, evaluate.py at hand, and the way to the code from everywhere."""
 
 import os
+import runpy
 import sys
 from pathlib import Path
 
@@ -32,3 +33,25 @@ def tiny():
         return model
 
     return make
+
+
+@pytest.fixture
+def evaluate_here(monkeypatch, capsys):
+    """Runs evaluate.py, in this process to save the time of loading TensorFlow.
+
+    → its exit status, standard output and standard error.
+    """
+
+    def run(*flags, cwd="."):
+        monkeypatch.chdir(cwd)
+        monkeypatch.setattr(sys, "argv", ["evaluate.py", *map(str, flags)])
+        # Too late in a process that has begun.
+        monkeypatch.setattr("evaluation.inference.share_cores", lambda tasks: None)
+        status = 0
+        try:
+            runpy.run_path(str(Path(__file__).parents[1] / "evaluate.py"), run_name="__main__")
+        except SystemExit as error:
+            status = error.code
+        return status, *capsys.readouterr()
+
+    return run

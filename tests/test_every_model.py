@@ -1,7 +1,6 @@
 """Every model takes the same road: train.py, its run folder, evaluate.py. As they are run."""
 
 import json
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -21,19 +20,12 @@ def call(program, *flags):
 
 
 @pytest.fixture
-def evaluate(monkeypatch, capsys):
-    """Runs evaluate.py, in this process to save the time of loading TensorFlow."""
+def evaluate(evaluate_here):
+    """Runs evaluate.py."""
 
     def run(*flags):
-        monkeypatch.setattr(sys, "argv", ["evaluate.py", *map(str, flags)])
-        # Too late in this process.
-        monkeypatch.setattr("evaluation.inference.share_cores", lambda tasks: None)
-        status = 0
-        try:
-            runpy.run_path(str(ROOT / "evaluate.py"), run_name="__main__")
-        except SystemExit as error:
-            status = error.code
-        return SimpleNamespace(returncode=status, **capsys.readouterr()._asdict())
+        status, out, err = evaluate_here(*flags)
+        return SimpleNamespace(returncode=status, out=out, err=err)
 
     return run
 

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import runpy
 import shutil
 import signal
 import subprocess
@@ -429,22 +428,9 @@ def test_another_seed_gives_other_weights(run, diverged):
 
 
 @pytest.fixture
-def evaluate(checkout, monkeypatch, capsys):
-    """Runs evaluate.py, in this process to save the time of loading TensorFlow."""
-
-    def run(*flags, cwd=checkout):
-        monkeypatch.chdir(cwd)
-        monkeypatch.setattr(sys, "argv", ["evaluate.py", *map(str, flags)])
-        # Too late in this process; the fixture `scored` has a process of its own.
-        monkeypatch.setattr("evaluation.inference.share_cores", lambda tasks: None)
-        status = 0
-        try:
-            runpy.run_path(str(ROOT / "evaluate.py"), run_name="__main__")
-        except SystemExit as error:
-            status = error.code
-        return status, *capsys.readouterr()
-
-    return run
+def evaluate(checkout, evaluate_here):
+    """Runs evaluate.py in the checkout. The fixture `scored` has a process of its own."""
+    return lambda *flags, cwd=checkout: evaluate_here(*flags, cwd=cwd)
 
 
 def written(run):

@@ -120,3 +120,26 @@ def test_dropout_hangs_on_the_seed(tiny):
     np.testing.assert_array_equal(logits(model, seven), logits(model, seven))
     assert np.max(np.abs(logits(model, seven) - logits(model))) > 0.01
     assert np.max(np.abs(logits(model, seven) - logits(model, eight))) > 0.01
+
+
+@pytest.mark.parametrize("kind", ["none", "additive", "dot"])
+def test_a_cell_looks_before_its_step_or_after_it_as_its_paper_has_it(tiny, kind):
+    cell = tiny(model="recurrent", recurrent_attention=kind).cell
+    memory, x, h = random(3, 5, 8), random(3, 8), [random(3, 8) + i for i in range(2)]
+    source = {"memory": memory, "keys": cell.keys(memory), "mask": REAL[:, np.newaxis],
+              "summary": random(3, 8) - 1}  # fmt: skip
+    low, top = cell.layers
+
+    def steps(x):
+        after = low.step(low.input(x), h[0])
+        return [after, top.step(top.input(after), h[1])]
+
+    if kind == "dot":  # Luong et al.: the new top state looks
+        expected = steps(x)
+        context, _ = cell.attend(expected[1], source)
+    else:  # Bahdanau et al.: the old top state looks, and what it sees comes in with the word
+        context = source["summary"] if kind == "none" else cell.attend(h[1], source)[0]
+        expected = steps(np.concatenate([x, context], axis=1))
+    found, found_context, _ = cell(x, h, source)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    np.testing.assert_allclose(found_context, context, atol=1e-6)

@@ -37,7 +37,8 @@ def tfds(name: str) -> Source:
         raise CorpusError(f"{name!r}: no such directory; {reason}; give {WAYS}") from error
     features = builder.info.features
     keys = builder.info.supervised_keys
-    if isinstance(features, tensorflow_datasets.features.Translation):
+    labelled = not isinstance(features, tensorflow_datasets.features.Translation)
+    if not labelled:
         if len(features) != 2:
             raise CorpusError(f"{name}: not a translation between two languages; give {WAYS}")
         # Where only the prepared files are known, `features` is sorted: the keys keep the
@@ -57,7 +58,7 @@ def tfds(name: str) -> Source:
         return {
             split: list(map(Path, info.filepaths))
             for split, info in builder.info.splits.items()
-            if split in SPLITS or languages != ("text", "label")
+            if split in SPLITS or not labelled
         }
 
     def read(split):
@@ -69,14 +70,14 @@ def tfds(name: str) -> Source:
         for batch in rows.batch(1024).as_numpy_iterator():  # row by row takes sixty times as long
             for key, column, text in zip(keys or languages, texts, decode, strict=False):
                 column.extend(map(text, batch[key]))
-            if languages == ("text", "label") and min(batch[keys[1]]) < 0:  # tfds' sign for none
+            if labelled and min(batch[keys[1]]) < 0:  # tfds' sign for none
                 raise CorpusError(f"{name}: its {split} split has texts without a label")
-        if languages == ("text", "label"):  # an empty text has no label, whatever it says
+        if labelled:  # an empty text has no label, whatever it says
             texts = texts.take([i for i, text in enumerate(texts.sources) if text])
         return texts
 
-    source = Source(tuple(languages), files, read, labelled=languages == ("text", "label"))
-    return hold_out(source) if source.labelled else source
+    source = Source(tuple(languages), files, read, labelled)
+    return hold_out(source) if labelled else source
 
 
 def _prepare(name: str, builder) -> None:
@@ -138,11 +139,11 @@ def anki() -> Source:
                 "published results come from",
                 file=sys.stderr,
             )
-        return [row[:2] for row in rows if len(row) > 1]
+        return [row for row in rows if len(row) > 1]
 
     def files():
         if not archive.exists():
             pairs()
         return dict.fromkeys(SPLITS, [archive])
 
-    return Source(("en", "es"), files, lambda split: divided("spa-eng", pairs(), key=0)[split])
+    return Source(("en", "es"), files, lambda split: divided("spa-eng", pairs())[split])

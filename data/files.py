@@ -45,15 +45,9 @@ def labelled_folder(path: Path) -> Source:
     The labels are those of `train` that every other split has too: `aclImdb/train/unsup` is none.
     """
     splits = [split for split in SPLITS if (path / split).is_dir()]
-    labels = sorted(
-        set.intersection(
-            *({inner.name for inner in (path / split).iterdir() if inner.is_dir()}
-              for split in splits)
-        )
-    )  # fmt: skip
-    everywhere = {inner.name for split in splits for inner in (path / split).iterdir()
-                  if inner.is_dir()}  # fmt: skip
-    if left_out := sorted(everywhere - {*labels}):
+    folders = [{f.name for f in (path / split).iterdir() if f.is_dir()} for split in splits]
+    labels = sorted(set.intersection(*folders))
+    if left_out := sorted(set.union(*folders) - {*labels}):
         print(f"{path}: not in every split, so no label: {', '.join(left_out)}", file=sys.stderr)
     if len(labels) < 2:
         raise CorpusError(
@@ -109,7 +103,7 @@ def _table(path: Path, source: Source) -> Source:
         if source.labelled:
             # A text of tabs is a text: only the first one ends the label.
             rows = [(" ".join(row[1:]), row[0]) for row in rows]
-        return divided(str(path), rows, key=0)[split]
+        return divided(str(path), rows)[split]
 
     return source._replace(files=lambda: dict.fromkeys(SPLITS, [path]), read=read)
 

@@ -61,13 +61,13 @@ def share(text: str) -> str:
     return "train" if percent < 96 else "validation" if percent < 98 else "test"
 
 
-def divided(name: str, pairs, key: int) -> dict[str, Split]:
-    """Pairs → their splits by `share` of the text in column `key`. Raises CorpusError."""
+def divided(name: str, pairs) -> dict[str, Split]:
+    """(source, target) pairs → their splits, by `share` of the source. Raises CorpusError."""
     splits = {split: Split([], []) for split in SPLITS}
-    for pair in pairs:
-        split = splits[share(pair[key])]
-        split.sources.append(pair[0])
-        split.targets.append(pair[1])
+    for source, target, *_ in pairs:
+        split = splits[share(source)]
+        split.sources.append(source)
+        split.targets.append(target)
     for split_name, split in splits.items():
         if not split.sources:
             raise CorpusError(

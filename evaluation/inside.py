@@ -125,7 +125,7 @@ def draw(run, config, model, split, outputs, others):
         plots.positions(folder / "positions", model.model.encoder.positions(0, length))
     if not model.labelled:
         runs = {name(run): outputs} | {name(other): found for other, found in others.items()}
-        rows = {name: by_length(split, found) for name, found in runs.items()}
+        rows = {shown: by_length(split, found) for shown, found in runs.items()}
         plots.by_length(folder / "bleu-by-length", rows)
         columns = scores.sentence_scores(outputs, split.targets)
         plots.agreement(folder / "agreement", columns)

@@ -108,7 +108,7 @@ class Summary(Cell):
         rows, sources = tf.shape(x)[0], tf.shape(source["summary"])[0]
         # Of an empty shard there are 0 sources.
         context = tf.repeat(source["summary"], rows // tf.maximum(sources, 1), axis=0)
-        weights = tf.zeros((tf.shape(x)[0], tf.shape(source["memory"])[1]))  # it looks at nothing
+        weights = tf.zeros((rows, tf.shape(source["memory"])[1]))  # it looks at nothing
         return self.stack(tf.concat([x, context], axis=1), h), context, weights
 
 

@@ -46,8 +46,8 @@ def labelled_folder(path: Path) -> Source:
     """
     splits = [split for split in SPLITS if (path / split).is_dir()]
     folders = [{f.name for f in (path / split).iterdir() if f.is_dir()} for split in splits]
-    labels = sorted(set.intersection(*folders))
-    if left_out := sorted(set.union(*folders) - {*labels}):
+    labels = sorted(set.intersection(*folders)) if folders else []
+    if left_out := sorted(set().union(*folders) - {*labels}):
         print(f"{path}: not in every split, so no label: {', '.join(left_out)}", file=sys.stderr)
     if len(labels) < 2:
         raise CorpusError(

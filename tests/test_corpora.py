@@ -313,6 +313,11 @@ def test_the_fingerprint_knows_which_label_a_text_has(tmp_path):
     assert corpora.fingerprint(str(tmp_path), labelled=True) != before
 
 
+def test_a_folder_without_any_split_is_no_labelled_corpus(tmp_path):
+    with pytest.raises(CorpusError, match="two labels or more.*all splits have none"):
+        corpora.check(str(tmp_path), labelled=True)
+
+
 def test_labels_and_translations_are_not_taken_for_each_other(reviews, tmp_path):
     with pytest.raises(CorpusError, match="add --model classifier"):
         corpora.check(str(reviews))

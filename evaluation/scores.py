@@ -19,25 +19,28 @@ Texts = Sequence[str]
 
 def score(hypotheses: Texts, references: Texts) -> dict:
     """All metrics of a corpus: BLEU (Papineni et al. 2002) and chrF2 (Popović 2015) from counts
-    summed over the corpus, ROUGE-L F1 (Lin 2004), METEOR (Banerjee & Lavie 2005) and exact match
-    as means over sentences, and under `signatures` the settings behind each number.
+    summed over the corpus, ROUGE-1, -2 and -L F1 (Lin 2004), METEOR (Banerjee & Lavie 2005) and
+    exact match as means over sentences, and under `signatures` the settings behind each number.
 
     0 to 100. BLEU counts 4-grams: sentences that are all shorter score 0, even when perfect.
     ValueError for an empty corpus or unequal lengths.
     """
     _check(hypotheses, references)
     corpus_bleu, corpus_chrf, wordnet = _bleu_metric(), CHRF(), _wordnet()
+    rouge = (
+        "nrefs:1|case:lc|tok:unicode-words|stem:no|mean:sentences"
+        f"|version:rouge-score-{version('rouge-score')}"
+    )
     return {
         "bleu": corpus_bleu.corpus_score(hypotheses, [references]).score,
         "chrf": corpus_chrf.corpus_score(hypotheses, [references]).score,
-        "rouge_l": fmean(_rouge_l(hypotheses, references)),
+        **{name: fmean(values) for name, values in _rouge(hypotheses, references).items()},
         "meteor": fmean(_meteor(hypotheses, references, wordnet)),
         "exact_match": fmean(_exact_match(hypotheses, references)),
         "signatures": {
             "bleu": str(corpus_bleu.get_signature()),
             "chrf": str(corpus_chrf.get_signature()),
-            "rouge_l": "nrefs:1|case:lc|tok:unicode-words|stem:no|mean:sentences"
-            f"|version:rouge-score-{version('rouge-score')}",
+            **dict.fromkeys(ROUGE, rouge),
             "meteor": "nrefs:1|case:lc|tok:13a|match:"
             + ("exact+stem, no WordNet" if wordnet is _NO_WORDNET else "exact+stem+wordnet")
             + f"|mean:sentences|version:nltk-{version('nltk')}",
@@ -57,7 +60,7 @@ def sentence_scores(hypotheses: Texts, references: Texts) -> dict[str, list[floa
     return {
         "bleu": [sentence_bleu.sentence_score(hyp, [ref]).score for hyp, ref in pairs],
         "chrf": [sentence_chrf.sentence_score(hyp, [ref]).score for hyp, ref in pairs],
-        "rouge_l": _rouge_l(hypotheses, references),
+        **_rouge(hypotheses, references),
         "meteor": _meteor(hypotheses, references, _wordnet()),
         "exact_match": _exact_match(hypotheses, references),
     }
@@ -108,13 +111,19 @@ def _exact_match(hypotheses: Texts, references: Texts) -> list[float]:
 _UNICODE_WORDS = SimpleNamespace(tokenize=lambda text: re.findall(r"\w+", text.lower()))
 
 
-def _rouge_l(hypotheses: Texts, references: Texts) -> list[float]:
-    """ROUGE-L F1 (Lin 2004, section 3.1) of each sentence, without stemming."""
+ROUGE = {"rouge_1": "rouge1", "rouge_2": "rouge2", "rouge_l": "rougeL"}  # ours, the library's name
+
+
+def _rouge(hypotheses: Texts, references: Texts) -> dict[str, list[float]]:
+    """ROUGE F1 of each sentence, without stemming: common words and pairs of words, and the
+    longest common subsequence (Lin 2004, sections 2 and 3.1).
+    """
     from rouge_score.rouge_scorer import RougeScorer
 
-    scorer = RougeScorer(["rougeL"], tokenizer=_UNICODE_WORDS)
+    scorer = RougeScorer([*ROUGE.values()], tokenizer=_UNICODE_WORDS)
     pairs = zip(hypotheses, references, strict=True)
-    return [100.0 * scorer.score(ref, hyp)["rougeL"].fmeasure for hyp, ref in pairs]
+    found = [scorer.score(reference, hypothesis) for hypothesis, reference in pairs]
+    return {ours: [100.0 * one[theirs].fmeasure for one in found] for ours, theirs in ROUGE.items()}
 
 
 def _meteor(hypotheses: Texts, references: Texts, wordnet) -> list[float]:

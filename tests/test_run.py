@@ -437,8 +437,8 @@ def written(run):
     return {path.name for path in run.iterdir() if path.name.startswith(("scores", "transl"))}
 
 
-NUMBERS = ("bleu", "chrf", "rouge_l", "meteor", "exact_match", "loss", "accuracy",
-           "sentences_per_second", "tokens_per_second")  # fmt: skip
+NUMBERS = ("bleu", "chrf", "rouge_1", "rouge_2", "rouge_l", "meteor", "exact_match",
+           "loss", "accuracy", "sentences_per_second", "tokens_per_second")  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from evaluation import scores
 REFERENCE = "I am very happy to say that I am getting a big boost of energy."
 CLOSE = "I am very happy that I am getting a boost of energy."
 PARAPHRASE = "I am quite glad to tell that I am getting a huge boost of energy."
-METRICS = ["bleu", "chrf", "rouge_l", "meteor", "exact_match"]
+METRICS = ["bleu", "chrf", "rouge_1", "rouge_2", "rouge_l", "meteor", "exact_match"]
 
 
 @pytest.fixture(autouse=True)
@@ -58,8 +58,9 @@ def test_slides_sentences_by_hand(hypothesis, matches, length, chunks, slides):
 def test_slides_sentences_to_the_digits_printed():
     first = scores.score([CLOSE], [REFERENCE])
     second = scores.score([PARAPHRASE], [REFERENCE])
-    assert [round(first[name], 2) for name in METRICS] == [53.88, 79.56, 88.89, 82.29, 0]
-    assert [round(second[name], 2) for name in METRICS] == [42.61, 55.73, 73.33, 73.61, 0]
+    numbers = lambda result: [round(result[name], 2) for name in METRICS]  # noqa: E731
+    assert numbers(first) == [53.88, 79.56, 88.89, 72, 88.89, 82.29, 0]
+    assert numbers(second) == [42.61, 55.73, 73.33, 50, 73.33, 73.61, 0]
     by_sentence = scores.sentence_scores([CLOSE, PARAPHRASE], [REFERENCE, REFERENCE])
     assert by_sentence == {name: [first[name], second[name]] for name in METRICS}
 
@@ -94,7 +95,7 @@ def test_perfect_output():
     by_sentence = scores.sentence_scores([REFERENCE, CLOSE], [REFERENCE, CLOSE])
     assert list(result) == [*METRICS, "signatures"]
     assert list(by_sentence) == METRICS
-    for name in ("bleu", "chrf", "rouge_l", "exact_match"):
+    for name in ("bleu", "chrf", "rouge_1", "rouge_2", "rouge_l", "exact_match"):
         assert result[name] == pytest.approx(100)
         assert by_sentence[name] == pytest.approx([100, 100])
     # METEOR's penalty counts chunks, and a perfect sentence still is one chunk.
@@ -127,11 +128,13 @@ def test_case_and_stems_count_as_each_signature_says():
     assert result["meteor"] == pytest.approx([99.6])  # case:lc, stem: all five, one chunk
 
 
-def test_rouge_l_follows_the_longest_common_subsequence():
+def test_rouge_counts_words_pairs_and_the_longest_common_subsequence():
     # Lin 2004, section 3.1: "police the gunman" and "the gunman", 3 and 2 words of 4 in order.
     result = scores.sentence_scores(
         ["police kill the gunman", "the gunman kill police"], ["police killed the gunman"] * 2
     )
+    assert result["rouge_1"] == pytest.approx([75, 75])  # police, the, gunman, in any order
+    assert result["rouge_2"] == pytest.approx([100 / 3, 100 / 3])  # the gunman, one pair of three
     assert result["rouge_l"] == pytest.approx([75, 50])
     # Precision 1, recall 1/2: F1 weighs them alike.
     result = scores.sentence_scores(["police killed"], ["police killed the gunman"])
@@ -147,9 +150,9 @@ def test_rouge_l_reads_every_alphabet():
 
 def test_empty_hypothesis_scores_nothing():
     by_sentence = scores.sentence_scores(["", REFERENCE], [REFERENCE, REFERENCE])
-    assert [by_sentence[name][0] for name in METRICS] == [0, 0, 0, 0, 0]
+    assert [by_sentence[name][0] for name in METRICS] == [0] * len(METRICS)
     result = scores.score(["", ""], [REFERENCE, REFERENCE])
-    assert [result[name] for name in METRICS] == [0, 0, 0, 0, 0]
+    assert [result[name] for name in METRICS] == [0] * len(METRICS)
     half = scores.score(["", REFERENCE], [REFERENCE, REFERENCE])
     assert half["bleu"] == pytest.approx(100 * math.exp(1 - 32 / 16))  # the brevity penalty alone
     assert half["rouge_l"] == half["exact_match"] == 50
@@ -163,7 +166,7 @@ def test_exact_match_compares_strings():
 
 def test_signatures_say_how():
     signatures = scores.score([CLOSE], [REFERENCE])["signatures"]
-    assert list(signatures) == ["bleu", "chrf", "rouge_l", "meteor"]
+    assert list(signatures) == ["bleu", "chrf", "rouge_1", "rouge_2", "rouge_l", "meteor"]
     sacrebleu_version = version("sacrebleu")
     assert signatures["bleu"] == (
         f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:{sacrebleu_version}"

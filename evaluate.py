@@ -3,6 +3,7 @@
 import argparse
 import codecs
 import json
+import os
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -11,6 +12,7 @@ import config
 from config import fail, flag
 from data import corpora
 from evaluation.search import Search
+from provenance import changed
 
 SUFFIXES = {"last": "", "best": "-best"}  # in file names; the default has none
 EXPORTS = ("ctranslate2", "saved_model")
@@ -40,6 +42,9 @@ def from_flags():
         "whether the metrics agree")  # fmt: skip
     add("--beside", type=Path, nargs="+", default=[], metavar="RUN",
         help="with --plots: other runs, scored likewise, in the same plots")  # fmt: skip
+    add("--code", choices=("own", "today"),
+        help="where model/ has changed since the run was trained: ask it with its own source, "
+        "which runs that code, or with today's")  # fmt: skip
     add("--split", default="test", help="the split to score [test]")
     add("--limit", type=int, metavar="N",
         help="score the first N sentences alone; leave the run's files")  # fmt: skip
@@ -76,8 +81,21 @@ def from_flags():
     return flags
 
 
+def run_own_code(run):
+    """Become the evaluate.py that the run has kept, with the same flags."""
+    program = run / "source" / "evaluate.py"
+    if not program.exists():
+        fail(f"{run} has no source of its own: {program} is not there")
+    asked = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    asked.add_argument("--code")
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, str(program), *asked.parse_known_args()[1]])
+
+
 if __name__ == "__main__":  # as in train.py: mistakes are answered before TensorFlow loads
     FLAGS = from_flags()
+    if FLAGS.code == "own":
+        run_own_code(FLAGS.run)
 
 from evaluation import export, inference, inside, labels, report
 
@@ -108,17 +126,18 @@ def load_split(run, settings, name):
     return split
 
 
-def warn_of_changed_code(run):
-    """Say so where the model's code is not what the run was trained with."""
-    here = Path(__file__).resolve().parent / "model"
-    for path in sorted((run / "source" / "model").glob("*.py")):
-        if not (here / path.name).exists() or (here / path.name).read_bytes() != path.read_bytes():
-            print(
-                f"warning: model/{path.name} has changed since {run} was trained; its own code is "
-                f"asked by: python {run}/source/evaluate.py {run}",
-                file=sys.stderr,
-            )
-            return
+def check_code(run, code):
+    """Refuse to ask a model with other code than it was trained with, unless told to.
+
+    It would fail on a shape or, worse, succeed. Raises ValueError.
+    """
+    kept = run / "source" / "model"
+    names = changed(kept, Path(__file__).resolve().parent / "model") if kept.exists() else []
+    if names and code is None:
+        raise ValueError(
+            f"model/{names[0]} is not what {run} was trained with: give --code own to ask the "
+            f"run's own source, which runs the code in {run}/source, or --code today"
+        )
 
 
 def print_translations(model, lines, progress=False, first=1):
@@ -196,10 +215,10 @@ def score(model, settings, flags):
 
 def main(flags):
     """Do what the command line asks. Raises OSError and ValueError, each with a clear message."""
+    check_code(flags.run, flags.code)
     settings = config.read(flags.run)
     if settings.labelled and flags.search.sample:
         raise ValueError("a label is not drawn: leave --sample out")
-    warn_of_changed_code(flags.run)
     inference.share_cores(inference.cores())
     model = inference.load(flags.run, settings, flags.checkpoint, flags.average, flags.search)
     if model.labelled and flags.search.n_best > len(model.tokenizers[1].names):

@@ -14,14 +14,10 @@
 import dataclasses
 import json
 import os
-import platform
 import re
-import shutil
 import signal
-import subprocess
 import sys
 import time
-from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -31,10 +27,7 @@ from tensorboard.plugins.hparams import api as hparams
 from config import FREE
 from data import tokenizer
 from data.download import first_line
-
-HERE = Path(__file__).resolve().parent
-SOURCE = ("*.py", "*.cfg", "*.toml", "*.md", "model", "data", "evaluation", "experiments",
-          "benchmarks", "tests")  # fmt: skip
+from provenance import copy_source, git, provenance
 
 
 class RunError(Exception):
@@ -221,48 +214,6 @@ def new_name(config):
     """What a run without a name is called: corpus, model, seed and time."""
     corpus = re.sub(r"[^\w.+-]+", "-", config.corpus).strip("-.") or "corpus"
     return f"{corpus}-{config.model}-seed{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
-
-
-def provenance():
-    """Commit, command, versions and host, as a dict."""
-    import model  # asked, not assumed
-
-    packages = ("tensorflow", "keras", "numpy", "sentencepiece", "sacrebleu")
-    return {
-        "commit": git("rev-parse", "HEAD").strip() or None,
-        "uncommitted": git("status", "--porcelain").splitlines(),
-        "command": [sys.executable, *sys.argv],
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "model_from": str(Path(model.__file__).resolve().parent),
-        "versions": {"python": platform.python_version()}
-        | {name: metadata.version(name) for name in packages},
-        "host": {
-            "name": platform.node(),
-            "system": platform.platform(),
-            "cores": os.cpu_count(),
-            "gpus": len(tf.config.list_physical_devices("GPU")),
-        },
-    }
-
-
-def git(*arguments):
-    """What git says in the project's own folder; "" where there is no checkout or no git."""
-    command = ["git", "-C", str(HERE), *arguments]
-    try:
-        return subprocess.run(command, capture_output=True, check=True, text=True).stdout
-    except (OSError, subprocess.CalledProcessError):
-        return ""
-
-
-def copy_source(folder):
-    """The project's own files, and nothing that came later, into a folder."""
-    ignored = shutil.ignore_patterns("__pycache__", ".*", "*.png")
-    for path in (found for pattern in SOURCE for found in sorted(HERE.glob(pattern))):
-        if path.is_dir():
-            shutil.copytree(path, folder / path.name, ignore=ignored)
-        else:
-            folder.mkdir(exist_ok=True)
-            shutil.copy2(path, folder)
 
 
 class Stop:

@@ -1,0 +1,86 @@
+"""Where a run came from: source, commit, versions; and whether code is still the same."""
+
+import ast
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+SOURCE = ("*.py", "*.cfg", "*.toml", "*.md", "model", "data", "evaluation", "experiments",
+          "benchmarks", "tests")  # fmt: skip
+
+
+def provenance():
+    """Commit, command, versions and host, as a dict."""
+    import tensorflow as tf  # here, so that the rest needs none of it
+
+    import model  # asked, not assumed
+
+    packages = ("tensorflow", "keras", "numpy", "sentencepiece", "sacrebleu")
+    return {
+        "commit": git("rev-parse", "HEAD").strip() or None,
+        "uncommitted": git("status", "--porcelain").splitlines(),
+        "command": [sys.executable, *sys.argv],
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "model_from": str(Path(model.__file__).resolve().parent),
+        "versions": {"python": platform.python_version()}
+        | {name: metadata.version(name) for name in packages},
+        "host": {
+            "name": platform.node(),
+            "system": platform.platform(),
+            "cores": os.cpu_count(),
+            "gpus": len(tf.config.list_physical_devices("GPU")),
+        },
+    }
+
+
+def git(*arguments):
+    """What git says in the project's own folder; "" where there is no checkout or no git."""
+    command = ["git", "-C", str(HERE), *arguments]
+    try:
+        return subprocess.run(command, capture_output=True, check=True, text=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def copy_source(folder):
+    """The project's own files, and nothing that came later, into a folder."""
+    ignored = shutil.ignore_patterns("__pycache__", ".*", "*.png")
+    for path in (found for pattern in SOURCE for found in sorted(HERE.glob(pattern))):
+        if path.is_dir():
+            shutil.copytree(path, folder / path.name, ignore=ignored)
+        else:
+            folder.mkdir(exist_ok=True)
+            shutil.copy2(path, folder)
+
+
+def code(path):
+    """What a Python file does, as text: neither comments nor docstrings nor layout count."""
+    text = path.read_bytes()
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return repr(text)
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
+            if isinstance(getattr(body[0].value, "value", None), str):
+                body[0].value.value = ""
+    return ast.dump(tree)
+
+
+def changed(one, other):
+    """The Python files of two folders that do not do the same: names, sorted."""
+    names = {path.name for folder in (one, other) for path in folder.glob("*.py")}
+    return sorted(
+        name
+        for name in names
+        if not (one / name).exists()
+        or not (other / name).exists()
+        or code(one / name) != code(other / name)
+    )

@@ -83,6 +83,11 @@ class Inference:
             autograph=False,
         )
 
+    @property
+    def parameters(self):
+        """How many numbers training may change."""
+        return sum(variable.shape.num_elements() for variable in self.model.trainable_variables)
+
     def mean(self, pairs, batches):
         """Loss, nats a token, and accuracy, 0 to 1, over all real target tokens of the batches.
 

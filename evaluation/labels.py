@@ -34,6 +34,7 @@ def measure(model, split):
         "loss": loss,
         "texts_per_second": len(found) / seconds,
         "texts": len(found),
+        "parameters": model.parameters,
         "texts_cut": cut,
         "search": str(model.search),
         "f1_by_label": dict(zip(names, f1.tolist(), strict=True)),

@@ -42,6 +42,7 @@ def measure(model, split):
         "sentences_per_second": len(translations) / seconds,
         "tokens_per_second": pieces / seconds,
         "sentences": len(translations),
+        "parameters": model.parameters,
         "sentences_too_long_for_loss": dropped,
         "search": str(model.search),
         "signatures": signatures,

@@ -1,0 +1,171 @@
+"""Experiments as small files: a question, flags, and a diff against the repository.
+
+experiments/NAME.patch begins with lines of `key: text`, each on one line, in this order:
+
+    question:  what is asked
+    claim:     what somebody says, and who (may be left out)
+    flags:     flags of train.py, beside the recipe's (may be left out)
+    guard:     the test that notices where the edit is a bug (may be left out)
+    finding:   what came out, written after the numbers (may be left out)
+
+Where code changes, an empty line and a unified diff follow, as `git diff` writes it.
+"""
+
+import hashlib
+import os
+import re
+import shlex
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from provenance import code
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+KEYS = ("question", "claim", "flags", "guard", "finding")
+
+
+class ExperimentError(Exception):
+    """An experiment that cannot be read, applied, saved or run; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Patch:
+    """One experiment, as its file has it."""
+
+    name: str
+    question: str
+    claim: str = ""
+    flags: str = ""
+    guard: str = ""
+    finding: str = ""
+    diff: str = ""
+
+    @property
+    def path(self):
+        return HERE / f"{self.name}.patch"
+
+    @property
+    def arguments(self):
+        """The flags as a list of words."""
+        return shlex.split(self.flags)
+
+    def text(self):
+        """What the file holds."""
+        lines = [f"{key}: {value}\n" for key in KEYS if (value := getattr(self, key))]
+        return "".join(lines) + (f"\n{self.diff}" if self.diff else "")
+
+    def apply(self, folder):
+        """Edit a copy of the source. Raises ExperimentError, with the hunk that does not fit."""
+        if not self.diff:
+            return
+        # Out of every repository: else git takes the paths for its own, and may skip them silently.
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+        environment["GIT_CEILING_DIRECTORIES"] = str(Path(folder).resolve().parent)
+        answer = subprocess.run(
+            ["git", "apply", "--whitespace=nowarn", "-"],
+            input=self.diff.encode(), cwd=folder, env=environment, capture_output=True,
+        )  # fmt: skip
+        if answer.returncode:
+            said = answer.stderr.decode("utf-8", "replace").strip()
+            raise ExperimentError(
+                f"experiments/{self.name}.patch does not apply to this source: "
+                + (self.hunk(said) or said)
+            )
+
+    def hunk(self, said):
+        """The hunk that git names in its complaint, with the name of its file; "" for none."""
+        found = re.search(r"patch failed: (.*):(\d+)", said)
+        if not found:
+            return ""
+        file, line = found.groups()
+        part = self.diff.split(f"+++ b/{file}\n", 1)[-1].split("\ndiff --git", 1)[0]
+        for hunk in re.split(r"^(?=@@ )", part, flags=re.MULTILINE):
+            if hunk.startswith(f"@@ -{line}"):
+                return f"{file} has not, or no longer, the lines of this hunk:\n{hunk.rstrip()}"
+        return ""
+
+
+BASELINE = Patch("baseline", "What everything else is compared with")
+
+
+def read(name):
+    """The Patch of this name; "baseline" is the source as it is. Raises ExperimentError."""
+    if name == BASELINE.name:
+        return BASELINE
+    path = HERE / f"{name}.patch"
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError:
+        known = ", ".join(names())
+        raise ExperimentError(f"there is no experiments/{name}.patch, only {known}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ExperimentError(f"{path} cannot be read: {error}") from None
+    head, _, diff = text.partition("\n\n")
+    values = {}
+    for line in head.splitlines():
+        key, colon, value = line.partition(":")
+        if not colon or key not in KEYS or key in values:
+            raise ExperimentError(
+                f"{path}: {line[:60]!r} is none of the lines {', '.join(f'{k}:' for k in KEYS)}, "
+                "each once, before an empty line and the diff"
+            )
+        values[key] = value.strip()
+    if not values.get("question"):
+        raise ExperimentError(f"{path} has no line `question: …`")
+    patch = Patch(name=name, diff=diff, **values)
+    try:
+        patch.arguments  # noqa: B018
+    except ValueError as error:
+        raise ExperimentError(f"{path}: flags: {error}") from None
+    return patch
+
+
+def names():
+    """Every experiment that there is, sorted."""
+    return sorted(path.stem for path in HERE.glob("*.patch"))
+
+
+def write(patch):
+    """Write an experiment's file."""
+    patch.path.write_text(patch.text(), "utf-8")
+
+
+def git(*arguments, index=None):
+    """What git says in the repository. Raises ExperimentError."""
+    environment = os.environ | ({"GIT_INDEX_FILE": str(index)} if index else {})
+    try:
+        return subprocess.run(
+            ["git", "-C", str(ROOT), *arguments],
+            capture_output=True, check=True, text=True, env=environment,
+        ).stdout  # fmt: skip
+    except FileNotFoundError:
+        raise ExperimentError("experiments need git: install it") from None
+    except subprocess.CalledProcessError as error:
+        said = (error.stderr.strip() or "no reason given").splitlines()[-1]
+        raise ExperimentError(f"git {arguments[0]}: {said}; experiments need a checkout") from None
+
+
+def check_out(folder, index):
+    """The last commit's files into a new folder; the edits in the working tree are not in it.
+
+    index: where git may write its index of them. Raises ExperimentError.
+    """
+    git("read-tree", "HEAD", index=index)
+    git("checkout-index", "--all", f"--prefix={Path(folder).resolve()}/", index=index)
+
+
+def fingerprint(folder):
+    """A hash of what the code in a folder does: comments, docstrings and layout do not count."""
+    folder, digest = Path(folder), hashlib.sha256()
+    files = {
+        path for room in ("model", "data", "evaluation") for path in (folder / room).rglob("*")
+    }
+    for path in sorted(files | set(folder.glob("*.py"))):
+        if path.is_file() and "__pycache__" not in path.parts:
+            text = code(path).encode() if path.suffix == ".py" else path.read_bytes()
+            digest.update(
+                path.relative_to(folder).as_posix().encode() + hashlib.sha256(text).digest()
+            )
+    return digest.hexdigest()

@@ -1,0 +1,335 @@
+"""Run experiments over seeds, each beside the baseline: python -m experiments.run NAME …
+
+Of each, a copy of the last commit with its patch applied trains and scores itself by train.py and
+evaluate.py, under runs/experiments/NAME/seed-K. What is finished is skipped, so this can be stopped
+at any moment and taken up again. Then: python -m experiments.compare.
+"""
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from config import fail
+from experiments import patches
+from experiments.patches import BASELINE, ExperimentError
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What all experiments have in common: flags of train.py, and the splits that are scored."""
+
+    flags: list
+    splits: list
+    folder: str
+
+
+# Small enough for many runs. --shards 1: a run has a core for itself.
+RECIPES = {
+    "mini": Recipe(
+        "--num-layers 2 --num-heads 4 --epochs 8 --shards 1".split(),
+        ["test", "compositional"],
+        "runs/experiments",
+    ),
+    "ted": Recipe(
+        "--corpus ted_hrlr_translate/pt_to_en --batch-tokens 1536 --warmup-steps 2000 "
+        "--num-heads 4 --epochs 5 --shards 1".split(),
+        ["test"],
+        "runs/experiments-ted",
+    ),
+}
+
+
+@dataclass
+class Job:
+    """One run: an experiment with one seed."""
+
+    patch: patches.Patch
+    seed: int
+    common: list  # flags of train.py that the baseline has, too
+    splits: list
+    folder: Path  # of all experiments
+    base: str  # what the code without the patch does
+    tree: Path = None  # the copy of the source with the patch
+    environment: dict = field(default_factory=dict)
+
+    @property
+    def run(self):
+        return self.folder / self.patch.name / f"seed-{self.seed}"
+
+    @property
+    def identity(self):
+        """What a finished run must agree in to be this one."""
+        diff = hashlib.sha256(self.patch.diff.encode()).hexdigest()
+        return {"common": self.common, "flags": self.patch.flags, "diff": diff, "base": self.base,
+                "splits": self.splits}  # fmt: skip
+
+    @property
+    def card(self):
+        """What is written about the run, beside it."""
+        return self.run.with_suffix(".json")
+
+    def known(self):
+        """What the card says, or None."""
+        try:
+            return json.loads(self.card.read_text("utf-8"))
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def finished(self):
+        """Whether the run is there, whole. Raises ExperimentError where it is another one."""
+        known = self.known()
+        if known is None:
+            if self.run.exists():
+                raise ExperimentError(f"{self.run} is not of experiments.run: move it away")
+            return False
+        names = {"common": "other flags", "flags": "other flags", "diff": "another patch",
+                 "base": "other code", "splits": "other splits"}  # fmt: skip
+        differs = {text: 0 for key, text in names.items() if known.get(key) != self.identity[key]}
+        if differs:
+            raise ExperimentError(
+                f"{self.run} was made with {' and '.join(differs)}: --again makes it anew and "
+                "keeps the old one beside it, --folder puts new ones elsewhere"
+            )
+        return known.get("finished", False)
+
+    def move_aside(self):
+        """Keep what is there under another name."""
+        ending = time.strftime(".until-%Y%m%d-%H%M%S")
+        for path in (self.run, self.card, self.run.with_suffix(".log")):
+            if path.exists():
+                path.rename(path.with_name(path.name + ending))
+
+    def write(self, **more):
+        self.card.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"question": self.patch.question, **self.identity, **more}, indent=1)
+        unfinished = self.card.with_suffix(".unfinished")
+        unfinished.write_text(text + "\n", "utf-8")
+        os.replace(unfinished, self.card)
+
+
+class Trees:
+    """A copy of the last commit for each experiment, with its patch, as long as they run."""
+
+    def __init__(self, scratch):
+        self.scratch, self.commit = Path(scratch), patches.git("rev-parse", "HEAD").strip()
+        self.index = self.scratch / "index"
+        patches.check_out(self.scratch / BASELINE.name, self.index)
+        self.base = patches.fingerprint(self.scratch / BASELINE.name)
+
+    def give(self, patch):
+        """The folder with the patched source. Raises ExperimentError."""
+        folder = self.scratch / patch.name
+        if not folder.exists():
+            patches.git(
+                "checkout-index", "--all", f"--prefix={folder.resolve()}/", index=self.index
+            )
+            patch.apply(folder)
+        return folder
+
+    def environment(self, folder):
+        """So that a run's provenance names the commit, and its source.diff is the patch."""
+        return os.environ | {
+            "GIT_DIR": patches.git("rev-parse", "--absolute-git-dir").strip(),
+            "GIT_WORK_TREE": str(folder.resolve()),
+            "GIT_INDEX_FILE": str(self.index.resolve()),
+            "GIT_OPTIONAL_LOCKS": "0",
+        }
+
+
+class Runner:
+    """Does jobs, several at a time, each on cores of its own."""
+
+    def __init__(self, count):
+        self.processes, self.stopping, self.lock = set(), False, threading.Lock()
+        self.cores = queue.SimpleQueue()
+        allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+        for i in range(count):
+            self.cores.put(allowed[i::count])
+        self.pool = ThreadPoolExecutor(count, initializer=self.settle)
+
+    def settle(self):
+        """Give this thread, and the processes that it will start, their share of the cores."""
+        cores = self.cores.get()
+        if cores:
+            os.sched_setaffinity(0, cores)
+
+    def call(self, job, log, *command):
+        """Run a command in the job's copy → its exit status."""
+        with self.lock:
+            if self.stopping:
+                return None
+            process = subprocess.Popen(
+                [sys.executable, *map(str, command)], cwd=job.tree, env=job.environment,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+            self.processes.add(process)
+        status = process.wait()
+        self.processes.discard(process)
+        return status
+
+    def do(self, job, cache):
+        """Train and score → seconds it took. Raises ExperimentError where it failed."""
+        began = time.monotonic()
+        job.write()
+        run = job.run.resolve()
+        if run.exists() and not (run / "config.json").exists():  # it had hardly begun
+            shutil.rmtree(run)
+        shared = ["--cache-dir", cache, "--runs-dir", run.parent]
+        flags = [*job.common, *job.patch.arguments, "--seed", job.seed, "--name", run.name]
+        train = ["--resume", run] if run.exists() else flags
+        commands = [("train.py", *train, *shared)]
+        commands += [("evaluate.py", run, "--split", split) for split in job.splits]
+        with open(run.with_suffix(".log"), "ab") as log:
+            for command in commands:
+                status = self.call(job, log, *command)
+                if self.stopping:
+                    return None
+                if status:
+                    text = Path(log.name).read_text("utf-8", "replace").strip().splitlines()
+                    why = text[-1] if text else f"exit status {status}"
+                    job.write(failed=why)
+                    raise ExperimentError(f"{why}; {log.name} has the rest")
+        job.write(finished=True)
+        return time.monotonic() - began
+
+    def stop(self):
+        """End what runs, saved; begin nothing more."""
+        with self.lock:
+            self.stopping = True
+            for process in self.processes:
+                with contextlib.suppress(OSError):
+                    process.send_signal(signal.SIGTERM)
+        self.pool.shutdown(cancel_futures=True)
+
+
+def result(job):
+    """A few words on a finished run."""
+    found = []
+    for split in job.splits:
+        scores = json.loads((job.run / f"scores-{split}.json").read_text("utf-8"))
+        found.append(f"{split} BLEU {scores['bleu']:.1f}, exact {scores['exact_match']:.1f}")
+    return "; ".join(found)
+
+
+def plan(flags, trees):
+    """The jobs that are left, and how many are finished. Raises ExperimentError."""
+    recipe = RECIPES[flags.recipe]
+    chosen = [patches.read(name) for name in (patches.names() if flags.all else flags.names)]
+    chosen = [BASELINE, *(patch for patch in chosen if patch != BASELINE)]
+    left, finished = [], 0
+    for seed in range(flags.seeds):  # all with one seed first: a table that fills row by row
+        for patch in chosen:
+            common = [*recipe.flags, *flags.flags]
+            job = Job(patch, seed, common, recipe.splits, flags.folder, trees.base)
+            try:
+                done = job.finished()
+            except ExperimentError:
+                if not flags.again:
+                    raise
+                job.move_aside()
+                done = False
+            finished += done
+            if not done:
+                left.append(job)
+    for job in left:
+        job.tree = trees.give(job.patch)
+        job.environment = trees.environment(job.tree)
+    return left, finished
+
+
+def run(flags):
+    """Do what is left → how many failed. Raises ExperimentError."""
+    edited = patches.git("status", "--porcelain", "--", ".", ":(exclude)experiments")
+    if edited:
+        print(f"note: the last commit is run; what has been edited since is not in it:\n{edited}",
+              end="", file=sys.stderr)  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="experiments-") as scratch:
+        trees = Trees(scratch)
+        left, done = plan(flags, trees)
+        total, failed = len(left) + done, 0
+        print(f"{total} runs of commit {trees.commit[:7]}, {done} of them finished before; "
+              f"{flags.jobs} at a time", flush=True)  # fmt: skip
+        began, runner = time.monotonic(), Runner(flags.jobs)
+        try:
+            futures = {runner.pool.submit(runner.do, job, flags.cache_dir): job for job in left}
+            for count, future in enumerate(as_completed(futures), 1):
+                job = futures[future]
+                try:
+                    seconds = future.result()
+                    took = f"{result(job)}; {seconds:.0f} s"
+                except ExperimentError as error:
+                    took, failed = f"FAILED: {error}", failed + 1
+                rest = (time.monotonic() - began) / count * (len(left) - count) / 60
+                print(f"[{done + count}/{total}] {job.patch.name} seed {job.seed}: {took}; about "
+                      f"{rest:.0f} min left", flush=True)  # fmt: skip
+        finally:
+            runner.stop()
+    return failed
+
+
+def from_flags():
+    parser = argparse.ArgumentParser(
+        "python -m experiments.run", description=__doc__, allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="Flags after -- go to train.py, after the recipe's.",
+    )  # fmt: skip
+    parser.error = fail
+    add = parser.add_argument
+    add("names", nargs="*", metavar="NAME", help="experiments: the names of experiments/*.patch")
+    add("--all", action="store_true", help="all of them")
+    add("--seeds", type=int, default=3, help="seeds 0, 1, … of each [3]")
+    said = "; ".join(f"{name}: {' '.join(recipe.flags)}" for name, recipe in RECIPES.items())
+    add("--recipe", choices=RECIPES, default="mini", help=f"flags for all [mini]; {said}")
+    add("--folder", type=Path, help="where the runs are [the recipe's: "
+        + ", ".join(recipe.folder for recipe in RECIPES.values()) + "]")  # fmt: skip
+    add("--jobs", type=int, help="runs at a time, each on its share of the cores [one a core]")
+    add("--again", action="store_true", help="where a run was made with other code or flags, make "
+        "it anew and keep the old one beside it")  # fmt: skip
+    add("--cache-dir", type=Path, default=Path(".cache"), help="tokenized corpora [.cache]")
+    words = sys.argv[1:]
+    cut = words.index("--") if "--" in words else len(words)
+    flags = parser.parse_args(words[:cut])
+    flags.flags = words[cut + 1 :]
+    if flags.all == bool(flags.names):
+        fail("name experiments, or give --all: " + ", ".join(patches.names()))
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    flags.jobs = flags.jobs or allowed
+    for name in ("seeds", "jobs"):
+        if getattr(flags, name) < 1:
+            fail(f"--{name} {getattr(flags, name)} is not at least 1")
+    if flags.jobs > allowed:
+        fail(f"--jobs {flags.jobs}: there are {allowed} cores")
+    flags.folder = flags.folder or Path(RECIPES[flags.recipe].folder)
+    flags.folder, flags.cache_dir = flags.folder.resolve(), flags.cache_dir.resolve()
+    return flags
+
+
+def main():
+    def terminated(number, frame):
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, terminated)
+    try:
+        raise SystemExit(1 if run(from_flags()) else 0)
+    except (ExperimentError, OSError) as error:
+        fail(error)
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from here", file=sys.stderr)
+        raise SystemExit(130) from None
+
+
+if __name__ == "__main__":
+    main()

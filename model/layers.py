@@ -35,7 +35,7 @@ def dropout(x, rate, seed):
         return x
     # 16 random bits a value, two values a draw: saves 3 % of the step's time. Philox by name: the
     # same bits on every device.
-    size = x.shape[-1]
+    size = x.shape[-1] or tf.shape(x)[-1]  # a number where it is known
     draws = tf.concat([tf.shape(x)[:-1], [(size + 1) // 2]], axis=0)
     bits = tf.random.stateless_uniform(draws, seed, None, None, tf.uint32, alg="philox")
     bits = tf.reshape(tf.bitcast(bits, tf.uint16), tf.concat([tf.shape(x)[:-1], [-1]], axis=0))

@@ -132,28 +132,18 @@ def write(patch):
     patch.path.write_text(patch.text(), "utf-8")
 
 
-def git(*arguments, index=None):
+def git(*arguments, **environment):
     """What git says in the repository. Raises ExperimentError."""
-    environment = os.environ | ({"GIT_INDEX_FILE": str(index)} if index else {})
     try:
         return subprocess.run(
-            ["git", "-C", str(ROOT), *arguments],
-            capture_output=True, check=True, text=True, env=environment,
+            ["git", "-C", str(ROOT), *map(str, arguments)],
+            capture_output=True, check=True, text=True, env=os.environ | environment,
         ).stdout  # fmt: skip
     except FileNotFoundError:
         raise ExperimentError("experiments need git: install it") from None
     except subprocess.CalledProcessError as error:
         said = (error.stderr.strip() or "no reason given").splitlines()[-1]
         raise ExperimentError(f"git {arguments[0]}: {said}; experiments need a checkout") from None
-
-
-def check_out(folder, index):
-    """The last commit's files into a new folder; the edits in the working tree are not in it.
-
-    index: where git may write its index of them. Raises ExperimentError.
-    """
-    git("read-tree", "HEAD", index=index)
-    git("checkout-index", "--all", f"--prefix={Path(folder).resolve()}/", index=index)
 
 
 def fingerprint(folder):

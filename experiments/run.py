@@ -101,7 +101,8 @@ class Job:
         if differs:
             raise ExperimentError(
                 f"{self.run} was made with {' and '.join(differs)}: --again makes it anew and "
-                "keeps the old one beside it, --folder puts new ones elsewhere"
+                "keeps the old one beside it, --folder puts new ones elsewhere, --commit goes on "
+                "with an older commit"
             )
         return known.get("finished", False)
 
@@ -121,32 +122,34 @@ class Job:
 
 
 class Trees:
-    """A copy of the last commit for each experiment, with its patch, as long as they run."""
+    """A copy of one commit's files for each experiment, with its patch, as long as they run.
 
-    def __init__(self, scratch):
-        self.scratch, self.commit = Path(scratch), patches.git("rev-parse", "HEAD").strip()
-        self.index = self.scratch / "index"
-        patches.check_out(self.scratch / BASELINE.name, self.index)
-        self.base = patches.fingerprint(self.scratch / BASELINE.name)
+    They have a repository of their own, which borrows the objects of the user's, so that a run's
+    provenance names the commit, and its source.diff is the patch.
+    """
+
+    def __init__(self, scratch, commit):
+        self.scratch = Path(scratch).resolve()
+        self.commit = patches.git("rev-parse", "--verify", f"{commit}^{{commit}}").strip()
+        repository = self.scratch / "repository"
+        patches.git("clone", "--quiet", "--shared", "--no-checkout", ".", repository)
+        self.own = {"GIT_DIR": str(repository / ".git"), "GIT_OPTIONAL_LOCKS": "0"}
+        patches.git("update-ref", "--no-deref", "HEAD", self.commit, **self.own)
+        patches.git("read-tree", "HEAD", **self.own)
+        self.base = patches.fingerprint(self.give(BASELINE))
 
     def give(self, patch):
         """The folder with the patched source. Raises ExperimentError."""
         folder = self.scratch / patch.name
         if not folder.exists():
-            patches.git(
-                "checkout-index", "--all", f"--prefix={folder.resolve()}/", index=self.index
-            )
+            where = self.own | {"GIT_WORK_TREE": str(self.scratch)}
+            patches.git("checkout-index", "--all", f"--prefix={folder}/", **where)
             patch.apply(folder)
         return folder
 
     def environment(self, folder):
-        """So that a run's provenance names the commit, and its source.diff is the patch."""
-        return os.environ | {
-            "GIT_DIR": patches.git("rev-parse", "--absolute-git-dir").strip(),
-            "GIT_WORK_TREE": str(folder.resolve()),
-            "GIT_INDEX_FILE": str(self.index.resolve()),
-            "GIT_OPTIONAL_LOCKS": "0",
-        }
+        """Of the processes that run there."""
+        return os.environ | self.own | {"GIT_WORK_TREE": str(folder)}
 
 
 class Runner:
@@ -254,10 +257,10 @@ def run(flags):
     """Do what is left → how many failed. Raises ExperimentError."""
     edited = patches.git("status", "--porcelain", "--", ".", ":(exclude)experiments")
     if edited:
-        print(f"note: the last commit is run; what has been edited since is not in it:\n{edited}",
+        print(f"note: a commit is run; what has been edited since is not in it:\n{edited}",
               end="", file=sys.stderr)  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="experiments-") as scratch:
-        trees = Trees(scratch)
+        trees = Trees(scratch, flags.commit)
         left, done = plan(flags, trees)
         total, failed = len(left) + done, 0
         print(f"{total} runs of commit {trees.commit[:7]}, {done} of them finished before; "
@@ -295,6 +298,7 @@ def from_flags():
     add("--recipe", choices=RECIPES, default="mini", help=f"flags for all [mini]; {said}")
     add("--folder", type=Path, help="where the runs are [the recipe's: "
         + ", ".join(recipe.folder for recipe in RECIPES.values()) + "]")  # fmt: skip
+    add("--commit", default="HEAD", help="of which commit [the last one]")
     add("--jobs", type=int, help="runs at a time, each on its share of the cores [one a core]")
     add("--again", action="store_true", help="where a run was made with other code or flags, make "
         "it anew and keep the old one beside it")  # fmt: skip

@@ -17,12 +17,12 @@ from experiments.patches import ExperimentError, Patch
 def edits():
     """The working tree against the last commit, as a diff. Raises ExperimentError."""
     with tempfile.TemporaryDirectory() as scratch:
-        index = Path(scratch) / "index"  # the user's own index stays as it is
-        patches.git("read-tree", "HEAD", index=index)
-        patches.git("add", "--all", "--", ".", ":(exclude)experiments", index=index)
+        index = {"GIT_INDEX_FILE": str(Path(scratch) / "index")}  # the user's own stays as it is
+        patches.git("read-tree", "HEAD", **index)
+        patches.git("add", "--all", "--", ".", ":(exclude)experiments", **index)
         return patches.git(
             "-c", "diff.noprefix=false", "-c", "diff.mnemonicPrefix=false", "diff", "--cached",
-            "--no-color", "--no-ext-diff", "--binary", "HEAD", index=index,
+            "--no-color", "--no-ext-diff", "--binary", "HEAD", **index,
         )  # fmt: skip
 
 

@@ -301,6 +301,7 @@ def test_runs_are_of_the_commit_with_the_patch_and_are_not_done_twice(
     commit()
     with pytest.raises(ExperimentError, match="other code.*--again"):
         experiments("more", "--seeds", "2")
+    assert "4 of them finished" in experiments("more", "--seeds", "2", "--commit", "HEAD~1")[1].out
     failed, said = experiments("more", "--seeds", "1", "--again")
     assert failed == 0 and len(list(runs.glob("*/seed-0.until-*"))) == 2
     with pytest.raises(ExperimentError, match="other flags"):

@@ -54,6 +54,7 @@ class Config:
     max_steps: int | None = None  # stop after so many steps, if that comes first
     precision: Literal["float32", "bfloat16"] = "float32"  # of training's matrix products
     shards: int = 2  # parts of a batch that are computed side by side, each on cores of its own
+    strategy: Literal["none", "mirrored", "multi_worker"] = "none"  # one replica, or several
     seed: int = 0  # initial weights, dropout and the order of the data are drawn from it
 
     # The run
@@ -101,7 +102,7 @@ UNUSED = {  # what would be ignored is refused
     "classifier": ("recurrent_attention", "reverse", "shared_vocabulary", "tie_embeddings"),
 }
 # What a resumed run may change; the rest of its configuration stays.
-FREE = ("epochs", "max_steps", "keep_checkpoints", "resume", "runs_dir", "cache_dir")
+FREE = ("epochs", "max_steps", "strategy", "keep_checkpoints", "resume", "runs_dir", "cache_dir")
 
 
 def flag(name):

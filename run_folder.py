@@ -12,6 +12,7 @@
 """
 
 import dataclasses
+import io
 import json
 import os
 import re
@@ -40,6 +41,8 @@ class Diverged(RunError):
 
 class RunFolder:
     """One run's folder, open for training. Only one process at a time may have it."""
+
+    writes = True
 
     def __init__(self, config, data):
         """Make the folder of a new run, or open that of a resumed one. Raises RunError, OSError.
@@ -208,6 +211,25 @@ class RunFolder:
                 f'tensor_shape: {columns} tensor_path: "embedding.bytes" '
                 'metadata_path: "embedding.tsv" }\n'
             )
+
+
+class Onlooker(RunFolder):
+    """The folder as the workers have it that are not the chief: they read where it begins."""
+
+    writes = False
+
+    def __init__(self, config, data):
+        self.config, self.path = config, Path(config.resume or os.devnull)
+        self.metrics = io.BytesIO()
+        if config.resume:
+            self.check_corpus(data)
+
+    def save(self, step):
+        """Nothing: the chief does."""
+        self.saved_at = time.monotonic()
+
+    def show(self, *arguments):
+        """Nothing."""
 
 
 def new_name(config):

@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
+import distribution
 from data import encoded
 from data.batches import plan
 from evaluation.inference import IDS, Inference, share_cores
@@ -23,7 +24,7 @@ from model.loss import cross_entropy, teacher_forcing
 from model.masks import word_dropout
 from model.models import MODELS
 from model.optimizer import Adam, learning_rate
-from run_folder import Diverged, RunError, RunFolder, Stop
+from run_folder import Diverged, Onlooker, RunError, RunFolder, Stop
 
 LOG_EVERY = 50  # steps
 SAVE_EVERY = 180  # seconds, in a long epoch
@@ -31,31 +32,42 @@ SAVE_EVERY = 180  # seconds, in a long epoch
 
 def make_train_step(model, optimizer, config):
     """One update: source (batch, source_len), target (batch, target_len) → loss, gradient's norm,
-    learning rate. One trace for all shapes.
+    learning rate. One trace for all shapes. To be made in the scope of a tf.distribute strategy.
     """
+    strategy = tf.distribute.get_strategy()  # without one: a single replica
+    parts = config.shards * strategy.num_replicas_in_sync
 
-    # Without AutoGraph, what is traced is what is written; and it is traced a second sooner.
-    @tf.function(input_signature=[IDS, IDS], autograph=False)
-    def train_step(source, target):
+    def replica_step(source, target):
+        replica = tf.distribute.get_replica_context()
+        first = int(tf.get_static_value(replica.replica_id_in_sync_group)) * config.shards
         seed = tf.stack([tf.constant(config.seed, tf.int64), optimizer.step])
+        tokens = tf.math.count_nonzero(target[:, 1:], dtype=tf.float32)  # of the whole batch
         with tf.GradientTape() as tape, products_in(config.precision):
             losses = []
-            for shard in range(config.shards):  # they do not wait for each other: a core for each
-                rows, place = slice(shard, None, config.shards), at(seed, f"shard_{shard}")
+            for part in range(first, first + config.shards):  # a core for each: none waits
+                rows, place = slice(part, None, parts), at(seed, f"shard_{part}")
                 words = word_dropout(source[rows], config.word_dropout, at(place, "words"))
                 logits, labels = teacher_forcing(model, words, target[rows], place)
                 losses.append(cross_entropy(logits, labels, config.label_smoothing))
-            loss = tf.reduce_mean(tf.concat(losses, axis=0))  # over the batch's real tokens
+            loss = tf.reduce_sum(tf.concat(losses, axis=0)) / tokens
         # A weight that an experiment cut off stays as it is; None would stop the run.
         cut_off = tf.UnconnectedGradients.ZERO
         gradients = tape.gradient(loss, model.trainable_variables, unconnected_gradients=cut_off)
         # An embedding's comes as rows; the norm of the rows is not the norm of their sum.
         gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
+        # What the replicas found in their rows, added up, is what one finds in all of them.
+        loss, *gradients = replica.all_reduce(tf.distribute.ReduceOp.SUM, [loss, *gradients])
         rate = learning_rate(
             optimizer.step + 1, config.d_model, config.warmup_steps, config.learning_rate_scale
         )
         optimizer.apply(gradients, model.trainable_variables, rate)
-        return loss, tf.linalg.global_norm(gradients), rate
+        return tf.stack([loss, tf.linalg.global_norm(gradients), rate])
+
+    # Without AutoGraph, what is traced is what is written; and it is traced a second sooner.
+    @tf.function(input_signature=[IDS, IDS], autograph=False)
+    def train_step(source, target):
+        results = strategy.run(replica_step, args=(source, target))
+        return tf.unstack(strategy.experimental_local_results(results)[0])
 
     return train_step
 
@@ -65,11 +77,14 @@ def train(config):
     # Every draw is made from a seed; this has every sum added up in the same order, too.
     tf.config.experimental.enable_op_determinism()
     share_cores(config.shards)
+    strategy = distribution.strategy(config.strategy)
     data = encoded.prepare(config)
-    run = RunFolder(config, data)
+    run = RunFolder(config, data) if distribution.is_chief(strategy) else Onlooker(config, data)
     tokenizers = (data.source_tokenizer, data.target_tokenizer)
-    model = MODELS[config.model](config, *(tokenizer.vocab_size for tokenizer in tokenizers))
-    optimizer = Adam(model.trainable_variables)
+    with strategy.scope():
+        model = MODELS[config.model](config, *(tokenizer.vocab_size for tokenizer in tokenizers))
+        optimizer = Adam(model.trainable_variables)
+        train_step = make_train_step(model, optimizer, config)
     epoch = tf.Variable(0, dtype=tf.int64)  # epochs finished
     position = tf.Variable(0, dtype=tf.int64)  # batches done of the epoch that has begun
     seconds = tf.Variable(0, dtype=tf.float64)  # spent on it
@@ -79,10 +94,11 @@ def train(config):
         best_loss=best_loss,
     )  # fmt: skip
     inference = Inference(model, *tokenizers, config.max_length)
-    train_step = make_train_step(model, optimizer, config)
 
     def validate(step):
         """Write down how the epoch went; keep the model if none was better."""
+        if not run.writes:
+            return
         values, samples = validation(inference, data)
         loss = values["validation_loss"]
         if not np.isfinite(loss):
@@ -101,7 +117,7 @@ def train(config):
             run.save_best(step)
 
     stop, last_step = Stop(), config.max_steps or sys.maxsize
-    step, pairs = int(optimizer.step), len(data.train.source.lengths)
+    step, pairs = int(optimizer.step.numpy()), len(data.train.source.lengths)
     run.save(step)
     while epoch < config.epochs and step < last_step and not stop:
         began = time.monotonic() - float(seconds)
@@ -111,7 +127,7 @@ def train(config):
         )
         progress = tqdm(
             batches[done:], f"epoch {int(epoch) + 1}", len(batches), initial=done, unit="step",
-            leave=False, mininterval=0.5 if sys.stderr.isatty() else 30,
+            leave=False, mininterval=0.5 if sys.stderr.isatty() else 30, disable=not run.writes,
         )  # fmt: skip
         for indices in progress:
             # Before a step, not after: the epoch's last state is saved once, when it is validated.
@@ -119,7 +135,7 @@ def train(config):
                 run.save(step)
             source, target = data.train.batch(indices)
             step += 1
-            log = step == 1 or step % LOG_EVERY == 0
+            log = run.writes and (step == 1 or step % LOG_EVERY == 0)
             if log:  # as validation is measured, on random pairs: a batch has only one length
                 random = np.random.default_rng([config.seed, step])
                 probe = random.choice(pairs, min(pairs, 64), replace=False)
@@ -158,10 +174,11 @@ def train(config):
     if stop and epoch < config.epochs:
         print(f"stopped and saved; go on with\n    python train.py --resume {run.path}")
         raise SystemExit(128 + stop.signal)
-    print(
-        f"{int(epoch)} epochs and {step:,} steps are done; the run is {run.path}; go on with\n"
-        f"    tensorboard --logdir {run.path.parent}\n    python evaluate.py {run.path}"
-    )
+    if run.writes:
+        print(
+            f"{int(epoch)} epochs and {step:,} steps are done; the run is {run.path}; go on with\n"
+            f"    tensorboard --logdir {run.path.parent}\n    python evaluate.py {run.path}"
+        )
 
 
 if __name__ == "__main__":
@@ -169,5 +186,7 @@ if __name__ == "__main__":
         train(CONFIG)
     except (corpora.CorpusError, RunError, OSError) as error:
         fail(error, 1 if isinstance(error, Diverged) else 2)
+    except distribution.LOST as error:
+        fail(distribution.advice(error), 1)
     except KeyboardInterrupt:
         raise SystemExit(130) from None

@@ -26,7 +26,9 @@ class Adam(tf.Module):
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
         self.m = [tf.Variable(tf.zeros_like(variable)) for variable in variables]
         self.v = [tf.Variable(tf.zeros_like(variable)) for variable in variables]
-        self.step = tf.Variable(0, dtype=tf.int64)  # updates made
+        # Updates made. Each replica counts; that they count alike, TensorFlow wants to be told.
+        once = tf.VariableAggregation.ONLY_FIRST_REPLICA
+        self.step = tf.Variable(0, dtype=tf.int64, aggregation=once)
 
     def apply(self, gradients, variables, rate):
         """One update, in place, of the variables that `__init__` was given; rate: a scalar."""

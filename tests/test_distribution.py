@@ -1,0 +1,134 @@
+"""Several replicas make the step that one makes; a worker that dies takes nothing with it."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from distribution import check_environment
+from run_folder import RunError
+
+ROOT = Path(__file__).resolve().parents[1]
+STEPS = 50
+SMALL = ["--corpus", "mini:400", "--d-model", "32", "--num-layers", "1", "--epochs", "99"]
+
+
+@pytest.fixture(scope="module")
+def begin(tmp_path_factory):
+    """Begins a training in a process of its own, its environment changed as told."""
+    folder = tmp_path_factory.mktemp("distribution")
+    kept = ["--runs-dir", folder, "--cache-dir", folder / "cache"]
+
+    def run(*flags, program=("train.py",), environment=()):
+        command = [sys.executable, *program, *flags, *kept]
+        return subprocess.Popen(
+            [str(word) for word in command], cwd=ROOT, env=os.environ | dict(environment),
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8",
+        )  # fmt: skip
+
+    run.folder = folder
+    return run
+
+
+@pytest.fixture(scope="module")
+def alone(begin):
+    """The run of one process, whose batches are in two parts, dropout and all."""
+    process = begin(*SMALL, "--shards", "2", "--max-steps", STEPS, "--name", "alone")
+    assert process.wait(120) == 0, process.stderr.read()
+    return begin.folder / "alone"
+
+
+def losses(run):
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [(x["step"], x.get("loss", x.get("validation_loss"))) for x in lines]
+
+
+def weights(run):
+    """All of the model but key biases, whose gradient is nothing but rounding."""
+    path = tf.train.latest_checkpoint(run / "checkpoints")
+    assert path.endswith(f"-{STEPS}")
+    reader = tf.train.load_checkpoint(path)
+    names = [n for n in reader.get_variable_to_shape_map() if n.startswith("model/")]
+    return {n: reader.get_tensor(n) for n in names if "/key/bias" not in n and "OBJECT" not in n}
+
+
+def assert_equal(run, alone):
+    assert len(losses(run)) == len(losses(alone)) > 10
+    np.testing.assert_allclose(losses(run), losses(alone), rtol=0, atol=1e-6)
+    own, other = weights(run), weights(alone)
+    assert own.keys() == other.keys() and len(own) > 30
+    for name in own:
+        np.testing.assert_allclose(own[name], other[name], atol=1e-4, err_msg=name)
+
+
+def test_two_replicas_on_one_machine_make_the_steps_of_one(begin, alone):
+    two_processors = (
+        "import runpy, sys, tensorflow as tf; cpu, = tf.config.list_physical_devices('CPU'); "
+        "tf.config.set_logical_device_configuration("
+        "cpu, [tf.config.LogicalDeviceConfiguration()] * 2); "
+        "sys.argv[0] = 'train.py'; sys.path.insert(0, '.'); "
+        "runpy.run_path('train.py', run_name='__main__')"
+    )
+    process = begin(*SMALL, "--shards", "1", "--strategy", "mirrored", "--max-steps", STEPS,
+                    "--name", "mirrored", program=("-c", two_processors))  # fmt: skip
+    assert process.wait(120) == 0, process.stderr.read()
+    assert_equal(begin.folder / "mirrored", alone)
+
+
+def free_ports(count):
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def two_workers(begin, *flags):
+    workers = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    task = lambda i: {"cluster": {"worker": workers}, "task": {"type": "worker", "index": i}}  # noqa: E731
+    return [
+        begin(*flags, "--strategy", "multi_worker", environment={"TF_CONFIG": json.dumps(task(i))})
+        for i in range(2)
+    ]
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_two_workers_make_the_steps_of_one_though_one_is_killed(begin, alone, killed):
+    run = begin.folder / f"workers-{killed}"
+    both = two_workers(begin, *SMALL, "--shards", "1", "--name", run.name)
+    metrics, until = run / "metrics.jsonl", time.monotonic() + 90
+    while time.monotonic() < until:  # to the end of the first epoch
+        if metrics.exists() and b"validation" in metrics.read_bytes():
+            break
+        time.sleep(0.05)
+    both[killed].send_signal(signal.SIGKILL)
+    _, err = both[1 - killed].communicate(timeout=90)
+    both[killed].communicate()
+    assert both[1 - killed].returncode == 1
+    assert err.splitlines()[-1].startswith("error: another worker is gone; start all of them again")
+    done = losses(run)[-1][0]
+    assert 0 < done < STEPS
+    for process in two_workers(begin, "--resume", run, "--max-steps", STEPS):
+        assert process.wait(120) == 0, process.stderr.read()
+    assert_equal(run, alone)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [None, "", "{", "[]", '{"cluster": {}}', '{"cluster": {"worker": ["a:1"]}}',
+     '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}',
+     '{"cluster": {"worker": ["a:1"]}, "task": {"type": "chief", "index": 0}}',
+     '{"cluster": {"worker": ["a"]}, "task": {"type": "worker", "index": 0}}'],
+)  # fmt: skip
+def test_without_a_cluster_it_is_said_what_is_missing(text):
+    with pytest.raises(RunError, match="TF_CONFIG"):
+        check_environment(text)
+    check_environment('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}')

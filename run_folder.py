@@ -16,6 +16,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import sys
 import time
@@ -25,6 +26,7 @@ import numpy as np
 import tensorflow as tf
 from tensorboard.plugins.hparams import api as hparams
 
+from checkpoints import number, readable
 from config import FREE
 from data import tokenizer
 from data.download import first_line
@@ -132,7 +134,10 @@ class RunFolder:
         folder, count = self.path / "checkpoints", self.config.keep_checkpoints
         self.latest = tf.train.CheckpointManager(checkpoint, folder, max_to_keep=count)
         self.best = tf.train.CheckpointManager(checkpoint, folder / "best", max_to_keep=1)
-        path = self.latest.latest_checkpoint
+        try:
+            path = next(iter(readable(folder)), None)
+        except ValueError as error:
+            raise RunError(str(error)) from None
         if path:
             try:
                 checkpoint.restore(path).assert_consumed()
@@ -141,6 +146,7 @@ class RunFolder:
                     f"{path} does not fit the model as it is now: {first_line(error)}"
                 ) from None
             print(f"going on from {path}", file=sys.stderr)
+        self.saved = path and number(path)  # of which step the newest good checkpoint is
         end = self.metrics.seek(0, os.SEEK_END)
         self.metrics.truncate(min(end, int(self.metrics_end)))
         self.metrics.seek(0, os.SEEK_END)
@@ -153,10 +159,23 @@ class RunFolder:
         """
         if not all(np.isfinite(variable).all() for variable in self.model.trainable_variables):
             raise Diverged(f"step {step}: the weights are not finite any more; {self.advice()}")
-        if not (self.latest.latest_checkpoint or "").endswith(f"-{step}"):
+        if step != self.saved:
             self.metrics_end.assign(self.metrics.tell())
-            self.latest.save(checkpoint_number=step)
+            self.keep(self.latest, step)
+            self.saved = step
         self.saved_at = time.monotonic()
+
+    def keep(self, manager, step):
+        """Have a CheckpointManager save. Raises RunError; older checkpoints are as they were."""
+        try:
+            manager.save(checkpoint_number=step)
+        except (tf.errors.OpError, OSError) as error:
+            for torn in Path(manager.directory).glob(f"ckpt-{step}*"):
+                shutil.rmtree(torn) if torn.is_dir() else torn.unlink()
+            raise RunError(
+                f"step {step} cannot be saved in {manager.directory}: {first_line(error)}; the "
+                "checkpoints before are as they were: make room, and go on with --resume"
+            ) from None
 
     def advice(self):
         """What to do when training has diverged."""
@@ -167,15 +186,20 @@ class RunFolder:
 
     def save_best(self, step):
         """Keep the state after `step` updates as the best."""
-        self.best.save(checkpoint_number=step)
+        self.keep(self.best, step)
 
     def log(self, chart, step, values, samples=()):
         """A line of metrics.jsonl, and TensorBoard's charts of the same.
 
         samples: (source, reference, translation) texts.
         """
-        self.metrics.write(json.dumps({"step": step, **values}).encode() + b"\n")
-        self.metrics.flush()
+        try:
+            self.metrics.write(json.dumps({"step": step, **values}).encode() + b"\n")
+            self.metrics.flush()
+        except OSError as error:
+            raise RunError(
+                f"{self.path}/metrics.jsonl: {error.strerror}; make room, and go on with --resume"
+            ) from None
         with self.charts[chart].as_default(step):
             for name, value in values.items():
                 if name != "epoch":  # a straight line
@@ -246,8 +270,8 @@ class Stop:
 
     def __init__(self):
         self.signal = None
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self.note)
+        for caught in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(caught, self.note)
 
     def note(self, number, frame):
         self.signal = number

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
+from checkpoints import readable
 from data import tokenizer
 from data.batches import Pairs, Rows, plan
 from data.download import first_line
@@ -157,13 +158,12 @@ def load(folder, config, checkpoint="last", average=1, search=GREEDY):
     tokenizers = tokenizer.load_pair(folder, config.lowercase, config.tokenizer == "word")
     model = MODELS[config.model](config, *(made.vocab_size for made in tokenizers))
     where = folder / "checkpoints" / ("best" if checkpoint == "best" else "")
-    kept = tf.train.get_checkpoint_state(where)
-    paths = list(kept.all_model_checkpoint_paths) if kept else []
+    paths = readable(where, average)
     if len(paths) < average:
         raise FileNotFoundError(f"{where} holds {len(paths)} checkpoints of {average}")
     saved = tf.train.Checkpoint(model=model)
     totals = [np.zeros(variable.shape) for variable in model.trainable_variables]
-    for path in paths[-average:]:
+    for path in paths[::-1]:
         try:
             # The optimizer's values stay unread; each of the model's own must be there.
             saved.restore(path).assert_existing_objects_matched().expect_partial()

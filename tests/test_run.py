@@ -468,7 +468,8 @@ def test_translations_are_aligned_with_the_split(run, scored, checkout):
 def test_other_splits_and_checkpoints_are_in_the_file_name(run, scored, evaluate, tmp_path):
     copied, table = shutil.copytree(run, tmp_path / "run"), tmp_path / "sentences.tsv"
     # Another last one, or it would be the best as well.
-    tf.compat.v1.train.update_checkpoint_state(str(copied / "checkpoints"), "ckpt-0")
+    for path in (copied / "checkpoints").glob("ckpt-[1-9]*"):
+        path.unlink()
     status, out, _ = evaluate(
         copied, "--split", "validation", "--checkpoint", "best", "--per-sentence", table
     )
@@ -711,3 +712,79 @@ def test_a_corpus_that_cannot_be_looked_at_is_refused_in_one_line(call, flags):
     answer = call(*PYTHON, "-m", "data", *flags.split(), encoding="utf-8")
     assert answer.returncode == 2 and answer.stdout == "" and "Traceback" not in answer.stderr
     assert answer.stderr.splitlines()[-1].startswith("error: ")
+
+
+# ---- Faults -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def torn(run, tmp_path):
+    """A copy of the run, in which files can be torn."""
+    return Path(shutil.copytree(run, tmp_path / run.name))
+
+
+def flip(path, place=-1000):
+    """Alter one byte."""
+    raw = bytearray(path.read_bytes())
+    raw[place] ^= 0x10
+    path.write_bytes(raw)
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.mark.parametrize(
+    ("damage", "ending"), [(flip, "data-00000-of-00001"), (cut, "data-00000-of-00001"),
+                           (cut, "index"), (lambda path: path.write_bytes(b""), "index")],
+)  # fmt: skip
+def test_a_torn_checkpoint_is_named_and_an_older_one_used(torn, evaluate, damage, ending):
+    from checkpoints import readable
+
+    steps = sorted(steps_saved(torn))
+    damage(torn / "checkpoints" / f"ckpt-{steps[-1]}.{ending}")
+    status, out, err = evaluate(torn, "--translate", "a")
+    assert status == 0 and f"ckpt-{steps[-1]} cannot be read" in err
+    assert [number(path) for path in readable(torn / "checkpoints", 9)] == steps[-2::-1]
+    for step in steps[:-1]:
+        cut(torn / "checkpoints" / f"ckpt-{step}.index")
+    status, out, err = evaluate(torn, "--translate", "a")
+    assert status == 2 and "no checkpoint that can be read" in err.splitlines()[-1]
+
+
+def test_resumed_from_an_older_checkpoint_a_run_ends_with_the_same_bits(checkout, run, torn, train):
+    """Its last checkpoint torn, and the list of checkpoints too."""
+    folder = checkout / "runs" / "torn"
+    shutil.move(torn, folder)
+    last = max(steps_saved(folder))
+    flip(folder / "checkpoints" / f"ckpt-{last}.data-00000-of-00001")
+    cut(folder / "checkpoints" / "checkpoint")
+    answer = train("--resume", folder)
+    assert answer.returncode == 0, answer.stderr
+    assert f"ckpt-{last} cannot be read" in answer.stderr and "going on from" in answer.stderr
+    assert same_bits(state(run), state(folder)) and metrics(run) == metrics(folder)
+
+
+LIMITED = (
+    "import resource, runpy, sys; sys.argv = sys.argv[1:]; sys.path.insert(0, '.'); "
+    "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2); del sys.argv[1]; "
+    "runpy.run_path('train.py', run_name='__main__')"
+)
+
+
+def test_a_full_disk_costs_nothing_that_was_saved(checkout, run, torn, call, train):
+    """No file may grow beyond a limit below a checkpoint's size."""
+    folder = checkout / "runs" / "full"
+    shutil.move(torn, folder)
+    for path in folder.glob(f"checkpoints/ckpt-{max(steps_saved(folder))}*"):
+        path.unlink()  # to be made again
+    before = {path: path.read_bytes() for path in folder.glob("checkpoints/ckpt-*")}
+    size = max(path.stat().st_size for path in before) - 1000
+    command = ("-c", LIMITED, "train.py", str(size), "--resume", folder)
+    answer = call(*PYTHON, *command, encoding="utf-8")
+    assert answer.returncode == 2 and "Traceback" not in answer.stderr
+    said = answer.stderr.splitlines()[-1]
+    assert re.fullmatch(r"error: step \d+ cannot be saved in .*; the checkpoints before .*", said)
+    assert {p: p.read_bytes() for p in folder.glob("checkpoints/ckpt-*")} == before
+    answer = train("--resume", folder)
+    assert answer.returncode == 0 and same_bits(state(run), state(folder))

@@ -1,0 +1,43 @@
+"""Which checkpoints of a folder can be trusted: torn and altered ones are named and passed over."""
+
+import re
+import sys
+from pathlib import Path
+
+import tensorflow as tf
+
+from data.download import first_line
+
+UNREADABLE = (tf.errors.OpError, IndexError, ValueError)  # what TensorFlow says of a torn file
+
+
+def readable(folder, count=1):
+    """Up to `count` checkpoints of a folder, as paths, the newest first.
+
+    Each value of a checkpoint is read once, which compares it with its checksum; one that cannot be
+    read is named on standard error, and an older one takes its place. Raises ValueError where there
+    are checkpoints and none of them can be read.
+    """
+    folder, good, bad = Path(folder), [], []
+    found = [path.with_suffix("") for path in folder.glob("ckpt-*.index")]
+    for path in sorted(found, key=number, reverse=True):
+        if len(good) == count:
+            break
+        try:
+            reader = tf.train.load_checkpoint(str(path))
+            for name in reader.get_variable_to_shape_map():
+                reader.get_tensor(name)
+            good.append(str(path))
+        except UNREADABLE as error:
+            bad.append(path.name)
+            print(f"warning: {path} cannot be read, an older checkpoint takes its place: "
+                  f"{first_line(error)}", file=sys.stderr)  # fmt: skip
+    if bad and not good:
+        raise ValueError(f"{folder} has no checkpoint that can be read: {', '.join(bad)} are torn")
+    return good
+
+
+def number(path):
+    """The step of a checkpoint: 7 of ckpt-7."""
+    found = re.fullmatch(r"ckpt-(\d+)", Path(path).name)
+    return int(found[1]) if found else -1

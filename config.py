@@ -60,6 +60,7 @@ class Config:
     # The run
     name: str | None = None  # folder under --runs-dir [corpus, model, seed and time]
     resume: str | None = None  # go on with this run folder
+    accept_changes: bool = False  # with --resume: though its flags or the code have changed
     runs_dir: str = "runs"  # where run folders are made
     cache_dir: str = ".cache"  # where tokenized corpora are kept
     keep_checkpoints: int = 5  # latest checkpoints kept, beside the best
@@ -102,7 +103,8 @@ UNUSED = {  # what would be ignored is refused
     "classifier": ("recurrent_attention", "reverse", "shared_vocabulary", "tie_embeddings"),
 }
 # What a resumed run may change; the rest of its configuration stays.
-FREE = ("epochs", "max_steps", "strategy", "keep_checkpoints", "resume", "runs_dir", "cache_dir")
+FREE = ("epochs", "max_steps", "strategy", "keep_checkpoints", "resume", "accept_changes",
+        "runs_dir", "cache_dir")  # fmt: skip
 
 
 def flag(name):
@@ -176,12 +178,12 @@ def resumed(given):
     """
     was = read(given["resume"])
     for name, value in given.items():
-        if name not in FREE and value != getattr(was, name):
+        if name not in FREE and value != getattr(was, name) and not given.get("accept_changes"):
             raise ValueError(
                 f"{given['resume']} was trained with {flag(name)} {getattr(was, name)}, not "
-                f"{value}: leave the flag out, or start a new run"
+                f"{value}: leave the flag out, start a new run, or give --accept-changes"
             )
-    return dataclasses.replace(was, **{name: given[name] for name in FREE if name in given})
+    return dataclasses.replace(was, **given)
 
 
 def from_flags(description, check_corpus=lambda name, labelled: None):

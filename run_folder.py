@@ -30,7 +30,7 @@ from checkpoints import number, readable
 from config import FREE
 from data import tokenizer
 from data.download import first_line
-from provenance import copy_source, git, provenance
+from provenance import HERE, changed, code, copy_source, git, provenance
 
 
 class RunError(Exception):
@@ -60,6 +60,7 @@ class RunFolder:
             self.record(data)
         else:
             self.check_corpus(data)
+            self.check_code()
             self.write_json("config.json", self.settings())
         self.metrics = open(self.path / "metrics.jsonl", "ab")
         self.charts = {
@@ -81,11 +82,9 @@ class RunFolder:
 
     def record(self, data):
         """Write where the run came from. config.json comes last: with it, a folder is whole."""
-        copy_source(self.path / "source")
-        (self.path / "source.diff").write_text(git("diff", "HEAD"), "utf-8")
+        self.record_source()
         tokenizer.save_pair(self.path, data.source_tokenizer, data.target_tokenizer)
         self.write_json("corpus.json", data.facts)
-        self.write_json("provenance.json", provenance())
         settings = self.settings()
         self.write_json("config.json", settings)
         with tf.summary.create_file_writer(str(self.path)).as_default():
@@ -101,7 +100,8 @@ class RunFolder:
 
     def settings(self):
         """What config.json holds: the knobs as they are now."""
-        return dataclasses.asdict(self.config) | {"name": self.path.name, "resume": None}
+        never = {"resume": None, "accept_changes": False}
+        return dataclasses.asdict(self.config) | {"name": self.path.name, **never}
 
     def check_corpus(self, data):
         """Refuse to go on with other data than the run began with. Raises RunError."""
@@ -112,6 +112,32 @@ class RunFolder:
                 f"{self.config.corpus} is not the corpus that {self.path} began with: its texts or "
                 "its tokenizer differ; bring the old ones back, or start a new run"
             )
+
+    def check_code(self):
+        """Refuse to go on with other code than the run began with, unless told to; then keep both.
+
+        Raises RunError.
+        """
+        kept = self.path / "source"
+        names = [f"model/{name}" for name in changed(kept / "model", HERE / "model")]
+        names += ["train.py"] if code(kept / "train.py") != code(HERE / "train.py") else []
+        if names and not self.config.accept_changes:
+            raise RunError(
+                f"{names[0]} is not what {self.path} was trained with: go on by python "
+                f"{kept}/train.py --resume {self.path}, which runs its own code, or give "
+                "--accept-changes"
+            )
+        if names:
+            ending = time.strftime(".until-%Y%m%d-%H%M%S")
+            for name in ("source", "source.diff", "provenance.json"):
+                (self.path / name).rename(self.path / (name + ending))
+            self.record_source()
+
+    def record_source(self):
+        """Write which code runs, and where it came from."""
+        copy_source(self.path / "source")
+        (self.path / "source.diff").write_text(git("diff", "HEAD"), "utf-8")
+        self.write_json("provenance.json", provenance())
 
     def read_json(self, name):
         return json.loads((self.path / name).read_text("utf-8"))

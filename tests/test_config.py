@@ -217,5 +217,6 @@ def test_a_resumed_run_cannot_become_another(run, parse, name):
 
 def test_every_knob_is_either_free_or_fixed_in_a_resumed_run():
     """A new field belongs into OTHER above, or is one that a resumed run may change."""
-    free = {"epochs", "max_steps", "keep_checkpoints", "resume", "runs_dir", "cache_dir"}
+    free = {"epochs", "max_steps", "strategy", "keep_checkpoints", "resume", "accept_changes",
+            "runs_dir", "cache_dir"}  # fmt: skip
     assert {field.name for field in FIELDS} == set(OTHER) | free

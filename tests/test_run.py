@@ -788,3 +788,27 @@ def test_a_full_disk_costs_nothing_that_was_saved(checkout, run, torn, call, tra
     assert {p: p.read_bytes() for p in folder.glob("checkpoints/ckpt-*")} == before
     answer = train("--resume", folder)
     assert answer.returncode == 0 and same_bits(state(run), state(folder))
+
+
+def test_other_code_is_refused_by_name_unless_told_to(checkout, train, trained, call):
+    folder = checkout / "runs" / "code"
+    answer = train(*FLAGS, "--epochs", "2", "--max-steps", "3", "--name", "code")
+    assert answer.returncode == 0, answer.stderr
+    with open(folder / "source" / "model" / "loss.py", "a") as file:
+        file.write("ANOTHER = 1\n")
+    for flags in ((), ("--dropout-rate", "0.2")):
+        answer = train("--resume", folder, "--max-steps", "4", *flags)
+        assert answer.returncode == 2 and "Traceback" not in answer.stderr
+        said = answer.stderr.splitlines()[-1]
+        assert said.startswith("error: ") and "--accept-changes" in said
+        assert ("--dropout-rate" if flags else "model/loss.py") in said
+    own = call(*PYTHON, folder / "source" / "train.py", "--resume", folder, "--max-steps", "4",
+               encoding="utf-8")  # fmt: skip
+    assert own.returncode == 0 and max(steps_saved(folder)) == 4, own.stderr
+    answer = train("--resume", folder, "--max-steps", "5", "--accept-changes", *flags)
+    assert answer.returncode == 0 and max(steps_saved(folder)) == 5, answer.stderr
+    assert "ANOTHER" not in (folder / "source" / "model" / "loss.py").read_text()
+    (before,) = folder.glob("source.until-*")
+    assert "ANOTHER" in (before / "model" / "loss.py").read_text()
+    kept = read_json(folder / "config.json")
+    assert kept["dropout_rate"] == 0.2 and kept["accept_changes"] is False

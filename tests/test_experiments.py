@@ -96,7 +96,7 @@ def test_a_bug_is_noticed_by_the_test_that_its_experiment_names(name, patched, m
     monkeypatch.chdir(folder)
     with living_in(folder):
         status = pytest.main([EXPERIMENTS[name].guard, "-x", "-q", "--no-header", "--tb=no",
-                              "-p", "no:cacheprovider", "-p", "no:xdist"])  # fmt: skip
+                              "-p", "no:cacheprovider", "-o", "addopts="])  # fmt: skip
     assert status == pytest.ExitCode.TESTS_FAILED
 
 
@@ -107,7 +107,7 @@ def test_the_guards_pass_where_nothing_is_broken(patched, monkeypatch):
     guards = [patch.guard for patch in EXPERIMENTS.values() if patch.guard]
     with living_in(folder):
         status = pytest.main([*guards, "-x", "-q", "--no-header", "-p", "no:cacheprovider",
-                              "-p", "no:xdist"])  # fmt: skip
+                              "-o", "addopts="])  # fmt: skip
     assert status == pytest.ExitCode.OK
 
 

@@ -45,9 +45,6 @@ class Classifier(tf.Module):
         seed = tf.constant([config.seed, -1], tf.int64)  # steps count from 0: −1 is the beginning
         size = config.d_model
         embedding = Embedding(source_vocab_size, size, at(seed, "source_embedding"))
-        # Small at first: a word that training hardly saw says hardly anything, and the highest of
-        # many columns is not a random one. (A table that also makes logits must not be so small.)
-        embedding.table.assign(0.1 * embedding.table)
         self.encoder = Encoder(config, embedding, EncoderLayer, at(seed, "encoder"))
         self.pooling, self.dropout_rate = POOLING[config.pooling], config.dropout_rate
         self.output = Dense(size, target_vocab_size, at(seed, "output"))

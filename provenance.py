@@ -73,7 +73,7 @@ def code(path):
         body = getattr(node, "body", None)
         if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
             if isinstance(getattr(body[0].value, "value", None), str):
-                body[0].value.value = ""
+                del body[0]
     return ast.dump(tree)
 
 

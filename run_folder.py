@@ -119,7 +119,8 @@ class RunFolder:
         Raises RunError.
         """
         kept = self.path / "source"
-        names = [f"model/{name}" for name in changed(kept / "model", HERE / "model")]
+        rooms = ("model", "data")
+        names = [f"{r}/{name}" for r in rooms for name in changed(kept / r, HERE / r)]
         names += ["train.py"] if code(kept / "train.py") != code(HERE / "train.py") else []
         if names and not self.config.accept_changes:
             raise RunError(
@@ -130,7 +131,8 @@ class RunFolder:
         if names:
             ending = time.strftime(".until-%Y%m%d-%H%M%S")
             for name in ("source", "source.diff", "provenance.json"):
-                (self.path / name).rename(self.path / (name + ending))
+                if (self.path / name).exists():  # else it was stopped here before
+                    (self.path / name).rename(self.path / (name + ending))
             self.record_source()
 
     def record_source(self):

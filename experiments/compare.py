@@ -5,10 +5,12 @@ with a plot.
 """
 
 import argparse
+import hashlib
 import json
 import math
 import re
 import statistics
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,10 +57,16 @@ class Run:
 def runs_of(folder, name):
     """The finished runs of an experiment by seed, and what is to be said about the others."""
     finished, notes = {}, []
+    patch = patches.read(name)
+    diff = hashlib.sha256(patch.diff.encode()).hexdigest()
     for card in sorted((folder / name).glob("seed-*.json")):
         known = json.loads(card.read_text("utf-8"))
         run = card.with_suffix("")
-        if known.get("finished"):
+        if (known["diff"], known["flags"]) != (diff, patch.flags):
+            notes.append(f"{name} {run.name} was made with another patch than today's: left out")
+        elif known.get("finished") and not run.exists():
+            notes.append(f"{name} {run.name} is not there any more")
+        elif known.get("finished"):
             found = Run.of(run, known)
             finished[found.seed] = found
         else:
@@ -148,6 +156,11 @@ def rows_of(folder, names):
     baseline, notes = runs_of(folder, BASELINE.name)
     if not baseline:
         raise ExperimentError(f"{folder} has no finished baseline: python -m experiments.run first")
+    # Of several codes, the one of most baselines: nothing is a mean over two.
+    ((like, _),) = Counter(run.like for run in baseline.values()).most_common(1)
+    for seed in [seed for seed, run in baseline.items() if run.like != like]:
+        notes.append(f"baseline seed-{seed} has other code or flags than the others: left out")
+        del baseline[seed]
     rows = [Row(BASELINE, list(baseline.values()), list(baseline.values()))]
     for name in names:
         patch = patches.read(name)

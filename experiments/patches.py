@@ -96,7 +96,7 @@ def read(name):
         return BASELINE
     path = HERE / f"{name}.patch"
     try:
-        text = path.read_text("utf-8")
+        text = path.read_bytes().decode("utf-8")
     except FileNotFoundError:
         known = ", ".join(names())
         raise ExperimentError(f"there is no experiments/{name}.patch, only {known}") from None
@@ -115,11 +115,16 @@ def read(name):
     if not values.get("question"):
         raise ExperimentError(f"{path} has no line `question: …`")
     patch = Patch(name=name, diff=diff, **values)
+    check(patch)
+    return patch
+
+
+def check(patch):
+    """Raise ExperimentError where the flags are no words."""
     try:
         patch.arguments  # noqa: B018
     except ValueError as error:
-        raise ExperimentError(f"{path}: flags: {error}") from None
-    return patch
+        raise ExperimentError(f"{patch.path}: flags: {error}") from None
 
 
 def names():
@@ -129,20 +134,25 @@ def names():
 
 def write(patch):
     """Write an experiment's file."""
-    patch.path.write_text(patch.text(), "utf-8")
+    patch.path.write_bytes(patch.text().encode())
 
 
 def git(*arguments, **environment):
     """What git says in the repository. Raises ExperimentError."""
     try:
-        return subprocess.run(
+        said = subprocess.run(
             ["git", "-C", str(ROOT), *map(str, arguments)],
-            capture_output=True, check=True, text=True, env=os.environ | environment,
+            capture_output=True, check=True, env=os.environ | environment,
         ).stdout  # fmt: skip
+        return said.decode("utf-8")  # line ends as they are
     except FileNotFoundError:
         raise ExperimentError("experiments need git: install it") from None
+    except UnicodeDecodeError as error:
+        raise ExperimentError(f"git {arguments[0]}: an edited file is not UTF-8: {error}") from None
     except subprocess.CalledProcessError as error:
-        said = (error.stderr.strip() or "no reason given").splitlines()[-1]
+        said = (error.stderr.decode("utf-8", "replace").strip() or "no reason given").split("\n")[
+            -1
+        ]
         raise ExperimentError(f"git {arguments[0]}: {said}; experiments need a checkout") from None
 
 

@@ -104,7 +104,8 @@ class Job:
                 "keeps the old one beside it, --folder puts new ones elsewhere, --commit goes on "
                 "with an older commit"
             )
-        return known.get("finished", False)
+        there = all((self.run / f"scores-{split}.json").exists() for split in self.splits)
+        return there and known.get("finished", False)
 
     def move_aside(self):
         """Keep what is there under another name."""
@@ -180,7 +181,8 @@ class Runner:
             )  # fmt: skip
             self.processes.add(process)
         status = process.wait()
-        self.processes.discard(process)
+        with self.lock:
+            self.processes.discard(process)
         return status
 
     def do(self, job, cache):
@@ -227,16 +229,35 @@ def result(job):
     return "; ".join(found)
 
 
+@contextlib.contextmanager
+def alone(folder):
+    """Keep a second experiments.run out of a folder. Raises ExperimentError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "w") as lock:
+        try:
+            import fcntl
+
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ImportError:  # Windows has no such locks
+            pass
+        except BlockingIOError:
+            raise ExperimentError(f"another experiments.run is at work in {folder}") from None
+        yield
+
+
 def plan(flags, trees):
     """The jobs that are left, and how many are finished. Raises ExperimentError."""
     recipe = RECIPES[flags.recipe]
     chosen = [patches.read(name) for name in (patches.names() if flags.all else flags.names)]
-    chosen = [BASELINE, *(patch for patch in chosen if patch != BASELINE)]
+    chosen = [BASELINE, *dict.fromkeys(patch for patch in chosen if patch != BASELINE)]
+    for patch in chosen:
+        trees.give(patch)  # what does not apply is told before anything is done
     left, finished = [], 0
     for seed in range(flags.seeds):  # all with one seed first: a table that fills row by row
         for patch in chosen:
             common = [*recipe.flags, *flags.flags]
-            job = Job(patch, seed, common, recipe.splits, flags.folder, trees.base)
+            splits = flags.splits or recipe.splits
+            job = Job(patch, seed, common, splits, flags.folder, trees.base)
             try:
                 done = job.finished()
             except ExperimentError:
@@ -259,7 +280,7 @@ def run(flags):
     if edited:
         print(f"note: a commit is run; what has been edited since is not in it:\n{edited}",
               end="", file=sys.stderr)  # fmt: skip
-    with tempfile.TemporaryDirectory(prefix="experiments-") as scratch:
+    with alone(flags.folder), tempfile.TemporaryDirectory(prefix="experiments-") as scratch:
         trees = Trees(scratch, flags.commit)
         left, done = plan(flags, trees)
         total, failed = len(left) + done, 0
@@ -273,7 +294,7 @@ def run(flags):
                 try:
                     seconds = future.result()
                     took = f"{result(job)}; {seconds:.0f} s"
-                except ExperimentError as error:
+                except (ExperimentError, OSError, KeyError) as error:
                     took, failed = f"FAILED: {error}", failed + 1
                 rest = (time.monotonic() - began) / count * (len(left) - count) / 60
                 print(f"[{done + count}/{total}] {job.patch.name} seed {job.seed}: {took}; about "
@@ -298,6 +319,7 @@ def from_flags():
     add("--recipe", choices=RECIPES, default="mini", help=f"flags for all [mini]; {said}")
     add("--folder", type=Path, help="where the runs are [the recipe's: "
         + ", ".join(recipe.folder for recipe in RECIPES.values()) + "]")  # fmt: skip
+    add("--splits", nargs="+", help="what is scored [the recipe's]")
     add("--commit", default="HEAD", help="of which commit [the last one]")
     add("--jobs", type=int, help="runs at a time, each on its share of the cores [one a core]")
     add("--again", action="store_true", help="where a run was made with other code or flags, make "

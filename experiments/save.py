@@ -22,7 +22,8 @@ def edits():
         patches.git("add", "--all", "--", ".", ":(exclude)experiments", **index)
         return patches.git(
             "-c", "diff.noprefix=false", "-c", "diff.mnemonicPrefix=false", "diff", "--cached",
-            "--no-color", "--no-ext-diff", "--binary", "HEAD", **index,
+            "--no-color", "--no-ext-diff", "--no-textconv", "--unified=3", "--binary", "HEAD",
+            **index,
         )  # fmt: skip
 
 
@@ -34,6 +35,9 @@ def save(flags):
             "baseline"
         )
     texts = {key: " ".join(getattr(flags, key).split()) for key in patches.KEYS if key in flags}
+    old = patches.read(flags.name) if flags.replace and flags.name in patches.names() else None
+    if old:  # what is not said anew stays; the finding was of another edit
+        texts = {key: texts[key] or getattr(old, key) for key in texts}
     patch = Patch(flags.name, diff=edits(), **texts)
     if not patch.question:
         raise ExperimentError("an experiment wants a question")
@@ -41,8 +45,8 @@ def save(flags):
         raise ExperimentError(f"{patch.path} exists: choose another name, or give --replace")
     if not patch.diff and not patch.flags:
         raise ExperimentError("nothing has been edited since the last commit, and no --flags given")
+    patches.check(patch)
     patches.write(patch)
-    patches.read(patch.name)
     changes = re.findall(r"^[+-](?![+-]{2} )", patch.diff, re.MULTILINE)
     files = re.findall(r"^diff --git", patch.diff, re.MULTILINE)
     where = patch.path.relative_to(patches.ROOT)

@@ -26,7 +26,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # As train.py, but for a checkpoint after each second step instead of every three minutes.
 OFTEN = (
     "import runpy, sys; sys.path.insert(0, '.'); sys.argv = ['train.py', *sys.argv[1:]]; "
-    "text = open('train.py').read().replace('SAVE_EVERY = 180', 'SAVE_EVERY = 0.05'); "
+    "text = open('train.py').read(); assert 'SAVE_EVERY = 180' in text; "
+    "text = text.replace('SAVE_EVERY = 180', 'SAVE_EVERY = 0.05'); "
     "exec(compile(text, 'train.py', 'exec'), {'__name__': '__main__'})"
 )
 FLAGS = ["--corpus", "mini:3000", "--d-model", "32", "--num-layers", "1", "--epochs", "3",
@@ -62,8 +63,7 @@ def phase(folder):
     """What a run was doing when it was killed, by what it said last."""
     log = (folder / "log").read_text("utf-8", "replace")
     said = [name for name in PHASES if re.search(name, log)]
-    saving = list((folder / "run" / "checkpoints").glob("*temp*"))
-    return "saving" if saving else said[-1] if said else "starting"
+    return said[-1] if said else "starting"
 
 
 def main():

@@ -83,8 +83,11 @@ def test_an_experiment_applies_trains_and_decodes(name, patched):
         step = make_train_step(model, Adam(model.trainable_variables), config)
         source, target = np.random.default_rng(0).integers(4, 20, (2, 4, 7), np.int32)
         source[0, 4:] = target[1, 3:] = 0
-        losses = [float(step(source, target)[0]) for _ in range(2)]
-        assert np.isfinite(losses).all() and losses[0] != losses[1]
+        before = [variable.numpy() for variable in model.trainable_variables]
+        assert all(np.isfinite(step(source, target)[0]) for _ in range(2))
+        after = [variable.numpy() for variable in model.trainable_variables]
+        moved = [not np.array_equal(*pair) for pair in zip(before, after, strict=True)]
+        assert np.mean(moved) > 0.3 and all(np.isfinite(values).all() for values in after)
         logits, state = model.step(tf.constant([2, 2, 2, 2]), model.start(source))
         logits, _ = model.step(tf.argmax(logits, axis=-1, output_type=tf.int32), state)
         assert logits.shape == (4, 20) and np.isfinite(logits).all()
@@ -219,6 +222,7 @@ def test_the_edits_of_the_working_tree_become_the_patch(repository, monkeypatch,
         ("New!", "A name?"): "small letters",
         ("baseline", "A name?"): "baseline",
         ("new", " "): "question",
+        ("new", "Words?", "--flags='"): "flags",
     }.items():
         with pytest.raises(ExperimentError, match=said):
             save.save(asked(save, monkeypatch, *words))
@@ -295,6 +299,7 @@ def test_runs_are_of_the_commit_with_the_patch_and_are_not_done_twice(
     edit(repository / "model/answer.py", "return 45", "return 40")
     with open(repository / "model/answer.py", "a") as file:
         file.write("    # a comment\n")
+    edit(repository / "model/answer.py", "def other():\n", 'def other():\n    """A docstring."""\n')
     commit()
     assert "4 of them finished" in experiments("more", "--seeds", "2")[1].out
     edit(repository / "model/answer.py", "return 1", "return 3")
@@ -307,12 +312,20 @@ def test_runs_are_of_the_commit_with_the_patch_and_are_not_done_twice(
     with pytest.raises(ExperimentError, match="other flags"):
         experiments("more", "--seeds", "1", "--", "--bonus", "1")
     # What is left of the old code is not compared with the new.
-    compare.compare(asked(compare, monkeypatch, "more"))
-    assert "more seed-1 has no baseline" not in capsys.readouterr().out  # both are old
+    compare.compare(asked(compare, monkeypatch, "more"))  # one baseline is old: which, is a draw
+    assert "has other code or flags than the others: left out" in capsys.readouterr().out
     shutil.rmtree(runs / "baseline")
     assert experiments("baseline", "--seeds", "2")[0] == 0
     compare.compare(asked(compare, monkeypatch, "more"))
     assert "more seed-1 has no baseline of the same seed, code" in capsys.readouterr().out
+    # Nor are runs of the patch as it was before taken for those of the patch as it is.
+    save.save(asked(save, monkeypatch, "more", "And now?", "--flags=--bonus 1", "--replace"))
+    compare.compare(asked(compare, monkeypatch, "more"))
+    assert capsys.readouterr().out.count("another patch than today's: left out") == 2
+    shutil.rmtree(runs / "baseline/seed-0")
+    assert "0 of them finished" in experiments("baseline", "--seeds", "1")[1].out
+    with run.alone(runs), pytest.raises(ExperimentError, match="another experiments.run"):
+        experiments("baseline", "--seeds", "1")
 
 
 def test_a_failure_is_told_and_the_others_go_on(repository, experiments, monkeypatch, capsys):

@@ -198,7 +198,7 @@ class RunFolder:
         try:
             manager.save(checkpoint_number=step)
         except (tf.errors.OpError, OSError) as error:
-            for torn in Path(manager.directory).glob(f"ckpt-{step}*"):
+            for torn in Path(manager.directory).glob(f"ckpt-{step}[._]*"):  # 5, not 50
                 shutil.rmtree(torn) if torn.is_dir() else torn.unlink()
             raise RunError(
                 f"step {step} cannot be saved in {manager.directory}: {first_line(error)}; the "

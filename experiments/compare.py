@@ -5,7 +5,6 @@ with a plot.
 """
 
 import argparse
-import hashlib
 import json
 import math
 import re
@@ -58,11 +57,10 @@ def runs_of(folder, name):
     """The finished runs of an experiment by seed, and what is to be said about the others."""
     finished, notes = {}, []
     patch = patches.read(name)
-    diff = hashlib.sha256(patch.diff.encode()).hexdigest()
     for card in sorted((folder / name).glob("seed-*.json")):
         known = json.loads(card.read_text("utf-8"))
         run = card.with_suffix("")
-        if (known["diff"], known["flags"]) != (diff, patch.flags):
+        if (known["diff"], known["flags"]) != (patch.digest, patch.flags):
             notes.append(f"{name} {run.name} was made with another patch than today's: left out")
         elif known.get("finished") and not run.exists():
             notes.append(f"{name} {run.name} is not there any more")

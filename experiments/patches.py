@@ -51,6 +51,11 @@ class Patch:
         """The flags as a list of words."""
         return shlex.split(self.flags)
 
+    @property
+    def digest(self):
+        """A hash of the diff."""
+        return hashlib.sha256(self.diff.encode()).hexdigest()
+
     def text(self):
         """What the file holds."""
         lines = [f"{key}: {value}\n" for key in KEYS if (value := getattr(self, key))]
@@ -150,9 +155,7 @@ def git(*arguments, **environment):
     except UnicodeDecodeError as error:
         raise ExperimentError(f"git {arguments[0]}: an edited file is not UTF-8: {error}") from None
     except subprocess.CalledProcessError as error:
-        said = (error.stderr.decode("utf-8", "replace").strip() or "no reason given").split("\n")[
-            -1
-        ]
+        said = error.stderr.decode("utf-8", "replace").strip().split("\n")[-1] or "no reason given"
         raise ExperimentError(f"git {arguments[0]}: {said}; experiments need a checkout") from None
 
 

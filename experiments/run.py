@@ -7,7 +7,6 @@ at any moment and taken up again. Then: python -m experiments.compare.
 
 import argparse
 import contextlib
-import hashlib
 import json
 import os
 import queue
@@ -72,9 +71,8 @@ class Job:
     @property
     def identity(self):
         """What a finished run must agree in to be this one."""
-        diff = hashlib.sha256(self.patch.diff.encode()).hexdigest()
-        return {"common": self.common, "flags": self.patch.flags, "diff": diff, "base": self.base,
-                "splits": self.splits}  # fmt: skip
+        return {"common": self.common, "flags": self.patch.flags, "diff": self.patch.digest,
+                "base": self.base, "splits": self.splits}  # fmt: skip
 
     @property
     def card(self):

@@ -37,6 +37,21 @@ def readable(folder, count=1):
     return good
 
 
+def list_anew(folder):
+    """Have TensorFlow's list of a folder's checkpoints name those that are there, by step, and
+    nothing else: it will delete what the list names, wherever that lies.
+    """
+    listed = Path(folder) / "checkpoint"
+    listed.unlink(missing_ok=True)
+    found = [number(path.with_suffix("")) for path in Path(folder).glob("ckpt-*.index")]
+    if steps := sorted(step for step in found if step >= 0):
+        lines = [f'model_checkpoint_path: "ckpt-{steps[-1]}"']
+        for step in steps:  # those without a time would be kept for ever
+            lines += [f'all_model_checkpoint_paths: "ckpt-{step}"',
+                      "all_model_checkpoint_timestamps: 1"]  # fmt: skip
+        listed.write_text("\n".join(lines) + "\n", "utf-8")
+
+
 def number(path):
     """The step of a checkpoint: 7 of ckpt-7."""
     found = re.fullmatch(r"ckpt-(\d+)", Path(path).name)

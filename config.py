@@ -3,7 +3,6 @@
 import argparse
 import dataclasses
 import inspect
-import json
 import os
 import re
 import sys
@@ -12,6 +11,8 @@ import typing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+import untrusted
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's start-up chatter
 
@@ -160,15 +161,16 @@ def add_flags(made, kind):
 def read(folder):
     """The Config of a run folder. Raises ValueError, in a sentence."""
     path = Path(folder) / "config.json"
+    untrusted.check_folder(folder)
     try:
-        return Config(**json.loads(path.read_text("utf-8")))
+        return Config(**untrusted.read_json(path))
     except OSError as error:
         raise ValueError(
             f"{folder} is no run that has begun: {path}: {error.strerror}; a folder without it can "
             "be deleted"
         ) from None
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{path} cannot be used: {error}") from None
+        raise ValueError(f"{path} cannot be used: {' '.join(str(error).split())}") from None
 
 
 def resumed(given):
@@ -177,6 +179,8 @@ def resumed(given):
     given: the flags on the command line, a dict with "resume". Raises ValueError, in a sentence.
     """
     was = read(given["resume"])
+    # Where the run's maker kept other things is nobody else's business.
+    given = {"runs_dir": Config.runs_dir, "cache_dir": Config.cache_dir} | given
     for name, value in given.items():
         if name not in FREE and value != getattr(was, name) and not given.get("accept_changes"):
             raise ValueError(
@@ -210,5 +214,5 @@ def fail(error, status=2):
     """End with one line on standard error; the status of a mistake in a command is 2."""
     if isinstance(error, OSError) and error.filename:
         error = f"{error.filename}: {error.strerror}"
-    print(f"error: {error}", file=sys.stderr)
+    print("error:", *str(error).split(), file=sys.stderr)
     raise SystemExit(status)

@@ -9,6 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import config
+import untrusted
 from config import fail, flag
 from data import corpora
 from evaluation.search import Search
@@ -17,6 +18,14 @@ from provenance import changed
 SUFFIXES = {"last": "", "best": "-best"}  # in file names; the default has none
 EXPORTS = ("ctranslate2", "saved_model")
 CHUNK = 5000  # lines translated before they are printed
+
+
+def decoded(raw, name):
+    """The text of bytes. What is no UTF-8 becomes U+FFFD, with a warning."""
+    text = raw.decode("utf-8", errors="replace")
+    if "\ufffd" in text and text.encode() != raw:
+        print(f"warning: {name} is not all UTF-8; the rest became \ufffd", file=sys.stderr)
+    return text
 
 
 def from_flags():
@@ -60,6 +69,9 @@ def from_flags():
     asked = [task for task in tasks if getattr(flags, task) is not None]
     if len(asked) > 1:
         fail("give one of --translate, --translate-file, --export, --attention and --neighbours")
+    for name in ("translate", "attention", "neighbours"):
+        if getattr(flags, name) is not None:  # a command line can hold any bytes
+            setattr(flags, name, decoded(os.fsencode(getattr(flags, name)), flag(name)))
     for name in ("plots", "per_sentence", "limit"):
         if asked and getattr(flags, name):
             fail(f"{flag(name)} goes with scoring, not with {flag(asked[0])}")
@@ -93,6 +105,7 @@ def run_own_code(run):
 
 
 if __name__ == "__main__":  # as in train.py: mistakes are answered before TensorFlow loads
+    sys.stdout.reconfigure(encoding="utf-8")  # what is read is UTF-8, too
     FLAGS = from_flags()
     if FLAGS.code == "own":
         run_own_code(FLAGS.run)
@@ -106,19 +119,22 @@ def read_lines(name):
     Only line feeds end a line. Bytes that are no UTF-8 become U+FFFD, with a warning.
     """
     raw = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-    raw = raw.removeprefix(codecs.BOM_UTF8)
-    text = raw.decode("utf-8", errors="replace")
-    if "\ufffd" in text and text.encode() != raw:
-        print(f"warning: {name} is not all UTF-8; the rest became \ufffd", file=sys.stderr)
+    text = decoded(raw.removeprefix(codecs.BOM_UTF8), name)
     lines = text.removesuffix("\n").split("\n") if text else []
     return [line.removesuffix("\r") for line in lines]
+
+
+def recorded(run, split):
+    """The hash of a split in a run's corpus.json, None where it has none. Raises OSError,
+    ValueError.
+    """
+    return untrusted.get(untrusted.read_json(run / "corpus.json"), "splits", split, "sha256")
 
 
 def load_split(run, settings, name):
     """A split of the run's corpus, as it was in training. Raises ValueError."""
     split = corpora.load(settings.corpus, name, settings.reverse, settings.labelled)
-    recorded = json.loads((run / "corpus.json").read_text("utf-8"))["splits"]
-    if recorded.get(name, {}).get("sha256") != split.sha256():
+    if recorded(run, name) != split.sha256():
         raise ValueError(
             f"the {name} split of {settings.corpus} is not the one recorded in {run}/corpus.json: "
             "scores would not be comparable; bring the old text back, or train anew"
@@ -156,12 +172,11 @@ def ending(flags):
 
 def outputs_of(other, settings, flags):
     """The outputs that another run, scored likewise, has left. Raises OSError, ValueError."""
+    untrusted.check_folder(other)
     path = other / f"{'labels' if settings.labelled else 'translations'}-{ending(flags)}.txt"
     if not path.exists():
         raise ValueError(f"{other} has no {path.name}: score it in the same way first")
-    facts = [json.loads((run / "corpus.json").read_text("utf-8")) for run in (flags.run, other)]
-    hashes = [known["splits"].get(flags.split, {}).get("sha256") for known in facts]
-    if hashes[0] != hashes[1]:
+    if recorded(flags.run, flags.split) != recorded(other, flags.split):
         raise ValueError(f"{other} was trained with another {flags.split} split")
     return path.read_text("utf-8").split("\n")[:-1]
 
@@ -215,8 +230,8 @@ def score(model, settings, flags):
 
 def main(flags):
     """Do what the command line asks. Raises OSError and ValueError, each with a clear message."""
-    check_code(flags.run, flags.code)
     settings = config.read(flags.run)
+    check_code(flags.run, flags.code)
     if settings.labelled and flags.search.sample:
         raise ValueError("a label is not drawn: leave --sample out")
     inference.share_cores(inference.cores())

@@ -26,7 +26,8 @@ import numpy as np
 import tensorflow as tf
 from tensorboard.plugins.hparams import api as hparams
 
-from checkpoints import number, readable
+import untrusted
+from checkpoints import list_anew, number, readable
 from config import FREE
 from data import tokenizer
 from data.download import first_line
@@ -107,7 +108,8 @@ class RunFolder:
         """Refuse to go on with other data than the run began with. Raises RunError."""
         made = (data.source_tokenizer.model, data.target_tokenizer.model)
         kept = tokenizer.load_pair(self.path)  # their bytes
-        if self.read_json("corpus.json") != data.facts or made != tuple(t.model for t in kept):
+        facts = untrusted.read_json(self.path / "corpus.json")
+        if facts != data.facts or made != tuple(t.model for t in kept):
             raise RunError(
                 f"{self.config.corpus} is not the corpus that {self.path} began with: its texts or "
                 "its tokenizer differ; bring the old ones back, or start a new run"
@@ -141,9 +143,6 @@ class RunFolder:
         (self.path / "source.diff").write_text(git("diff", "HEAD"), "utf-8")
         self.write_json("provenance.json", provenance())
 
-    def read_json(self, name):
-        return json.loads((self.path / name).read_text("utf-8"))
-
     def write_json(self, name, value):
         """Write a file whole or not at all."""
         unfinished = self.path / (name + ".unfinished")
@@ -160,6 +159,9 @@ class RunFolder:
         self.metrics_end = tf.Variable(0, dtype=tf.int64)
         checkpoint = tf.train.Checkpoint(**state, metrics_end=self.metrics_end)
         folder, count = self.path / "checkpoints", self.config.keep_checkpoints
+        if self.writes:
+            list_anew(folder)
+            list_anew(folder / "best")
         self.latest = tf.train.CheckpointManager(checkpoint, folder, max_to_keep=count)
         self.best = tf.train.CheckpointManager(checkpoint, folder / "best", max_to_keep=1)
         try:
@@ -175,6 +177,10 @@ class RunFolder:
                 ) from None
             print(f"going on from {path}", file=sys.stderr)
         self.saved = path and number(path)  # of which step the newest good checkpoint is
+        counters = [value for value in state.values() if isinstance(value, tf.Variable)]
+        counters += [state["optimizer"].step, self.metrics_end]
+        if any(float(value) < 0 for value in counters):
+            raise RunError(f"{path} is no state of a training: a count is below 0")
         end = self.metrics.seek(0, os.SEEK_END)
         self.metrics.truncate(min(end, int(self.metrics_end)))
         self.metrics.seek(0, os.SEEK_END)
@@ -208,8 +214,8 @@ class RunFolder:
     def advice(self):
         """What to do when training has diverged."""
         return (
-            f"the last good state is {self.latest.latest_checkpoint}; start a new run with a "
-            "smaller --learning-rate-scale or more --warmup-steps"
+            f"the last good state is {self.latest.directory}/ckpt-{self.saved}; start a new run "
+            "with a smaller --learning-rate-scale or more --warmup-steps"
         )
 
     def save_best(self, step):

@@ -7,6 +7,7 @@ from config import fail, from_flags
 from data import corpora
 
 if __name__ == "__main__":  # the flags first: --help and a mistake are answered in a blink
+    sys.stdout.reconfigure(errors="replace")  # not every terminal knows every sign
     CONFIG = from_flags(__doc__, corpora.check)
 
 import numpy as np
@@ -160,9 +161,9 @@ def train(config):
             if stop or step >= last_step:
                 break
         progress.close()
-        if position == len(batches) or not stop:
+        if position >= len(batches) or not stop:
             validate(step)
-        if position == len(batches):
+        if position >= len(batches):
             epoch.assign_add(1)
             position.assign(0)
             seconds.assign(0)

@@ -17,6 +17,7 @@ TED_ADDRESSES = (TED_HOST, "https://web.archive.org/web/20240301220426if_/" + TE
 ANKI_ADDRESS = "https://storage.googleapis.com/download.tensorflow.org/data/spa-eng.zip"
 ANKI_SIZE = 2_700_000  # bytes, about
 ANKI_SHA256 = "6ec60e212f812ee3430f7568ea6f33b6fb080e32193c5952e8da0ee8ba45574c"  # of the text
+ANKI_LARGEST = 2**27  # bytes that are unpacked at the most; the text has 8 million
 ANKI_TEXT = "spa-eng/spa.txt"  # English TAB Spanish
 
 
@@ -124,6 +125,8 @@ def anki() -> Source:
             if not here:
                 fetch([ANKI_ADDRESS], archive, ANKI_SIZE)
             with zipfile.ZipFile(archive) as opened:
+                if opened.getinfo(ANKI_TEXT).file_size > ANKI_LARGEST:
+                    raise zipfile.BadZipFile(f"{ANKI_TEXT} is more than {ANKI_LARGEST:,} bytes")
                 text = opened.read(ANKI_TEXT)
             rows = [line.split("\t") for line in text.decode().replace("\r", "").split("\n")]
         except (OSError, KeyError, UnicodeDecodeError, zipfile.BadZipFile) as error:

@@ -21,9 +21,16 @@ class Tokenizer:
     ending = [EOS]  # what follows a target
 
     def __init__(self, model, lowercase=False, words=False):
-        """model: the bytes of a trained SentencePiece model."""
+        """model: the bytes of a trained SentencePiece model. Raises ValueError for others."""
         self.model, self.lowercase, self.words = model, lowercase, words
-        self.pieces = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self.pieces = sentencepiece.SentencePieceProcessor()
+        try:
+            self.pieces.LoadFromSerializedProto(model)
+            ids = [getattr(self.pieces, f"{name}_id")() for name in ("pad", "unk", "bos", "eos")]
+        except RuntimeError as error:
+            raise ValueError(f"this is no SentencePiece model: {error}") from None
+        if ids != [PAD, UNK, BOS, EOS]:
+            raise ValueError(f"this SentencePiece model has its special pieces at {ids}")
         self.vocab_size = self.pieces.get_piece_size()
 
     def encode(self, texts):
@@ -122,6 +129,10 @@ def train(texts, vocab_size, lowercase=False, words=False):
             **kind,
         )  # fmt: skip
     except RuntimeError as error:
+        if needed := re.search(r"required_chars\. \d+ vs (\d+)", str(error)):
+            raise ValueError(
+                f"its letters alone make {needed[1]} pieces: raise --vocab-size {vocab_size}"
+            ) from None
         raise ValueError(f"SentencePiece could not be trained: {error}") from error
     return Tokenizer(model.getvalue(), lowercase, words)
 
@@ -151,14 +162,22 @@ def save_pair(folder, source, target):
 
 
 def load_pair(folder, lowercase=False, words=False):
-    """The tokenizers that `save_pair` wrote. Raises FileNotFoundError."""
-    folder = Path(folder)
-    if (folder / "tokenizer.model").exists():
-        shared = Tokenizer((folder / "tokenizer.model").read_bytes(), lowercase, words)
-        if (folder / "labels.txt").exists():
-            return shared, Labels((folder / "labels.txt").read_bytes().decode().split("\n")[:-1])
-        return shared, shared
-    return tuple(
-        Tokenizer((folder / f"tokenizer.{side}.model").read_bytes(), lowercase, words)
-        for side in ("source", "target")
-    )
+    """The tokenizers that `save_pair` wrote. Raises FileNotFoundError, and ValueError where a file
+    is damaged.
+    """
+
+    def made(name):
+        path = Path(folder) / name
+        content = path.read_bytes()
+        try:
+            if name == "labels.txt":
+                return Labels(content.decode().split("\n")[:-1])
+            return Tokenizer(content, lowercase, words)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+
+    if (Path(folder) / "tokenizer.model").exists():
+        shared = made("tokenizer.model")
+        labelled = (Path(folder) / "labels.txt").exists()
+        return shared, made("labels.txt") if labelled else shared
+    return made("tokenizer.source.model"), made("tokenizer.target.model")

@@ -1,11 +1,11 @@
 """Looking inside a trained model: where it attends, what its embeddings hold, how training went."""
 
-import json
 import tempfile
 from pathlib import Path
 
 import numpy as np
 
+import untrusted
 from data.tokenizer import BOS, EOS, PAD
 from evaluation import page, pictures, plots, scores
 from model.optimizer import learning_rate
@@ -19,6 +19,7 @@ KINDS = {
 # Words of a source, in the plot of BLEU by length.
 SPANS = ((1, 5), (6, 10), (11, 15), (16, 20), (21, 30), (31, 40), (41, None))
 SHOWN_POSITIONS = 128
+SHOWN_STEPS = 5000  # of the learning rate
 
 
 def attention(model, text, target=None):
@@ -96,11 +97,15 @@ def by_length(split, outputs):
 
 def metrics_of(run):
     """The lines of a run's metrics.jsonl, as dicts. Raises ValueError where there are none yet."""
-    text = (run / "metrics.jsonl").read_text("utf-8")
-    whole = text[: text.rfind("\n") + 1]  # a run that goes on may be writing the last line
-    if not whole:
-        raise ValueError(f"{run}/metrics.jsonl is still empty: wait for the first epoch")
-    return [json.loads(line) for line in whole.splitlines()]
+    path = run / "metrics.jsonl"
+    lines = untrusted.read_json_lines(path)
+    if not lines:
+        raise ValueError(f"{path} is still empty: wait for the first epoch")
+    for number, line in enumerate(lines, 1):
+        wrong = [name for name, value in line.items() if not isinstance(value, int | float)]
+        if wrong or not 1 <= line.get("step", 0) < 2**31:
+            raise ValueError(f"{path}:{number} is no line of metrics: look at {wrong or 'step'}")
+    return lines
 
 
 def draw(run, config, model, split, outputs, others):
@@ -111,11 +116,11 @@ def draw(run, config, model, split, outputs, others):
     """
     folder = run / "plots"
     metrics = metrics_of(run)
-    steps = max(line["step"] for line in metrics)
-    rates = learning_rate(
-        np.arange(1, steps + 1), config.d_model, config.warmup_steps, config.learning_rate_scale
-    )
-    plots.schedule(folder / "learning-rate", rates)
+    last = int(max(line["step"] for line in metrics))
+    steps = [*np.linspace(1, last, min(last, SHOWN_STEPS)), min(config.warmup_steps, last)]
+    steps = np.unique(np.round(steps))
+    rates = learning_rate(steps, config.d_model, config.warmup_steps, config.learning_rate_scale)
+    plots.schedule(folder / "learning-rate", steps, rates)
     names = [other.name for other in (run, *others)]
     name = lambda run: run.name if names.count(run.name) == 1 else str(run)  # noqa: E731
     beside = {name(other): metrics_of(other) for other in others}

@@ -39,13 +39,12 @@ def positions(stem, encodings):
             axis.get_major_locator().set_params(integer=True)
 
 
-def schedule(stem, rates, now=None):
+def schedule(stem, steps, rates, now=None):
     """The learning rate by step, with its peak, and where a run is now.
 
-    rates: (steps,), that of step 1 first; now: a step.
+    rates: those of the steps, both (count,); now: a step.
     """
-    rates = np.asarray(rates, np.float64)
-    steps = np.arange(1, len(rates) + 1)
+    steps, rates = np.asarray(steps), np.asarray(rates, np.float64)
     peak = int(rates.argmax())
     with figure(stem, 7, 3.6) as made:
         plot = made.subplots()

@@ -541,14 +541,16 @@ def test_another_edition_of_anki_is_used_and_said(anki, tmp_path, capfd):
     assert corpora.load("spa-eng", "test").sources
 
 
-@pytest.mark.parametrize("damage", ["unreachable", "truncated", "another"])
-def test_an_anki_archive_that_is_not_one_names_the_way_out(anki, tmp_path, damage):
+@pytest.mark.parametrize("damage", ["unreachable", "truncated", "another", "a bomb"])
+def test_an_anki_archive_that_is_not_one_names_the_way_out(anki, tmp_path, monkeypatch, damage):
     content = anki.read_bytes()
     if damage == "another":
         with zipfile.ZipFile(anki, "w") as opened:
             opened.writestr("other.txt", "")
     elif damage == "truncated":
         write(anki, content[:-30])
+    elif damage == "a bomb":
+        monkeypatch.setattr(datasets, "ANKI_LARGEST", 9999)
     else:
         anki.unlink()
     with pytest.raises(CorpusError) as error:

@@ -102,7 +102,7 @@ def test_sinusoids_are_alike_by_distance_alone(drawn):
 
 
 def test_the_first_rate_is_that_of_step_1(drawn):
-    plots.schedule("", [0.1, 0.2, 0.3, 0.2], now=4)
+    plots.schedule("", [1, 2, 3, 4], [0.1, 0.2, 0.3, 0.2], now=4)
     plot = drawn[0].axes[0]
     assert [text.get_text() for text in plot.texts] == ["peak: 0.3 at step 3", "now: step 4"]
     assert list(plot.lines[1].get_xdata()) == [3]
@@ -163,7 +163,7 @@ def test_confusion_has_the_truth_in_rows(drawn):
     [
         ("attention", (np.ones((1, 1, 1, 1)), ["▁a"], ["▁b"], "title")),
         ("positions", (np.zeros((4, 6)),)),
-        ("schedule", (np.zeros(1), 7)),
+        ("schedule", (np.ones(1), np.zeros(1), 7)),
         ("training", ([{"step": 1, "loss": 2.5, "accuracy": 0.0}],)),
         ("by_length", ({"one": [(1, 5, 0, None)]},)),
         ("agreement", ({"$bleu$": [1.0, 2.0], "exact_match": [0.0, 0.0]},)),

@@ -27,6 +27,7 @@ from run_folder import new_name
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTHON = [sys.executable, "-X", "utf8"]
+ASCII = os.environ | {"PYTHONIOENCODING": "ascii"}
 FLAGS = ["--corpus", "talks", "--d-model", "16", "--num-heads", "2", "--dff", "32",
          "--num-layers", "1", "--vocab-size", "400", "--batch-tokens", "256"]  # fmt: skip
 # The same program, but for a checkpoint after each step instead of every three minutes.
@@ -82,9 +83,10 @@ def train(call):
 
 
 @pytest.fixture(scope="module")
-def trained(checkout, train):
-    """A run of two epochs without a name of its own."""
-    answer = train(*FLAGS, "--epochs", "2")
+def trained(checkout, call):
+    """A run of two epochs without a name of its own, on a terminal that knows few signs."""
+    command = (*PYTHON, "train.py", *FLAGS, "--epochs", "2")
+    answer = call(*command, encoding="utf-8", env=ASCII)
     assert answer.returncode == 0, answer.stderr
     (folder,) = (checkout / "runs").iterdir()
     return folder, answer
@@ -643,7 +645,7 @@ TEXT = "\n".join(LINES).encode() + b" \xff"  # not all of it UTF-8, and no newli
 def translated(run, call):
     """LINES from standard input, translated."""
     command = (*PYTHON, "evaluate.py", f"runs/{run.name}", "--translate-file", "-")
-    return call(*command, input=TEXT)
+    return call(*command, input=TEXT, env=ASCII)
 
 
 def test_each_line_has_its_translation(translated):

@@ -1,0 +1,54 @@
+"""What others have written is data: nothing of it runs, nothing outside its folder is touched, and
+what cannot be used is refused in a sentence. Needs nothing but the standard library.
+"""
+
+import json
+import os
+import stat
+from pathlib import Path
+
+
+def check_folder(folder):
+    """Raise ValueError where a folder holds anything but files and folders of its own.
+
+    A link may lead to a file that is not the run's to overwrite, and from a pipe one reads for
+    ever. The folder itself may be a link.
+    """
+    for place, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            path = Path(place, name)
+            kind = path.lstat().st_mode
+            if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
+                what = "a link" if stat.S_ISLNK(kind) else "no file"
+                raise ValueError(f"{path} is {what}: a run has files of its own alone; remove it")
+
+
+def read_json(path, kind=dict):
+    """What a JSON file holds. Raises OSError, and ValueError in a sentence that names the file."""
+    return parsed(Path(path).read_bytes(), kind, path)
+
+
+def read_json_lines(path):
+    """The dicts of a file with one in each line; a last line without its end is still being
+    written, and left out. Raises OSError, ValueError.
+    """
+    lines = Path(path).read_bytes().split(b"\n")[:-1]
+    return [parsed(line, dict, f"{path}:{number}") for number, line in enumerate(lines, 1)]
+
+
+def get(value, *keys):
+    """What lies under keys in dicts within dicts, None where there is nothing."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def parsed(text, kind, where):
+    """The value of a JSON text, of one kind. Raises ValueError."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where} is not JSON: {error}") from None
+    if not isinstance(value, kind):
+        raise ValueError(f"{where} does not hold a {kind.__name__}")
+    return value

@@ -4,12 +4,18 @@ Every worker draws the same global batch, and each replica takes its rows of it;
 the step that one makes.
 """
 
+import dataclasses
+import hashlib
 import json
 import os
+from functools import cache
 
+import numpy as np
 import tensorflow as tf
 
-from run_folder import RunError
+from config import FREE
+from provenance import fingerprint
+from run_folder import Onlooker, RunError, RunFolder
 
 LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError,
         tf.errors.DeadlineExceededError)  # fmt: skip
@@ -53,7 +59,53 @@ def advice(error):
     )
 
 
-def is_chief(strategy):
-    """Whether this process is the one that writes."""
+def open_run(strategy, config, data):
+    """The run's folder: one worker, the chief, writes in it. Raises RunError, also where the
+    workers have not begun alike, and OSError.
+    """
     resolver = strategy.cluster_resolver
-    return resolver is None or not resolver.task_id
+    if resolver is None:
+        return RunFolder(config, data)
+    kept = ("epochs", "max_steps")
+    flags = {n: v for n, v in dataclasses.asdict(config).items() if n in kept or n not in FREE}
+    tokenizers = [made.model.hex() for made in (data.source_tokenizer, data.target_tokenizer)]
+    check_alike(
+        strategy,
+        flags=repr([flags | {"name": None}, bool(config.resume)]),
+        corpus=json.dumps([data.facts, tokenizers]),
+        code=fingerprint(),
+    )
+    return Onlooker(config, data) if resolver.task_id else RunFolder(config, data)
+
+
+def everyones(strategy, *numbers):
+    """What each worker says here: (workers, count), int64. All of them must come by; to one that
+    works alone, its own numbers.
+    """
+    if strategy.cluster_resolver is None:
+        return np.array([numbers])
+    return gather(strategy)(tf.constant([numbers], tf.int64)).numpy()
+
+
+@cache
+def gather(strategy):
+    """A graph: rows of this worker → those of all of them. Traced once."""
+
+    @tf.function(input_signature=[tf.TensorSpec([1, None], tf.int64)], autograph=False)
+    def rows(own):
+        return strategy.gather(strategy.run(lambda: own), axis=0)
+
+    return rows
+
+
+def check_alike(strategy, **parts):
+    """Raise RunError, in every worker, where the workers do not have the same parts: texts."""
+    hashes = [hashlib.sha256(text.encode()).digest()[:7] for text in parts.values()]
+    found = everyones(strategy, *(int.from_bytes(part, "big") for part in hashes))
+    unlike = (found != found[0]).any(axis=0)
+    if unlike.any():
+        names = " and ".join(name for name, is_so in zip(parts, unlike, strict=True) if is_so)
+        raise RunError(
+            f"the workers do not have the same {names}: start all of them with the same command, "
+            "code, corpus and run folder"
+        )

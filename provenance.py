@@ -1,6 +1,7 @@
 """Where a run came from: source, commit, versions; and whether code is still the same."""
 
 import ast
+import hashlib
 import os
 import platform
 import shutil
@@ -75,6 +76,21 @@ def code(path):
             if isinstance(getattr(body[0].value, "value", None), str):
                 del body[0]
     return ast.dump(tree)
+
+
+def fingerprint(folder=HERE):
+    """A hash of what the code in a folder does: comments, docstrings and layout do not count."""
+    folder, digest = Path(folder), hashlib.sha256()
+    files = {
+        path for room in ("model", "data", "evaluation") for path in (folder / room).rglob("*")
+    }
+    for path in sorted(files | set(folder.glob("*.py"))):
+        if path.is_file() and "__pycache__" not in path.parts:
+            text = code(path).encode() if path.suffix == ".py" else path.read_bytes()
+            digest.update(
+                path.relative_to(folder).as_posix().encode() + hashlib.sha256(text).digest()
+            )
+    return digest.hexdigest()
 
 
 def changed(one, other):

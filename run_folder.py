@@ -179,7 +179,7 @@ class RunFolder:
         self.saved = path and number(path)  # of which step the newest good checkpoint is
         counters = [value for value in state.values() if isinstance(value, tf.Variable)]
         counters += [state["optimizer"].step, self.metrics_end]
-        if any(float(value) < 0 for value in counters):
+        if any(value.numpy() < 0 for value in counters):
             raise RunError(f"{path} is no state of a training: a count is below 0")
         end = self.metrics.seek(0, os.SEEK_END)
         self.metrics.truncate(min(end, int(self.metrics_end)))
@@ -300,17 +300,21 @@ class Stop:
     """Ctrl-C and SIGTERM as a flag, which the loop reads between two steps.
 
     A second signal is not caught, so that a run that hangs can be ended. False until then.
+    `everyones`: the numbers of all workers, given one's own; so that a signal to one of them stops
+    them all, and at the same step, each must read the flag as often as the others.
     """
 
-    def __init__(self):
-        self.signal = None
+    def __init__(self, everyones):
+        self.own = self.signal = 0  # what this worker was told; what all of them know
+        self.everyones = everyones
         for caught in (signal.SIGINT, signal.SIGTERM):
             signal.signal(caught, self.note)
 
     def note(self, number, frame):
-        self.signal = number
+        self.own = number
         signal.signal(number, signal.SIG_DFL)
         print("stopping as soon as the state is saved; once more: at once", file=sys.stderr)
 
     def __bool__(self):
-        return self.signal is not None
+        self.signal = int(self.everyones(self.own).max())
+        return self.signal > 0

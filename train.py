@@ -2,6 +2,7 @@
 
 import sys
 import time
+from functools import partial
 
 from config import fail, from_flags
 from data import corpora
@@ -25,7 +26,7 @@ from model.loss import cross_entropy, teacher_forcing
 from model.masks import word_dropout
 from model.models import MODELS
 from model.optimizer import Adam, learning_rate
-from run_folder import Diverged, Onlooker, RunError, RunFolder, Stop
+from run_folder import Diverged, RunError, Stop
 
 LOG_EVERY = 50  # steps
 SAVE_EVERY = 180  # seconds, in a long epoch
@@ -80,7 +81,7 @@ def train(config):
     share_cores(config.shards)
     strategy = distribution.strategy(config.strategy)
     data = encoded.prepare(config)
-    run = RunFolder(config, data) if distribution.is_chief(strategy) else Onlooker(config, data)
+    run = distribution.open_run(strategy, config, data)
     tokenizers = (data.source_tokenizer, data.target_tokenizer)
     with strategy.scope():
         model = MODELS[config.model](config, *(tokenizer.vocab_size for tokenizer in tokenizers))
@@ -117,8 +118,10 @@ def train(config):
             best_loss.assign(loss)
             run.save_best(step)
 
-    stop, last_step = Stop(), config.max_steps or sys.maxsize
+    stop = Stop(partial(distribution.everyones, strategy))
+    last_step = config.max_steps or sys.maxsize
     step, pairs = int(optimizer.step.numpy()), len(data.train.source.lengths)
+    distribution.check_alike(strategy, checkpoint=str(step))
     run.save(step)
     while epoch < config.epochs and step < last_step and not stop:
         began = time.monotonic() - float(seconds)

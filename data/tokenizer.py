@@ -28,7 +28,8 @@ class Tokenizer:
             self.pieces.LoadFromSerializedProto(model)
             ids = [getattr(self.pieces, f"{name}_id")() for name in ("pad", "unk", "bos", "eos")]
         except RuntimeError as error:
-            raise ValueError(f"this is no SentencePiece model: {error}") from None
+            reason = " ".join(str(error).split())
+            raise ValueError(f"this is no SentencePiece model: {reason}") from None
         if ids != [PAD, UNK, BOS, EOS]:
             raise ValueError(f"this SentencePiece model has its special pieces at {ids}")
         self.vocab_size = self.pieces.get_piece_size()

@@ -19,8 +19,6 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from provenance import code
-
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 KEYS = ("question", "claim", "flags", "guard", "finding")
@@ -157,18 +155,3 @@ def git(*arguments, **environment):
     except subprocess.CalledProcessError as error:
         said = error.stderr.decode("utf-8", "replace").strip().split("\n")[-1] or "no reason given"
         raise ExperimentError(f"git {arguments[0]}: {said}; experiments need a checkout") from None
-
-
-def fingerprint(folder):
-    """A hash of what the code in a folder does: comments, docstrings and layout do not count."""
-    folder, digest = Path(folder), hashlib.sha256()
-    files = {
-        path for room in ("model", "data", "evaluation") for path in (folder / room).rglob("*")
-    }
-    for path in sorted(files | set(folder.glob("*.py"))):
-        if path.is_file() and "__pycache__" not in path.parts:
-            text = code(path).encode() if path.suffix == ".py" else path.read_bytes()
-            digest.update(
-                path.relative_to(folder).as_posix().encode() + hashlib.sha256(text).digest()
-            )
-    return digest.hexdigest()

@@ -24,6 +24,7 @@ from pathlib import Path
 from config import fail
 from experiments import patches
 from experiments.patches import BASELINE, ExperimentError
+from provenance import fingerprint
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ class Trees:
         self.own = {"GIT_DIR": str(repository / ".git"), "GIT_OPTIONAL_LOCKS": "0"}
         patches.git("update-ref", "--no-deref", "HEAD", self.commit, **self.own)
         patches.git("read-tree", "HEAD", **self.own)
-        self.base = patches.fingerprint(self.give(BASELINE))
+        self.base = fingerprint(self.give(BASELINE))
 
     def give(self, patch):
         """The folder with the patched source. Raises ExperimentError."""

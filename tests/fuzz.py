@@ -47,7 +47,7 @@ NASTY = [
 VALUES = [None, True, False, 0, 1, -1, 2**31, 2**63, 10**400, 0.5, -0.5, 1e308, float("nan"),
           float("inf"), "", "mini", "x\ny", "\0", "\ud800", "../..", "/etc/passwd", [], [1], {},
           {"a": 1}, [[[]]], "none", "transformer", "classifier", "9" * 999]  # fmt: skip
-LIMIT = 20  # seconds, after which an input counts as a hang
+LIMIT = 20  # seconds of a core, after which an input counts as a hang; as many minutes by the clock
 
 
 def damaged(draws, good):
@@ -384,6 +384,7 @@ def main():
     parser.add_argument("--number", type=int, help="this one alone, with its traceback")
     flags = parser.parse_args()
     signal.signal(signal.SIGALRM, hang)
+    signal.signal(signal.SIGPROF, hang)
     with tempfile.TemporaryDirectory() as scratch:
         surfaces = Surfaces(Path(scratch))
         shares = {flags.only: 100} if flags.only else SHARES
@@ -394,7 +395,8 @@ def main():
             numbers = range(count) if flags.number is None else [flags.number]
             began, results, seen = time.monotonic(), Counter(), Counter()
             for number in numbers:
-                signal.alarm(LIMIT)
+                signal.setitimer(signal.ITIMER_PROF, LIMIT)
+                signal.alarm(60 * LIMIT)
                 try:
                     taken = getattr(surfaces, name)(random.Random(f"{flags.seed} {name} {number}"))
                     results["taken" if taken else "refused"] += 1
@@ -408,11 +410,12 @@ def main():
                         last = traceback.extract_tb(error.__traceback__)[-1]
                         where = f"{Path(last.filename).name}:{last.lineno}"
                         seen[where] += 1
-                        if seen[where] == 1:
+                        if seen[where] <= 9:
                             print(f"  broken: {name}, number {number}, {where}: {broken}")
                         if flags.number is not None:
                             traceback.print_exception(error)
                 finally:
+                    signal.setitimer(signal.ITIMER_PROF, 0)
                     signal.alarm(0)
             totals.update(results)
             spent = 1000 * (time.monotonic() - began) / max(1, len(numbers))

@@ -3,12 +3,14 @@
 By the hundred thousand: python -m tests.fuzz.
 """
 
+import io
 import json
 import os
 import sys
 
 import numpy as np
 import pytest
+import sentencepiece
 import tensorflow as tf
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -177,6 +179,17 @@ def test_a_damaged_tokenizer_is_named(tmp_path, content):
     with pytest.raises(ValueError, match=r"tokenizer\.model: ") as error:
         tokenizer.load_pair(tmp_path)
     assert one_line(error.value)
+
+
+def test_a_tokenizer_with_its_signs_elsewhere_is_refused(tmp_path):
+    """SentencePiece's own order is unk, bos, eos, and no pad: each id would mean something else."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["a b"] * 9), model_writer=model, vocab_size=5, minloglevel=2
+    )
+    (tmp_path / "tokenizer.model").write_bytes(model.getvalue())
+    with pytest.raises(ValueError, match=r"special pieces at \[-1, 0, 1, 2\]"):
+        tokenizer.load_pair(tmp_path)
 
 
 def test_letters_that_do_not_fit_into_the_vocabulary_are_counted():

@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 from distribution import check_environment
-from run_folder import RunError
+from run_folder import RunError, Stop
 
 ROOT = Path(__file__).resolve().parents[1]
 STEPS = 50
@@ -91,23 +91,81 @@ def free_ports(count):
     return ports
 
 
-def two_workers(begin, *flags):
+def two_workers(begin, *flags, others=()):
+    """Two trainings of one run; others: flags that the second one has beside."""
     workers = [f"127.0.0.1:{port}" for port in free_ports(2)]
     task = lambda i: {"cluster": {"worker": workers}, "task": {"type": "worker", "index": i}}  # noqa: E731
     return [
-        begin(*flags, "--strategy", "multi_worker", environment={"TF_CONFIG": json.dumps(task(i))})
+        begin(
+            *flags,
+            *others[: i * len(others)],
+            "--strategy",
+            "multi_worker",
+            environment={"TF_CONFIG": json.dumps(task(i))},
+        )
         for i in range(2)
     ]
+
+
+def wait_for_an_epoch(run):
+    metrics, until = run / "metrics.jsonl", time.monotonic() + 90
+    while time.monotonic() < until:
+        if metrics.exists() and b"validation" in metrics.read_bytes():
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{run} has not begun")
+
+
+def test_a_signal_while_the_others_are_asked_is_not_forgotten():
+    def everyones(own):
+        if not stop.own:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return np.array([[own], [0]])
+
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        stop = Stop(everyones)
+        assert [bool(stop), bool(stop), stop.signal] == [False, True, signal.SIGTERM]
+    finally:
+        for number, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
+            signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("told", [0, 1])
+def test_a_signal_to_one_worker_saves_and_stops_all(begin, told):
+    run = begin.folder / f"told-{told}"
+    both = two_workers(begin, *SMALL, "--shards", "1", "--name", run.name)
+    wait_for_an_epoch(run)
+    both[told].send_signal(signal.SIGTERM)
+    for process in both[::-1]:
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 143, err
+        assert "Traceback" not in err
+    assert f"train.py --resume {run}" in out  # the chief's
+    path = tf.train.latest_checkpoint(run / "checkpoints")
+    step = tf.train.load_checkpoint(path).get_tensor("optimizer/step/.ATTRIBUTES/VARIABLE_VALUE")
+    assert path.endswith(f"-{step}") and step >= losses(run)[-1][0]
+
+
+@pytest.mark.parametrize(
+    "flags, what",
+    [
+        (["--seed", "1"], "the same flags:"),
+        (["--corpus", "mini:401"], "the same flags and corpus:"),
+    ],
+)
+def test_workers_that_do_not_begin_alike_write_nothing(begin, flags, what):
+    for process in two_workers(begin, *SMALL, "--name", "unlike", others=flags):
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 2
+        assert err.splitlines()[-1].startswith(f"error: the workers do not have {what}"), err
+    assert not (begin.folder / "unlike").exists()
 
 
 def test_two_workers_make_the_steps_of_one_though_the_chief_is_killed(begin, alone):
     run = begin.folder / "workers"
     both = two_workers(begin, *SMALL, "--shards", "1", "--name", run.name)
-    metrics, until = run / "metrics.jsonl", time.monotonic() + 90
-    while time.monotonic() < until:  # to the end of the first epoch
-        if metrics.exists() and b"validation" in metrics.read_bytes():
-            break
-        time.sleep(0.05)
+    wait_for_an_epoch(run)
     chief, other = both
     chief.send_signal(signal.SIGKILL)
     _, err = other.communicate(timeout=90)

@@ -9,6 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import config
+import memory
 import untrusted
 from config import fail, flag
 from data import corpora
@@ -17,6 +18,7 @@ from provenance import changed
 
 SUFFIXES = {"last": "", "best": "-best"}  # in file names; the default has none
 EXPORTS = ("ctranslate2", "saved_model")
+KNOBS = "lower --beam, or shorten the longest lines"
 CHUNK = 5000  # lines translated before they are printed
 
 
@@ -109,6 +111,7 @@ if __name__ == "__main__":  # as in train.py: mistakes are answered before Tenso
     FLAGS = from_flags()
     if FLAGS.code == "own":
         run_own_code(FLAGS.run)
+    memory.guard(KNOBS)
 
 from evaluation import export, inference, inside, labels, report
 
@@ -244,8 +247,11 @@ def main(flags):
 
 if __name__ == "__main__":
     try:
+        memory.limit()
         main(FLAGS)
     except (OSError, ValueError) as error:
         fail(error)
+    except memory.refusals() as error:
+        fail(memory.advice(error, KNOBS), 1)
     except KeyboardInterrupt:
         raise SystemExit(130) from None

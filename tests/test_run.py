@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from google.protobuf import text_format
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.projector import ProjectorConfig
 
+import memory
 from config import Config
 from data import corpora
 from evaluation.inference import Inference
@@ -769,8 +771,8 @@ def test_resumed_from_an_older_checkpoint_a_run_ends_with_the_same_bits(checkout
 
 LIMITED = (
     "import resource, runpy, sys; sys.argv = sys.argv[1:]; sys.path.insert(0, '.'); "
-    "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2); del sys.argv[1]; "
-    "runpy.run_path('train.py', run_name='__main__')"
+    "resource.setrlimit(getattr(resource, sys.argv[1]), (int(sys.argv[2]),) * 2); "
+    "del sys.argv[1:3]; runpy.run_path('train.py', run_name='__main__')"
 )
 
 
@@ -782,7 +784,7 @@ def test_a_full_disk_costs_nothing_that_was_saved(checkout, run, torn, call, tra
         path.unlink()  # to be made again
     before = {path: path.read_bytes() for path in folder.glob("checkpoints/ckpt-*")}
     size = max(path.stat().st_size for path in before) - 1000
-    command = ("-c", LIMITED, "train.py", str(size), "--resume", folder)
+    command = ("-c", LIMITED, "train.py", "RLIMIT_FSIZE", str(size), "--resume", folder)
     answer = call(*PYTHON, *command, encoding="utf-8")
     assert answer.returncode == 2 and "Traceback" not in answer.stderr
     said = answer.stderr.splitlines()[-1]
@@ -790,6 +792,31 @@ def test_a_full_disk_costs_nothing_that_was_saved(checkout, run, torn, call, tra
     assert {p: p.read_bytes() for p in folder.glob("checkpoints/ckpt-*")} == before
     answer = train("--resume", folder)
     assert answer.returncode == 0 and same_bits(state(run), state(folder))
+
+
+def test_running_out_of_memory_is_a_sentence_that_says_which_knob_to_turn(call):
+    limit = ("train.py", "RLIMIT_DATA", str(3 * 2**30))
+    flags = [*FLAGS, "--dff", "9000000", "--name", "too-large"]  # 576 MB a matrix
+    answer = call(*PYTHON, "-c", LIMITED, *limit, *flags, encoding="utf-8")
+    assert answer.returncode == 1 and "Traceback" not in answer.stderr
+    said = answer.stderr.splitlines()[-1]
+    assert re.match(r"error: out of memory at a tensor of \[\d+,\d+\]: lower --batch-tokens", said)
+
+
+def test_what_is_not_there_is_refused(monkeypatch):
+    """The limit is what the process has and what is free; a lower one of the user's stays."""
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    assert 2**20 < memory.available() < 2**50
+    try:
+        monkeypatch.setattr(memory, "available", lambda: 2**40)
+        memory.limit()
+        found = resource.getrlimit(resource.RLIMIT_DATA)[0]
+        assert abs(found - 2**40 - memory.mapped()) < 2**30
+        monkeypatch.setattr(memory, "available", lambda: 2**41)
+        memory.limit()
+        assert resource.getrlimit(resource.RLIMIT_DATA)[0] == found
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
 
 
 def test_other_code_is_refused_by_name_unless_told_to(checkout, train, trained, call):

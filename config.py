@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import untrusted
+import records
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's start-up chatter
 
@@ -161,9 +161,9 @@ def add_flags(made, kind):
 def read(folder):
     """The Config of a run folder. Raises ValueError, in a sentence."""
     path = Path(folder) / "config.json"
-    untrusted.check_folder(folder)
+    records.check_folder(folder)
     try:
-        return Config(**untrusted.read_json(path))
+        return Config(**records.read_json(path))
     except OSError as error:
         raise ValueError(
             f"{folder} is no run that has begun: {path}: {error.strerror}; a folder without it can "

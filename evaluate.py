@@ -9,8 +9,8 @@ from dataclasses import fields
 from pathlib import Path
 
 import config
-import memory
-import untrusted
+import machine
+import records
 from config import fail, flag
 from data import corpora
 from evaluation.search import Search
@@ -111,7 +111,7 @@ if __name__ == "__main__":  # as in train.py: mistakes are answered before Tenso
     FLAGS = from_flags()
     if FLAGS.code == "own":
         run_own_code(FLAGS.run)
-    memory.guard(KNOBS)
+    machine.guard(KNOBS)
 
 from evaluation import export, inference, inside, labels, report
 
@@ -131,7 +131,7 @@ def recorded(run, split):
     """The hash of a split in a run's corpus.json, None where it has none. Raises OSError,
     ValueError.
     """
-    return untrusted.get(untrusted.read_json(run / "corpus.json"), "splits", split, "sha256")
+    return records.get(records.read_json(run / "corpus.json"), "splits", split, "sha256")
 
 
 def load_split(run, settings, name):
@@ -175,7 +175,7 @@ def ending(flags):
 
 def outputs_of(other, settings, flags):
     """The outputs that another run, scored likewise, has left. Raises OSError, ValueError."""
-    untrusted.check_folder(other)
+    records.check_folder(other)
     path = other / f"{'labels' if settings.labelled else 'translations'}-{ending(flags)}.txt"
     if not path.exists():
         raise ValueError(f"{other} has no {path.name}: score it in the same way first")
@@ -237,7 +237,7 @@ def main(flags):
     check_code(flags.run, flags.code)
     if settings.labelled and flags.search.sample:
         raise ValueError("a label is not drawn: leave --sample out")
-    inference.share_cores(inference.cores())
+    inference.share_cores(len(machine.cores()))
     model = inference.load(flags.run, settings, flags.checkpoint, flags.average, flags.search)
     if model.labelled and flags.search.n_best > len(model.tokenizers[1].names):
         raise ValueError(f"there are only {len(model.tokenizers[1].names)} labels: lower --n-best")
@@ -247,11 +247,11 @@ def main(flags):
 
 if __name__ == "__main__":
     try:
-        memory.limit()
+        machine.limit_memory()
         main(FLAGS)
     except (OSError, ValueError) as error:
         fail(error)
-    except memory.refusals() as error:
-        fail(memory.advice(error, KNOBS), 1)
+    except machine.refusals() as error:
+        fail(machine.advice(error, KNOBS), 1)
     except KeyboardInterrupt:
         raise SystemExit(130) from None

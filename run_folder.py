@@ -26,7 +26,8 @@ import numpy as np
 import tensorflow as tf
 from tensorboard.plugins.hparams import api as hparams
 
-import untrusted
+import machine
+import records
 from checkpoints import list_anew, number, readable
 from config import FREE
 from data import tokenizer
@@ -62,7 +63,7 @@ class RunFolder:
         else:
             self.check_corpus(data)
             self.check_code()
-            self.write_json("config.json", self.settings())
+            records.write_json(self.path / "config.json", self.settings())
         self.metrics = open(self.path / "metrics.jsonl", "ab")
         self.charts = {
             name: tf.summary.create_file_writer(str(self.path / name))
@@ -72,12 +73,7 @@ class RunFolder:
     def lock(self):
         """Keep a second process out for as long as this one lives. Raises RunError."""
         try:
-            import fcntl
-        except ImportError:  # Windows has no such locks
-            return
-        self.locked = open(self.path / ".lock", "w")
-        try:
-            fcntl.flock(self.locked, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.locked = machine.lock(self.path / ".lock")
         except BlockingIOError:
             raise RunError(f"{self.path} is being trained by another process") from None
 
@@ -85,9 +81,9 @@ class RunFolder:
         """Write where the run came from. config.json comes last: with it, a folder is whole."""
         self.record_source()
         tokenizer.save_pair(self.path, data.source_tokenizer, data.target_tokenizer)
-        self.write_json("corpus.json", data.facts)
+        records.write_json(self.path / "corpus.json", data.facts)
         settings = self.settings()
-        self.write_json("config.json", settings)
+        records.write_json(self.path / "config.json", settings)
         with tf.summary.create_file_writer(str(self.path)).as_default():
             left_out = (*FREE, "name")
             knobs = {n: v for n, v in settings.items() if n not in left_out and v is not None}
@@ -108,7 +104,7 @@ class RunFolder:
         """Refuse to go on with other data than the run began with. Raises RunError."""
         made = (data.source_tokenizer.model, data.target_tokenizer.model)
         kept = tokenizer.load_pair(self.path)  # their bytes
-        facts = untrusted.read_json(self.path / "corpus.json")
+        facts = records.read_json(self.path / "corpus.json")
         if facts != data.facts or made != tuple(t.model for t in kept):
             raise RunError(
                 f"{self.config.corpus} is not the corpus that {self.path} began with: its texts or "
@@ -141,13 +137,7 @@ class RunFolder:
         """Write which code runs, and where it came from."""
         copy_source(self.path / "source")
         (self.path / "source.diff").write_text(git("diff", "HEAD"), "utf-8")
-        self.write_json("provenance.json", provenance())
-
-    def write_json(self, name, value):
-        """Write a file whole or not at all."""
-        unfinished = self.path / (name + ".unfinished")
-        unfinished.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", "utf-8")
-        os.replace(unfinished, self.path / name)
+        records.write_json(self.path / "provenance.json", provenance())
 
     def restore(self, **state):
         """Name what a checkpoint holds, and restore the latest one where the run has one.

@@ -4,7 +4,7 @@ import sys
 import time
 from functools import partial
 
-import memory
+import machine
 from config import fail, from_flags
 from data import corpora
 
@@ -16,7 +16,7 @@ KNOBS = (
 if __name__ == "__main__":  # the flags first: --help and a mistake are answered in a blink
     sys.stdout.reconfigure(errors="replace")  # not every terminal knows every sign
     CONFIG = from_flags(__doc__, corpora.check)
-    memory.guard(KNOBS)
+    machine.guard(KNOBS)
 
 import numpy as np
 import tensorflow as tf
@@ -194,13 +194,13 @@ def train(config):
 
 if __name__ == "__main__":
     try:
-        memory.limit()
+        machine.limit_memory()
         train(CONFIG)
     except (corpora.CorpusError, RunError, OSError) as error:
         fail(error, 1 if isinstance(error, Diverged) else 2)
     except distribution.LOST as error:
         fail(distribution.advice(error), 1)
-    except memory.refusals() as error:
-        fail(memory.advice(error, KNOBS), 1)
+    except machine.refusals() as error:
+        fail(machine.advice(error, KNOBS), 1)
     except KeyboardInterrupt:
         raise SystemExit(130) from None

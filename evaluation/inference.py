@@ -1,6 +1,5 @@
 """A trained model at work: translating text, and being measured under teacher forcing."""
 
-import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
+import machine
 from checkpoints import readable
 from data import tokenizer
 from data.batches import Pairs, Rows, plan
@@ -29,12 +29,7 @@ def share_cores(tasks):
     cores, they wait for each other at its end (15 to 20 % of the step's time).
     """
     tf.config.threading.set_inter_op_parallelism_threads(tasks)
-    tf.config.threading.set_intra_op_parallelism_threads(max(1, cores() // tasks))
-
-
-def cores():
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    tf.config.threading.set_intra_op_parallelism_threads(max(1, len(machine.cores()) // tasks))
 
 
 def decode_with(search, model, source, number=0, scores=True, one_token=False):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-import untrusted
+import records
 from data.tokenizer import BOS, EOS, PAD
 from evaluation import page, pictures, plots, scores
 from model.optimizer import learning_rate
@@ -98,7 +98,7 @@ def by_length(split, outputs):
 def metrics_of(run):
     """The lines of a run's metrics.jsonl, as dicts. Raises ValueError where there are none yet."""
     path = run / "metrics.jsonl"
-    lines = untrusted.read_json_lines(path)
+    lines = records.read_json_lines(path)
     if not lines:
         raise ValueError(f"{path} is still empty: wait for the first epoch")
     for number, line in enumerate(lines, 1):

@@ -5,7 +5,6 @@ with a plot.
 """
 
 import argparse
-import json
 import math
 import re
 import statistics
@@ -13,10 +12,11 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+import records
 from config import fail
 from experiments import patches
+from experiments.jobs import RECIPES
 from experiments.patches import BASELINE, ExperimentError
-from experiments.run import RECIPES
 
 # Student's t for a 95 % interval, by degrees of freedom from 1; beyond 20 the last one is too wide.
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179,
@@ -38,18 +38,17 @@ class Run:
     @classmethod
     def of(cls, path, card):
         """From a run's folder. Raises OSError, ValueError, KeyError where something is amiss."""
-        read = lambda name: (path / name).read_text("utf-8")  # noqa: E731
-        lines = [json.loads(line) for line in read("metrics.jsonl").splitlines()]
+        lines = records.read_json_lines(path / "metrics.jsonl")
         speeds = [line["tokens_per_second"] for line in lines if "tokens_per_second" in line]
         seconds = [line["seconds"] for line in lines if "seconds" in line]
         return cls(
             path=path,
             seed=int(path.name.removeprefix("seed-")),
             like=(card["base"], *card["common"]),
-            scores={s: json.loads(read(f"scores-{s}.json")) for s in card["splits"]},
+            scores={s: records.read_json(path / f"scores-{s}.json") for s in card["splits"]},
             tokens_per_second=statistics.median(speeds),
             minutes=sum(seconds) / 60,
-            commit=(json.loads(read("provenance.json"))["commit"] or "unknown")[:7],
+            commit=(records.read_json(path / "provenance.json")["commit"] or "unknown")[:7],
         )
 
 
@@ -58,7 +57,7 @@ def runs_of(folder, name):
     finished, notes = {}, []
     patch = patches.read(name)
     for card in sorted((folder / name).glob("seed-*.json")):
-        known = json.loads(card.read_text("utf-8"))
+        known = records.read_json(card)
         run = card.with_suffix("")
         if (known["diff"], known["flags"]) != (patch.digest, patch.flags):
             notes.append(f"{name} {run.name} was made with another patch than today's: left out")

@@ -7,7 +7,6 @@ at any moment and taken up again. Then: python -m experiments.compare.
 
 import argparse
 import contextlib
-import json
 import os
 import queue
 import shutil
@@ -18,138 +17,14 @@ import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
 from pathlib import Path
 
+import machine
 from config import fail
 from experiments import patches
+from experiments.jobs import RECIPES, Job
 from experiments.patches import BASELINE, ExperimentError
-from provenance import fingerprint
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """What all experiments have in common: flags of train.py, and the splits that are scored."""
-
-    flags: list
-    splits: list
-    folder: str
-
-
-# Small enough for many runs. --shards 1: a run has a core for itself.
-RECIPES = {
-    "mini": Recipe(
-        "--num-layers 2 --num-heads 4 --epochs 8 --shards 1".split(),
-        ["test", "compositional"],
-        "runs/experiments",
-    ),
-    "ted": Recipe(
-        "--corpus ted_hrlr_translate/pt_to_en --batch-tokens 1536 --warmup-steps 2000 "
-        "--num-heads 4 --epochs 5 --shards 1".split(),
-        ["test"],
-        "runs/experiments-ted",
-    ),
-}
-
-
-@dataclass
-class Job:
-    """One run: an experiment with one seed."""
-
-    patch: patches.Patch
-    seed: int
-    common: list  # flags of train.py that the baseline has, too
-    splits: list
-    folder: Path  # of all experiments
-    base: str  # what the code without the patch does
-    tree: Path = None  # the copy of the source with the patch
-    environment: dict = field(default_factory=dict)
-
-    @property
-    def run(self):
-        return self.folder / self.patch.name / f"seed-{self.seed}"
-
-    @property
-    def identity(self):
-        """What a finished run must agree in to be this one."""
-        return {"common": self.common, "flags": self.patch.flags, "diff": self.patch.digest,
-                "base": self.base, "splits": self.splits}  # fmt: skip
-
-    @property
-    def card(self):
-        """What is written about the run, beside it."""
-        return self.run.with_suffix(".json")
-
-    def known(self):
-        """What the card says, or None."""
-        try:
-            return json.loads(self.card.read_text("utf-8"))
-        except (FileNotFoundError, ValueError):
-            return None
-
-    def finished(self):
-        """Whether the run is there, whole. Raises ExperimentError where it is another one."""
-        known = self.known()
-        if known is None:
-            if self.run.exists():
-                raise ExperimentError(f"{self.run} is not of experiments.run: move it away")
-            return False
-        names = {"common": "other flags", "flags": "other flags", "diff": "another patch",
-                 "base": "other code", "splits": "other splits"}  # fmt: skip
-        differs = {text: 0 for key, text in names.items() if known.get(key) != self.identity[key]}
-        if differs:
-            raise ExperimentError(
-                f"{self.run} was made with {' and '.join(differs)}: --again makes it anew and "
-                "keeps the old one beside it, --folder puts new ones elsewhere, --commit goes on "
-                "with an older commit"
-            )
-        there = all((self.run / f"scores-{split}.json").exists() for split in self.splits)
-        return there and known.get("finished", False)
-
-    def move_aside(self):
-        """Keep what is there under another name."""
-        ending = time.strftime(".until-%Y%m%d-%H%M%S")
-        for path in (self.run, self.card, self.run.with_suffix(".log")):
-            if path.exists():
-                path.rename(path.with_name(path.name + ending))
-
-    def write(self, **more):
-        self.card.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({"question": self.patch.question, **self.identity, **more}, indent=1)
-        unfinished = self.card.with_suffix(".unfinished")
-        unfinished.write_text(text + "\n", "utf-8")
-        os.replace(unfinished, self.card)
-
-
-class Trees:
-    """A copy of one commit's files for each experiment, with its patch, as long as they run.
-
-    They have a repository of their own, which borrows the objects of the user's, so that a run's
-    provenance names the commit, and its source.diff is the patch.
-    """
-
-    def __init__(self, scratch, commit):
-        self.scratch = Path(scratch).resolve()
-        self.commit = patches.git("rev-parse", "--verify", f"{commit}^{{commit}}").strip()
-        repository = self.scratch / "repository"
-        patches.git("clone", "--quiet", "--shared", "--no-checkout", ".", repository)
-        self.own = {"GIT_DIR": str(repository / ".git"), "GIT_OPTIONAL_LOCKS": "0"}
-        patches.git("update-ref", "--no-deref", "HEAD", self.commit, **self.own)
-        patches.git("read-tree", "HEAD", **self.own)
-        self.base = fingerprint(self.give(BASELINE))
-
-    def give(self, patch):
-        """The folder with the patched source. Raises ExperimentError."""
-        folder = self.scratch / patch.name
-        if not folder.exists():
-            where = self.own | {"GIT_WORK_TREE": str(self.scratch)}
-            patches.git("checkout-index", "--all", f"--prefix={folder}/", **where)
-            patch.apply(folder)
-        return folder
-
-    def environment(self, folder):
-        """Of the processes that run there."""
-        return os.environ | self.own | {"GIT_WORK_TREE": str(folder)}
+from experiments.trees import Trees
 
 
 class Runner:
@@ -158,15 +33,14 @@ class Runner:
     def __init__(self, count):
         self.processes, self.stopping, self.lock = set(), False, threading.Lock()
         self.cores = queue.SimpleQueue()
-        allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
         for i in range(count):
-            self.cores.put(allowed[i::count])
+            self.cores.put(machine.cores()[i::count])
         self.pool = ThreadPoolExecutor(count, initializer=self.settle)
 
     def settle(self):
         """Give this thread, and the processes that it will start, their share of the cores."""
         cores = self.cores.get()
-        if cores:
+        if hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, cores)
 
     def call(self, job, log, *command):
@@ -219,29 +93,13 @@ class Runner:
         self.pool.shutdown(cancel_futures=True)
 
 
-def result(job):
-    """A few words on a finished run."""
-    found = []
-    for split in job.splits:
-        scores = json.loads((job.run / f"scores-{split}.json").read_text("utf-8"))
-        found.append(f"{split} BLEU {scores['bleu']:.1f}, exact {scores['exact_match']:.1f}")
-    return "; ".join(found)
-
-
-@contextlib.contextmanager
 def alone(folder):
-    """Keep a second experiments.run out of a folder. Raises ExperimentError."""
+    """Keep a second experiments.run out of a folder → its lock. Raises ExperimentError."""
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "w") as lock:
-        try:
-            import fcntl
-
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except ImportError:  # Windows has no such locks
-            pass
-        except BlockingIOError:
-            raise ExperimentError(f"another experiments.run is at work in {folder}") from None
-        yield
+    try:
+        return machine.lock(folder / ".lock")
+    except BlockingIOError:
+        raise ExperimentError(f"another experiments.run is at work in {folder}") from None
 
 
 def plan(flags, trees):
@@ -292,7 +150,7 @@ def run(flags):
                 job = futures[future]
                 try:
                     seconds = future.result()
-                    took = f"{result(job)}; {seconds:.0f} s"
+                    took = f"{job.result()}; {seconds:.0f} s"
                 except (ExperimentError, OSError, KeyError) as error:
                     took, failed = f"FAILED: {error}", failed + 1
                 rest = (time.monotonic() - began) / count * (len(left) - count) / 60
@@ -330,7 +188,7 @@ def from_flags():
     flags.flags = words[cut + 1 :]
     if flags.all == bool(flags.names):
         fail("name experiments, or give --all: " + ", ".join(patches.names()))
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    allowed = len(machine.cores())
     flags.jobs = flags.jobs or allowed
     for name in ("seeds", "jobs"):
         if getattr(flags, name) < 1:

@@ -47,8 +47,8 @@ def evaluate_here(monkeypatch, capsys):
         monkeypatch.setattr(sys, "argv", ["evaluate.py", *map(str, flags)])
         # Too late in a process that has begun.
         monkeypatch.setattr("evaluation.inference.share_cores", lambda tasks: None)
-        monkeypatch.setattr("memory.guard", lambda knobs: None)
-        monkeypatch.setattr("memory.limit", lambda: None)
+        monkeypatch.setattr("machine.guard", lambda knobs: None)
+        monkeypatch.setattr("machine.limit_memory", lambda: None)
         status = 0
         try:
             runpy.run_path(str(Path(__file__).parents[1] / "evaluate.py"), run_name="__main__")

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import config
 import evaluate
-import untrusted
+import records
 from checkpoints import list_anew
 from config import Config
 from data import corpora, tokenizer
@@ -208,9 +208,9 @@ def test_a_run_folder_with_ways_out_is_refused(tmp_path, evaluate_here, inside, 
     run = tmp_path / "run"
     (run / inside).mkdir(parents=True)
     (run / "config.json").write_text("{}")
-    untrusted.check_folder(run)
+    records.check_folder(run)
     (tmp_path / "link").symlink_to(run)  # to have one's own run elsewhere is fine
-    untrusted.check_folder(tmp_path / "link")
+    records.check_folder(tmp_path / "link")
     make(run / inside / "thing")
     status, out, err = evaluate_here(run, "--translate", "a")
     assert (status, out) == (2, "") and "thing is " in err and err.count("\n") == 1

@@ -14,13 +14,13 @@ import pytest
 import tensorflow as tf
 
 from evaluation import plots
-from experiments import compare, patches, run, save
+from experiments import compare, jobs, patches, run, save
 from experiments.patches import ExperimentError, Patch
 
 ROOT = Path(__file__).resolve().parents[1]
 EXPERIMENTS = {name: patches.read(name) for name in patches.names()}
-ROOMS = ("model", "data", "evaluation", "config", "train", "run_folder", "provenance",
-         "experiments", "benchmarks", "conftest")  # fmt: skip
+ROOMS = {path.stem for path in ROOT.glob("*") if path.suffix == ".py" or path.is_dir()}
+ROOMS |= {"conftest"}
 
 
 # ---- The experiments that are kept --------------------------------------------------------------
@@ -65,6 +65,7 @@ def test_there_are_experiments_and_their_files_are_as_save_writes_them():
         assert patch.diff or patch.flags, f"{name} changes nothing"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_an_experiment_applies_trains_and_decodes(name, patched):
     patch = EXPERIMENTS[name]
@@ -93,6 +94,7 @@ def test_an_experiment_applies_trains_and_decodes(name, patched):
         assert logits.shape == (4, 20) and np.isfinite(logits).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, patch in EXPERIMENTS.items() if patch.guard])
 def test_a_bug_is_noticed_by_the_test_that_its_experiment_names(name, patched, monkeypatch):
     folder = patched(EXPERIMENTS[name])
@@ -103,6 +105,7 @@ def test_a_bug_is_noticed_by_the_test_that_its_experiment_names(name, patched, m
     assert status == pytest.ExitCode.TESTS_FAILED
 
 
+@pytest.mark.slow
 def test_a_guard_passes_where_nothing_is_broken(patched, monkeypatch):
     """Else the test above would be content with a test that always fails there. One stands for all:
     each runs in the suite as well.
@@ -268,8 +271,8 @@ def test_a_file_that_is_no_experiment_is_refused_in_a_sentence(repository, text)
 @pytest.fixture
 def experiments(repository, monkeypatch, capsys):
     """Runs experiments.run there → how many failed, and what it printed."""
-    for name, recipe in run.RECIPES.items():
-        monkeypatch.setitem(run.RECIPES, name, run.Recipe([], recipe.splits, recipe.folder))
+    for name, recipe in jobs.RECIPES.items():
+        monkeypatch.setitem(jobs.RECIPES, name, jobs.Recipe([], recipe.splits, recipe.folder))
     monkeypatch.setattr(compare.Row, "bootstrap", lambda self, split: 0.125)
 
     def call(*words):
@@ -348,9 +351,9 @@ def test_stopped_in_a_run_it_goes_on_with_it(repository, monkeypatch):
     commit()
     code = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r}); from pathlib import Path; "
-        "from experiments import run, patches; patches.ROOT = Path('.').resolve(); "
+        "from experiments import jobs, patches, run; patches.ROOT = Path('.').resolve(); "
         "patches.HERE = patches.ROOT / 'experiments'; "
-        "run.RECIPES['mini'] = run.Recipe([], ['test'], 'runs/experiments'); run.main()"
+        "jobs.RECIPES['mini'] = jobs.Recipe([], ['test'], 'runs/experiments'); run.main()"
     )
     command = [sys.executable, "-c", code, "slow", "--seeds", "1", "--jobs", "1"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)

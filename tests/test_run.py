@@ -19,7 +19,7 @@ from google.protobuf import text_format
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.projector import ProjectorConfig
 
-import memory
+import machine
 from config import Config
 from data import corpora
 from evaluation.inference import Inference
@@ -806,14 +806,14 @@ def test_running_out_of_memory_is_a_sentence_that_says_which_knob_to_turn(call):
 def test_what_is_not_there_is_refused(monkeypatch):
     """The limit is what the process has and what is free; a lower one of the user's stays."""
     before = resource.getrlimit(resource.RLIMIT_DATA)
-    assert 2**20 < memory.available() < 2**50
+    assert 2**20 < machine.available() < 2**50
     try:
-        monkeypatch.setattr(memory, "available", lambda: 2**40)
-        memory.limit()
+        monkeypatch.setattr(machine, "available", lambda: 2**40)
+        machine.limit_memory()
         found = resource.getrlimit(resource.RLIMIT_DATA)[0]
-        assert abs(found - 2**40 - memory.mapped()) < 2**30
-        monkeypatch.setattr(memory, "available", lambda: 2**41)
-        memory.limit()
+        assert abs(found - 2**40 - machine.mapped()) < 2**30
+        monkeypatch.setattr(machine, "available", lambda: 2**41)
+        machine.limit_memory()
         assert resource.getrlimit(resource.RLIMIT_DATA)[0] == found
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, before)

@@ -1,6 +1,7 @@
-"""Running out of memory ends in a sentence that says which knob to turn, whoever notices it.
+"""What the machine gives, and how to get on with it: cores, locks, and memory.
 
-Linux promises memory that it does not have, and kills without a word when it is used. Under a limit
+Running out of memory ends in a sentence that says which knob to turn, whoever notices it: Linux
+promises memory that it does not have, and kills without a word when it is used. Under a limit
 TensorFlow is refused a tensor that does not fit, and says so; where it, or the system, ends the
 process instead, another process speaks for it.
 """
@@ -10,6 +11,30 @@ import os
 import re
 import signal
 from pathlib import Path
+
+
+def cores():
+    """The cores that this process may use, by number."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count()))
+
+
+def lock(path):
+    """Keep other processes out of what a lock file stands for → the file, which keeps them out
+    until it is closed. Raises BlockingIOError where another one was quicker.
+    """
+    file = open(path, "w")
+    try:
+        import fcntl
+    except ImportError:  # Windows has no such locks
+        return file
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise
+    return file
 
 
 def guard(knobs):
@@ -34,7 +59,7 @@ def guard(knobs):
     os._exit(0)
 
 
-def limit():
+def limit_memory():
     """Have this process be refused what is not there: beside what it has, what is free now.
 
     On Linux, on a processor: what a GPU's driver maps is far more than it uses.

@@ -1,5 +1,7 @@
-"""What others have written is data: nothing of it runs, nothing outside its folder is touched, and
-what cannot be used is refused in a sentence. Needs nothing but the standard library.
+"""Records on disk: written whole or not at all, and read as what anybody may have written.
+
+Nothing of it runs, nothing outside its folder is touched, and what cannot be used is refused in a
+sentence.
 """
 
 import json
@@ -34,6 +36,14 @@ def read_json_lines(path):
     """
     lines = Path(path).read_bytes().split(b"\n")[:-1]
     return [parsed(line, dict, f"{path}:{number}") for number, line in enumerate(lines, 1)]
+
+
+def write_json(path, value):
+    """Write a file whole or not at all. Raises OSError."""
+    path = Path(path)
+    unfinished = path.with_name(path.name + ".unfinished")
+    unfinished.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    os.replace(unfinished, path)
 
 
 def get(value, *keys):

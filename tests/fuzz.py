@@ -24,6 +24,7 @@ from pathlib import Path
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
+import numpy as np
 import tensorflow as tf
 
 import config
@@ -102,6 +103,12 @@ def refusal(error):
     assert text.strip() and len(text.splitlines()) == 1, f"not one line: {text!r:.300}"
 
 
+def tensors(path):
+    """All that a checkpoint holds."""
+    reader = tf.train.load_checkpoint(str(path))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
 class Surfaces:
     """What reads what others have written. Each method: draws → whether the input was taken."""
 
@@ -132,6 +139,7 @@ class Surfaces:
         ]
         saved = tf.train.Checkpoint(model=model).save(str(folder / "whole" / "ckpt"))
         self.checkpoint = [Path(f"{saved}{end}") for end in (".index", ".data-00000-of-00001")]
+        self.tensors = tensors(saved)
         facts = {"sha256": "0" * 64, "pairs": 3, "dropped": 0}
         self.corpus = {"languages": ["pt", "en"], "splits": dict.fromkeys(SPLITS, facts)}
         values = {"loss": 2.5, "accuracy": 0.5, "learning_rate": 1e-4, "grad_norm": 1.0,
@@ -255,6 +263,9 @@ class Surfaces:
             path.with_name(path.name + ending).write_bytes(changed)
         with contextlib.redirect_stderr(io.StringIO()):
             found = readable(path.parent)
+        assert not found or all(
+            np.array_equal(value, self.tensors[name]) for name, value in tensors(found[0]).items()
+        ), "an altered value was taken for a good one"
         return bool(found)
 
     def lines_to_translate(self, draws):

@@ -161,15 +161,17 @@ def add_flags(made, kind):
 def read(folder):
     """The Config of a run folder. Raises ValueError, in a sentence."""
     path = Path(folder) / "config.json"
+    try:
+        path.lstat()  # what is no run is not searched
+    except OSError as error:
+        rest = "; it can be deleted" if (Path(folder) / "source").exists() else ""
+        raise ValueError(
+            f"{folder} is no run that has begun: {path}: {error.strerror}{rest}"
+        ) from None
     records.check_folder(folder)
     try:
         return Config(**records.read_json(path))
-    except OSError as error:
-        raise ValueError(
-            f"{folder} is no run that has begun: {path}: {error.strerror}; a folder without it can "
-            "be deleted"
-        ) from None
-    except (ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError) as error:
         raise ValueError(f"{path} cannot be used: {' '.join(str(error).split())}") from None
 
 

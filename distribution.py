@@ -17,9 +17,6 @@ from config import FREE
 from provenance import fingerprint
 from run_folder import Onlooker, RunError, RunFolder
 
-LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError,
-        tf.errors.DeadlineExceededError)  # fmt: skip
-
 
 def strategy(kind):
     """none: one replica; mirrored: one on each processor of this machine; multi_worker: the workers
@@ -49,6 +46,14 @@ def check_environment(text):
         raise RunError(
             f"--strategy multi_worker needs TF_CONFIG in the environment of each worker: {example}"
         )
+
+
+def losses(kind):
+    """The errors by which a worker learns that another one is gone, for a --strategy."""
+    if kind != "multi_worker":
+        return ()
+    return (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError,
+            tf.errors.DeadlineExceededError)  # fmt: skip
 
 
 def advice(error):

@@ -173,15 +173,18 @@ def ending(flags):
     return flags.split + SUFFIXES[flags.checkpoint] + averaged + flags.search.suffix
 
 
-def outputs_of(other, settings, flags):
-    """The outputs that another run, scored likewise, has left. Raises OSError, ValueError."""
+def outputs_of(other, settings, flags, count):
+    """The `count` outputs that another run, scored likewise, left. Raises OSError, ValueError."""
     records.check_folder(other)
     path = other / f"{'labels' if settings.labelled else 'translations'}-{ending(flags)}.txt"
     if not path.exists():
         raise ValueError(f"{other} has no {path.name}: score it in the same way first")
     if recorded(flags.run, flags.split) != recorded(other, flags.split):
         raise ValueError(f"{other} was trained with another {flags.split} split")
-    return path.read_text("utf-8").split("\n")[:-1]
+    found = path.read_text("utf-8").split("\n")[:-1]
+    if len(found) != count:
+        raise ValueError(f"{path} has {len(found)} lines, not {count}: score {other} anew")
+    return found
 
 
 def answer(model, flags):
@@ -210,7 +213,9 @@ def answer(model, flags):
 def score(model, settings, flags):
     """Print the scores of a split and leave them in the run's folder."""
     split = load_split(flags.run, settings, flags.split)
-    others = {other: outputs_of(other, settings, flags) for other in flags.beside}
+    others = {
+        other: outputs_of(other, settings, flags, len(split.sources)) for other in flags.beside
+    }
     if flags.limit is not None:
         split = split.take(range(min(flags.limit, len(split.sources))))
     kind = labels if model.labelled else report

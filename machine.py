@@ -3,14 +3,18 @@
 Running out of memory ends in a sentence that says which knob to turn, whoever notices it: Linux
 promises memory that it does not have, and kills without a word when it is used. Under a limit
 TensorFlow is refused a tensor that does not fit, and says so; where it, or the system, ends the
-process instead, another process speaks for it.
+process instead, another process speaks for it (but for a container's first process, with which all
+others end).
 """
 
 import atexit
+import contextlib
 import os
 import re
 import signal
 from pathlib import Path
+
+from data.download import first_line
 
 
 def cores():
@@ -38,29 +42,46 @@ def lock(path):
 
 
 def guard(knobs):
-    """Begin a small process that says what to do if this one is killed.
+    """Begin a small process that says what to do if this one ends without a word.
 
     To be called before TensorFlow is imported: then there is little of it. knobs: which to turn.
     """
     if not hasattr(os, "fork"):  # Windows
         return
     reading, writing = os.pipe()
-    if os.fork():
-        os.close(reading)
-        atexit.register(os.write, writing, b".")
+    try:
+        watched = os.fork()
+    except OSError:  # no more processes: it must do without
         return
-    os.setsid()  # Ctrl-C is for the other
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    for held in (0, 1, writing):
-        os.close(held)
-    if not os.read(reading, 1):  # it is gone, and has said no good-bye
-        text = f"error: killed; if nobody did it, it ran out of memory: {knobs}\n"
-        os.write(2, text.encode())
-    os._exit(0)
+    if watched:
+        os.close(reading)
+        atexit.register(say_good_bye, writing)
+        return
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # these are for the other
+            signal.signal(number, signal.SIG_IGN)
+        os.setsid()
+        for held in {0, 1, writing} - {reading}:
+            with contextlib.suppress(OSError):
+                os.close(held)
+        if not os.read(reading, 1):
+            text = (
+                "error: ended by a signal; where nothing above says why and nobody did it, memory "
+                f"ran out: {knobs}\n"
+            )
+            os.write(2, text.encode())
+    finally:
+        os._exit(0)
+
+
+def say_good_bye(writing):
+    with contextlib.suppress(OSError):  # nobody is there any more
+        os.write(writing, b".")
 
 
 def limit_memory():
-    """Have this process be refused what is not there: beside what it has, what is free now.
+    """Have this process be refused what is not there: beside what it has, what is free now; but not
+    less than half of all, as others may end before it does.
 
     On Linux, on a processor: what a GPU's driver maps is far more than it uses.
     """
@@ -70,7 +91,8 @@ def limit_memory():
         return
     import resource
 
-    most = mapped() + available()
+    free, whole = memory()
+    most = mapped() + max(free, whole // 2)
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     others = [known for known in (soft, hard) if known != resource.RLIM_INFINITY]
     resource.setrlimit(resource.RLIMIT_DATA, (min([most, *others]), hard))
@@ -82,25 +104,48 @@ def mapped():
     return 1024 * int(re.search(r"VmData:\s*(\d+)", text)[1])
 
 
-def available():
-    """Bytes that can still be used: of the machine, or of the container where it has fewer."""
-    known = dict(re.findall(r"(\w+):\s*(\d+) kB", Path("/proc/meminfo").read_text()))
-    free = 1024 * (int(known["MemAvailable"]) + int(known["SwapFree"]))
-    most, used = (Path("/sys/fs/cgroup", f"memory.{what}") for what in ("max", "current"))
-    if most.exists() and most.read_text().strip() != "max":
-        free = min(free, int(most.read_text()) - int(used.read_text()))
-    return max(free, 0)
+def memory(root="/"):
+    """Bytes that are free, and all there are: of the machine, or of the control groups that this
+    process is in, version 1 or 2, where they have fewer. What holds files can be had back.
+
+    root: of the system's own files, for tests.
+    """
+    numbers = lambda path: {  # noqa: E731
+        name: int(count) for name, count in re.findall(r"(\w+):?\s+(\d+)", path.read_text())
+    }
+    known = numbers(Path(root, "proc/meminfo"))
+    free, whole = 1024 * (known["MemAvailable"] + known["SwapFree"]), 1024 * known["MemTotal"]
+    groups = Path(root, "proc/self/cgroup")
+    for line in groups.read_text().splitlines() if groups.exists() else []:
+        number, kinds, path = line.split(":", 2)
+        base, most, used = Path(root, "sys/fs/cgroup"), "memory.max", "memory.current"
+        if number != "0":
+            if "memory" not in kinds.split(","):
+                continue
+            base, most, used = base / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
+        inner = base / path.lstrip("/")
+        for folder in (inner, *inner.parents):
+            if (folder / most).exists() and (folder / most).read_text().strip() != "max":
+                kept = numbers(folder / "memory.stat")
+                held = kept.get("active_file", 0) + kept.get("inactive_file", 0)
+                whole = min(whole, int((folder / most).read_text()))
+                free = min(free, whole - int((folder / used).read_text()) + held)
+            if folder == base:
+                break
+    return max(free, 0), whole
 
 
 def refusals():
-    """The errors that say that there is not enough."""
+    """The errors that say that there is not enough. oneDNN's is an aborted operation."""
     import tensorflow as tf
 
-    return tf.errors.ResourceExhaustedError, MemoryError
+    return tf.errors.ResourceExhaustedError, tf.errors.AbortedError, MemoryError
 
 
 def advice(error, knobs):
-    """A sentence about one of the `refusals`. knobs: which to turn."""
+    """A sentence about one of the `refusals`. knobs: which to turn for memory."""
+    if "No space left" in str(error):
+        return f"{first_line(error)}: make room"
     found = re.search(r"tensor with shape\s*(\[[\d,]+\])", str(error))
     at = f" at a tensor of {found[1]}" if found else ""
     return f"out of memory{at}: {knobs}"

@@ -44,7 +44,8 @@ def git(*arguments):
     """What git says in the project's own folder; "" where there is no checkout or no git."""
     command = ["git", "-C", str(HERE), *arguments]
     try:
-        return subprocess.run(command, capture_output=True, check=True, text=True).stdout
+        said = subprocess.run(command, capture_output=True, check=True).stdout
+        return said.decode("utf-8", "replace")
     except (OSError, subprocess.CalledProcessError):
         return ""
 
@@ -68,14 +69,14 @@ def code(path):
     text = path.read_bytes() if path.exists() else b""
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError):
+        for node in ast.walk(tree):
+            body = getattr(node, "body", None)
+            if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
+                if isinstance(getattr(body[0].value, "value", None), str):
+                    del body[0]
+        return ast.unparse(tree)  # as text it is the same to each version of Python
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return repr(text)
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
-            if isinstance(getattr(body[0].value, "value", None), str):
-                del body[0]
-    return ast.dump(tree)
 
 
 def fingerprint(folder=HERE):

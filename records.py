@@ -11,15 +11,25 @@ from pathlib import Path
 
 
 def check_folder(folder):
-    """Raise ValueError where a folder holds anything but files and folders of its own.
+    """Raise ValueError where a folder holds anything but files and folders of its own, or what
+    cannot be looked at.
 
     A link may lead to a file that is not the run's to overwrite, and from a pipe one reads for
     ever. The folder itself may be a link.
     """
-    for place, folders, files in os.walk(folder):
+
+    def refuse(error):
+        if not isinstance(error, FileNotFoundError):  # a run that goes on has just renamed it
+            raise ValueError(f"{error.filename}: {error.strerror}")
+
+    for place, folders, files in os.walk(folder, onerror=refuse):
         for name in (*folders, *files):
             path = Path(place, name)
-            kind = path.lstat().st_mode
+            try:
+                kind = path.lstat().st_mode
+            except OSError as error:
+                refuse(error)
+                continue
             if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
                 what = "a link" if stat.S_ISLNK(kind) else "no file"
                 raise ValueError(f"{path} is {what}: a run has files of its own alone; remove it")
@@ -42,7 +52,7 @@ def write_json(path, value):
     """Write a file whole or not at all. Raises OSError."""
     path = Path(path)
     unfinished = path.with_name(path.name + ".unfinished")
-    unfinished.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    unfinished.write_text(json.dumps(value, indent=1) + "\n", "utf-8")
     os.replace(unfinished, path)
 
 

@@ -103,8 +103,11 @@ class RunFolder:
     def check_corpus(self, data):
         """Refuse to go on with other data than the run began with. Raises RunError."""
         made = (data.source_tokenizer.model, data.target_tokenizer.model)
-        kept = tokenizer.load_pair(self.path)  # their bytes
-        facts = records.read_json(self.path / "corpus.json")
+        try:
+            kept = tokenizer.load_pair(self.path)  # their bytes
+            facts = records.read_json(self.path / "corpus.json")
+        except ValueError as error:
+            raise RunError(str(error)) from None
         if facts != data.facts or made != tuple(t.model for t in kept):
             raise RunError(
                 f"{self.config.corpus} is not the corpus that {self.path} began with: its texts or "
@@ -161,7 +164,7 @@ class RunFolder:
         if path:
             try:
                 checkpoint.restore(path).assert_consumed()
-            except (AssertionError, ValueError, tf.errors.OpError) as error:
+            except Exception as error:  # whatever TensorFlow says of a graph that is none
                 raise RunError(
                     f"{path} does not fit the model as it is now: {first_line(error)}"
                 ) from None

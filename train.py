@@ -171,7 +171,7 @@ def train(config):
             if stop or step >= last_step:
                 break
         progress.close()
-        if position >= len(batches) or not stop:
+        if position >= len(batches) or step >= last_step or not stop:
             validate(step)
         if position >= len(batches):
             epoch.assign_add(1)
@@ -198,7 +198,7 @@ if __name__ == "__main__":
         train(CONFIG)
     except (corpora.CorpusError, RunError, OSError) as error:
         fail(error, 1 if isinstance(error, Diverged) else 2)
-    except distribution.LOST as error:
+    except distribution.losses(CONFIG.strategy) as error:
         fail(distribution.advice(error), 1)
     except machine.refusals() as error:
         fail(machine.advice(error, KNOBS), 1)

@@ -13,6 +13,7 @@ import numpy as np
 
 from data import corpora, tokenizer
 from data.batches import Pairs, Rows
+from data.download import first_line
 
 
 class Encoded(NamedTuple):
@@ -69,7 +70,12 @@ def prepare(config):
                 raise
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
-    return read(folder, config)
+    try:
+        return read(folder, config)
+    except (OSError, EOFError, ValueError, TypeError) as error:
+        raise corpora.CorpusError(
+            f"{folder} is damaged: delete it, and it will be made anew ({first_line(error)})"
+        ) from error
 
 
 def check_labels(what, labels, texts):

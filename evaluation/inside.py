@@ -95,6 +95,11 @@ def by_length(split, outputs):
     return rows
 
 
+def finite(value):
+    """Whether a value is a number that can be drawn."""
+    return isinstance(value, int | float) and abs(value) < 1e308
+
+
 def metrics_of(run):
     """The lines of a run's metrics.jsonl, as dicts. Raises ValueError where there are none yet."""
     path = run / "metrics.jsonl"
@@ -102,7 +107,7 @@ def metrics_of(run):
     if not lines:
         raise ValueError(f"{path} is still empty: wait for the first epoch")
     for number, line in enumerate(lines, 1):
-        wrong = [name for name, value in line.items() if not isinstance(value, int | float)]
+        wrong = [name for name, value in line.items() if not finite(value)]
         if wrong or not 1 <= line.get("step", 0) < 2**31:
             raise ValueError(f"{path}:{number} is no line of metrics: look at {wrong or 'step'}")
     return lines

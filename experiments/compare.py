@@ -37,15 +37,26 @@ class Run:
 
     @classmethod
     def of(cls, path, card):
-        """From a run's folder. Raises OSError, ValueError, KeyError where something is amiss."""
+        """From a run's folder. Raises ExperimentError where something is amiss."""
+        try:
+            records.check_folder(path)
+            return cls.read(path, card)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ExperimentError(f"{path} cannot be compared: {error!r}") from None
+
+    @classmethod
+    def read(cls, path, card):
         lines = records.read_json_lines(path / "metrics.jsonl")
-        speeds = [line["tokens_per_second"] for line in lines if "tokens_per_second" in line]
-        seconds = [line["seconds"] for line in lines if "seconds" in line]
+        speeds = [float(x["tokens_per_second"]) for x in lines if "tokens_per_second" in x]
+        seconds = [float(line["seconds"]) for line in lines if "seconds" in line]
+        scores = {s: records.read_json(path / f"scores-{s}.json") for s in card["splits"]}
+        for found in scores.values():
+            found |= {name: float(found[name]) for name in ("bleu", "exact_match")}
         return cls(
             path=path,
             seed=int(path.name.removeprefix("seed-")),
             like=(card["base"], *card["common"]),
-            scores={s: records.read_json(path / f"scores-{s}.json") for s in card["splits"]},
+            scores=scores,
             tokens_per_second=statistics.median(speeds),
             minutes=sum(seconds) / 60,
             commit=(records.read_json(path / "provenance.json")["commit"] or "unknown")[:7],
@@ -59,7 +70,7 @@ def runs_of(folder, name):
     for card in sorted((folder / name).glob("seed-*.json")):
         known = records.read_json(card)
         run = card.with_suffix("")
-        if (known["diff"], known["flags"]) != (patch.digest, patch.flags):
+        if (known.get("diff"), known.get("flags")) != (patch.digest, patch.flags):
             notes.append(f"{name} {run.name} was made with another patch than today's: left out")
         elif known.get("finished") and not run.exists():
             notes.append(f"{name} {run.name} is not there any more")

@@ -86,7 +86,7 @@ class Job:
                 "with an older commit"
             )
         there = all((self.run / f"scores-{split}.json").exists() for split in self.splits)
-        return there and known.get("finished", False)
+        return there and known.get("finished") is True
 
     def move_aside(self):
         """Keep what is there under another name."""

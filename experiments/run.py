@@ -76,6 +76,8 @@ class Runner:
                 if self.stopping:
                     return None
                 if status:
+                    # A killed one's own last word comes from a process that outlives it.
+                    time.sleep(0.5 * (status < 0))
                     text = Path(log.name).read_text("utf-8", "replace").strip().splitlines()
                     why = text[-1] if text else f"exit status {status}"
                     job.write(failed=why)
@@ -151,7 +153,7 @@ def run(flags):
                 try:
                     seconds = future.result()
                     took = f"{job.result()}; {seconds:.0f} s"
-                except (ExperimentError, OSError, KeyError) as error:
+                except (ExperimentError, OSError, KeyError, ValueError, TypeError) as error:
                     took, failed = f"FAILED: {error}", failed + 1
                 rest = (time.monotonic() - began) / count * (len(left) - count) / 60
                 print(f"[{done + count}/{total}] {job.patch.name} seed {job.seed}: {took}; about "

@@ -412,7 +412,7 @@ def main():
                 try:
                     taken = getattr(surfaces, name)(random.Random(f"{flags.seed} {name} {number}"))
                     results["taken" if taken else "refused"] += 1
-                except (ValueError, OSError, Exception, Hang) as error:
+                except (Exception, SystemExit) as error:
                     try:
                         assert isinstance(error, ValueError | OSError), f"{error!r:.300}"
                         refusal(error)

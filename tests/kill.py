@@ -126,6 +126,7 @@ def main():
                     phases[phase(folder)] += 1
                     print(f"kill {kills}: {phase(folder)}", flush=True)
                 assert process.wait() in (0, -9), log(folder)
+                torn += log(folder).count("cannot be read")
             assert start(folder).wait() == 0, log(folder)
             torn += log(folder).count("cannot be read")
             own, own_lines = state(folder)

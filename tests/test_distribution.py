@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import distribution
 from distribution import check_environment
 from run_folder import RunError, Stop
 
@@ -131,6 +133,20 @@ def test_a_signal_while_the_others_are_asked_is_not_forgotten():
             signal.signal(number, handler)
 
 
+@pytest.mark.parametrize("what", ["flags", "corpus", "code", "checkpoint"])
+def test_what_is_not_alike_is_named(monkeypatch, what):
+    parts = {"flags": "a", "corpus": "b", "code": "c", "checkpoint": "d"}
+    said = []
+    monkeypatch.setattr(
+        distribution, "everyones", lambda _, *own: said.append(own) or np.array([own])
+    )
+    for changed in ({}, {what: "other"}):
+        distribution.check_alike(None, **parts | changed)
+    monkeypatch.setattr(distribution, "everyones", lambda _, *own: np.array(said))
+    with pytest.raises(RunError, match=f"do not have the same {what}: "):
+        distribution.check_alike(None, **parts)
+
+
 @pytest.mark.parametrize("told", [0, 1])
 def test_a_signal_to_one_worker_saves_and_stops_all(begin, told):
     run = begin.folder / f"told-{told}"
@@ -167,10 +183,13 @@ def test_two_workers_make_the_steps_of_one_though_the_chief_is_killed(begin, alo
     both = two_workers(begin, *SMALL, "--shards", "1", "--name", run.name)
     wait_for_an_epoch(run)
     chief, other = both
+    if Path(f"/proc/{chief.pid}/limits").exists():
+        limits = Path(f"/proc/{chief.pid}/limits").read_text()
+        assert re.search(r"Max data size +\d+", limits), limits  # machine.limit_memory's
     chief.send_signal(signal.SIGKILL)
     _, err = other.communicate(timeout=90)
     said = chief.communicate()[1].splitlines()[-1]
-    assert said.startswith("error: killed; if nobody did it, it ran out of memory: lower --batch")
+    assert said.startswith("error: ended by a signal; where nothing above says why")
     assert other.returncode == 1
     assert err.splitlines()[-1].startswith("error: another worker is gone; start all of them again")
     done = losses(run)[-1][0]

@@ -806,17 +806,61 @@ def test_running_out_of_memory_is_a_sentence_that_says_which_knob_to_turn(call):
 def test_what_is_not_there_is_refused(monkeypatch):
     """The limit is what the process has and what is free; a lower one of the user's stays."""
     before = resource.getrlimit(resource.RLIMIT_DATA)
-    assert 2**20 < machine.available() < 2**50
     try:
-        monkeypatch.setattr(machine, "available", lambda: 2**40)
-        machine.limit_memory()
-        found = resource.getrlimit(resource.RLIMIT_DATA)[0]
-        assert abs(found - 2**40 - machine.mapped()) < 2**30
-        monkeypatch.setattr(machine, "available", lambda: 2**41)
-        machine.limit_memory()
-        assert resource.getrlimit(resource.RLIMIT_DATA)[0] == found
+        for free, whole in ((40, 20), (50, 20), (20, 51)):  # powers of two
+            monkeypatch.setattr(machine, "memory", lambda f=free, w=whole: (2**f, 2**w))
+            machine.limit_memory()
+            found = resource.getrlimit(resource.RLIMIT_DATA)[0]
+            assert abs(found - 2**40 - machine.mapped()) < 2**30
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+        machine.limit_memory()  # half of all there is
+        assert resource.getrlimit(resource.RLIMIT_DATA)[0] > 2**49
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+@pytest.mark.parametrize(
+    "files, free, whole",
+    [
+        ({}, 700, 2000),
+        ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/memory.max": "1024000\n",
+          "sys/fs/cgroup/a/memory.current": "819200\n",
+          "sys/fs/cgroup/a/memory.stat": "anon 9\ninactive_file 102400\nactive_file 204800\n",
+          "sys/fs/cgroup/a/b/memory.max": "max\n"}, 500, 1000),
+        ({"proc/self/cgroup": "7:cpu:/\n3:cpuset,memory:/x\n",
+          "sys/fs/cgroup/memory/memory.limit_in_bytes": "1024000",
+          "sys/fs/cgroup/memory/memory.usage_in_bytes": "819200",
+          "sys/fs/cgroup/memory/memory.stat": "cache 5\nactive_file 102400\n"}, 300, 1000),
+    ],
+    ids=["the machine", "version 2, a group above", "version 1"],
+)  # fmt: skip
+def test_free_memory_is_that_of_the_container(tmp_path, files, free, whole):
+    """In kB; what holds files can be had back."""
+    text = "MemTotal: 2000 kB\nMemAvailable:  600 kB\nSwapFree: 100 kB\n"
+    for name, content in ({"proc/meminfo": text} | files).items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    assert machine.memory(tmp_path) == (free * 1024, whole * 1024)
+    assert 2**28 < machine.memory()[0] <= machine.memory()[1] * 2 < 2**50
+
+
+def test_a_full_disk_is_not_called_full_memory():
+    error = tf.errors.ResourceExhaustedError(None, None, "runs/x/events; No space left on device")
+    assert machine.advice(error, "buy more") == "runs/x/events; No space left on device: make room"
+    error = tf.errors.ResourceExhaustedError(None, None, "OOM: tensor with shape[3,4] and type")
+    assert machine.advice(error, "lower it") == "out of memory at a tensor of [3,4]: lower it"
+
+
+def test_a_damaged_run_is_refused_by_name_at_resume(checkout, torn, train):
+    folder = checkout / "runs" / "damaged"
+    shutil.move(torn, folder)
+    for name in ("tokenizer.model", "corpus.json"):
+        good = (folder / name).read_bytes()
+        (folder / name).write_bytes(b"garbage")
+        answer = train("--resume", folder, "--epochs", "3")
+        (folder / name).write_bytes(good)
+        assert answer.returncode == 2 and "Traceback" not in answer.stderr
+        assert name in answer.stderr.splitlines()[-1]
 
 
 def test_other_code_is_refused_by_name_unless_told_to(checkout, train, trained, call):

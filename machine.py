@@ -91,11 +91,12 @@ def limit_memory():
         return
     import resource
 
-    free, whole = memory()
-    most = mapped() + max(free, whole // 2)
-    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    others = [known for known in (soft, hard) if known != resource.RLIM_INFINITY]
-    resource.setrlimit(resource.RLIMIT_DATA, (min([most, *others]), hard))
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # a system unlike others
+        free, whole = memory()
+        most = mapped() + max(free, whole // 2)
+        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        others = [known for known in (soft, hard) if known != resource.RLIM_INFINITY]
+        resource.setrlimit(resource.RLIMIT_DATA, (min([most, *others]), hard))
 
 
 def mapped():
@@ -128,8 +129,9 @@ def memory(root="/"):
             if (folder / most).exists() and (folder / most).read_text().strip() != "max":
                 kept = numbers(folder / "memory.stat")
                 held = kept.get("active_file", 0) + kept.get("inactive_file", 0)
-                whole = min(whole, int((folder / most).read_text()))
-                free = min(free, whole - int((folder / used).read_text()) + held)
+                own = int((folder / most).read_text())
+                whole = min(whole, own)
+                free = min(free, own - int((folder / used).read_text()) + held)
             if folder == base:
                 break
     return max(free, 0), whole

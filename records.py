@@ -35,9 +35,9 @@ def check_folder(folder):
                 raise ValueError(f"{path} is {what}: a run has files of its own alone; remove it")
 
 
-def read_json(path, kind=dict):
-    """What a JSON file holds. Raises OSError, and ValueError in a sentence that names the file."""
-    return parsed(Path(path).read_bytes(), kind, path)
+def read_json(path):
+    """The dict of a JSON file. Raises OSError, and ValueError in a sentence that names the file."""
+    return parsed(Path(path).read_bytes(), path)
 
 
 def read_json_lines(path):
@@ -45,7 +45,7 @@ def read_json_lines(path):
     written, and left out. Raises OSError, ValueError.
     """
     lines = Path(path).read_bytes().split(b"\n")[:-1]
-    return [parsed(line, dict, f"{path}:{number}") for number, line in enumerate(lines, 1)]
+    return [parsed(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
 
 
 def write_json(path, value):
@@ -63,12 +63,12 @@ def get(value, *keys):
     return value
 
 
-def parsed(text, kind, where):
-    """The value of a JSON text, of one kind. Raises ValueError."""
+def parsed(text, where):
+    """The dict of a JSON text. Raises ValueError."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{where} is not JSON: {error}") from None
-    if not isinstance(value, kind):
-        raise ValueError(f"{where} does not hold a {kind.__name__}")
+    if not isinstance(value, dict):
+        raise ValueError(f"{where} does not hold a dict")
     return value

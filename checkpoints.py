@@ -6,7 +6,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from data.download import first_line
+from config import first_line
 
 UNREADABLE = (tf.errors.OpError, IndexError, ValueError)  # what TensorFlow says of a torn file
 

@@ -212,6 +212,11 @@ def from_flags(description, check_corpus=lambda name, labelled: None):
         fail(error)
 
 
+def first_line(error):
+    """What an exception says in one line, without the full stop."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(" :.")
+
+
 def fail(error, status=2):
     """End with one line on standard error; the status of a mistake in a command is 2."""
     if isinstance(error, OSError) and error.filename:

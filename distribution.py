@@ -1,4 +1,4 @@
-"""Several processors, or several machines, on one batch: tf.distribute around the same train step.
+"""Several GPUs, or several machines, on one batch: tf.distribute around the same train step.
 
 Every worker draws the same global batch, and each replica takes its rows of it; so n replicas make
 the step that one makes.
@@ -13,13 +13,13 @@ from functools import cache
 import numpy as np
 import tensorflow as tf
 
-from config import FREE
+from config import FREE, first_line
 from provenance import fingerprint
 from run_folder import Onlooker, RunError, RunFolder
 
 
 def strategy(kind):
-    """none: one replica; mirrored: one on each processor of this machine; multi_worker: the workers
+    """none: one replica; mirrored: one on each GPU of this machine; multi_worker: the workers
     that TF_CONFIG names. To be called before TensorFlow's first operation. Raises RunError.
     """
     if kind == "mirrored":
@@ -27,28 +27,39 @@ def strategy(kind):
         devices = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
         return tf.distribute.MirroredStrategy([device.name for device in devices])
     if kind == "multi_worker":
-        check_environment(os.environ.get("TF_CONFIG"))
-        return tf.distribute.MultiWorkerMirroredStrategy()
+        address = own_address(os.environ.get("TF_CONFIG"))
+        try:
+            return tf.distribute.MultiWorkerMirroredStrategy()
+        except tf.errors.OpError as error:
+            raise RunError(
+                f"this worker cannot listen on {address}: {first_line(error)}; does another one? "
+                "Each wants an index, a host and port of its own in TF_CONFIG"
+            ) from None
     return tf.distribute.get_strategy()
 
 
-def check_environment(text):
-    """Raise RunError where TF_CONFIG does not say who works and who is asked."""
+def own_address(text):
+    """HOST:PORT of this worker, by the text of TF_CONFIG. Raises RunError where it does not say who
+    works and who is asked.
+    """
     cluster = '"cluster": {"worker": ["HOST:PORT", "HOST:PORT"]}'
     example = f'{{{cluster}, "task": {{"type": "worker", "index": 0}}}}'
     try:
         given = json.loads(text or "")
         workers, task = given["cluster"]["worker"], given["task"]
-        good = task["type"] == "worker" and workers[task["index"]].count(":") >= 1
+        index = range(len(workers))[task["index"]]
+        address = workers[index]
+        good = task["type"] == "worker" and task["index"] == index and address.count(":") >= 1
     except (ValueError, TypeError, KeyError, IndexError, AttributeError):
         good = False
     if not good:
         raise RunError(
             f"--strategy multi_worker needs TF_CONFIG in the environment of each worker: {example}"
         )
+    return address
 
 
-def losses(kind):
+def lost_worker_errors(kind):
     """The errors by which a worker learns that another one is gone, for a --strategy."""
     if kind != "multi_worker":
         return ()

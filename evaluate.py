@@ -4,6 +4,7 @@ import argparse
 import codecs
 import json
 import os
+import signal
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -108,6 +109,7 @@ def run_own_code(run):
 
 if __name__ == "__main__":  # as in train.py: mistakes are answered before TensorFlow loads
     sys.stdout.reconfigure(encoding="utf-8")  # what is read is UTF-8, too
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))  # as in train.py
     FLAGS = from_flags()
     if FLAGS.code == "own":
         run_own_code(FLAGS.run)
@@ -148,13 +150,13 @@ def load_split(run, settings, name):
 def check_code(run, code):
     """Refuse to ask a model with other code than it was trained with, unless told to.
 
-    It would fail on a shape or, worse, succeed. Raises ValueError.
+    It would fail on a shape or, worse, succeed: on other pieces, too. Raises ValueError.
     """
-    kept = run / "source" / "model"
-    names = changed(kept, Path(__file__).resolve().parent / "model") if kept.exists() else []
+    kept, rooms = run / "source", ("model", "data/tokenizer.py")
+    names = changed(kept, Path(__file__).resolve().parent, *rooms) if kept.exists() else []
     if names and code is None:
         raise ValueError(
-            f"model/{names[0]} is not what {run} was trained with: give --code own to ask the "
+            f"{names[0]} is not what {run} was trained with: give --code own to ask the "
             f"run's own source, which runs the code in {run}/source, or --code today"
         )
 
@@ -256,7 +258,5 @@ if __name__ == "__main__":
         main(FLAGS)
     except (OSError, ValueError) as error:
         fail(error)
-    except machine.refusals() as error:
+    except machine.out_of_memory_errors() as error:
         fail(machine.advice(error, KNOBS), 1)
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None

@@ -14,7 +14,7 @@ import re
 import signal
 from pathlib import Path
 
-from data.download import first_line
+from config import first_line
 
 
 def cores():
@@ -137,7 +137,7 @@ def memory(root="/"):
     return max(free, 0), whole
 
 
-def refusals():
+def out_of_memory_errors():
     """The errors that say that there is not enough. oneDNN's is an aborted operation."""
     import tensorflow as tf
 
@@ -145,7 +145,7 @@ def refusals():
 
 
 def advice(error, knobs):
-    """A sentence about one of the `refusals`. knobs: which to turn for memory."""
+    """A sentence about one of the `out_of_memory_errors`. knobs: which to turn for memory."""
     if "No space left" in str(error):
         return f"{first_line(error)}: make room"
     found = re.search(r"tensor with shape\s*(\[[\d,]+\])", str(error))

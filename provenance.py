@@ -2,11 +2,13 @@
 
 import ast
 import hashlib
+import itertools
 import os
 import platform
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from importlib import metadata
 from pathlib import Path
@@ -40,14 +42,43 @@ def provenance():
     }
 
 
-def git(*arguments):
-    """What git says in the project's own folder; "" where there is no checkout or no git."""
-    command = ["git", "-C", str(HERE), *arguments]
+def git(*arguments, **environment):
+    """What git says in the project's own folder; "" where this is no checkout of the project (a
+    run's source lies inside of one, but is none), or where there is no git.
+    """
+
+    def ask(*words, **more):
+        command = ["git", "-C", str(HERE), *words]
+        env = os.environ | more
+        return subprocess.run(command, capture_output=True, check=True, env=env).stdout
+
     try:
-        said = subprocess.run(command, capture_output=True, check=True).stdout
-        return said.decode("utf-8", "replace")
+        ask("ls-files", "--error-unmatch", "train.py")
+        return ask(*arguments, **environment).decode("utf-8", "replace")
     except (OSError, subprocess.CalledProcessError):
         return ""
+
+
+def edits(git, *paths):
+    """The working tree against the last commit, as a diff. New files are part of it, and the user's
+    own settings of git are not.
+
+    git: asks it, given words and variables of the environment; paths: git's patterns.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        index = {"GIT_INDEX_FILE": str(Path(scratch) / "index")}  # the user's own stays as it is
+        git("read-tree", "HEAD", **index)
+        git("add", "--intent-to-add", "--", ".", **index)
+        return git(
+            "-c", "diff.noprefix=false", "-c", "diff.mnemonicPrefix=false", "diff", "--no-color",
+            "--no-ext-diff", "--no-textconv", "--unified=3", "--binary", "HEAD", "--", *paths,
+            **index,
+        )  # fmt: skip
+
+
+def source_diff():
+    """The project's own source against the commit; "" where there is none."""
+    return edits(git, *(f":(glob){pattern}" for pattern in SOURCE), ":(exclude)*.png")
 
 
 def copy_source(folder):
@@ -94,7 +125,13 @@ def fingerprint(folder=HERE):
     return digest.hexdigest()
 
 
-def changed(one, other):
-    """The Python files of two folders that do not do the same: names, sorted."""
-    names = {path.name for folder in (one, other) for path in folder.glob("*.py")}
+def changed(one, other, *rooms):
+    """The Python files that do not do the same in two folders: names, sorted.
+
+    rooms: what is compared, files and folders in both.
+    """
+    names = set()
+    for folder, room in itertools.product((Path(one), Path(other)), rooms):
+        inside = (folder / room).rglob("*.py") if (folder / room).is_dir() else [folder / room]
+        names |= {path.relative_to(folder).as_posix() for path in inside}
     return sorted(name for name in names if code(one / name) != code(other / name))

@@ -29,10 +29,9 @@ from tensorboard.plugins.hparams import api as hparams
 import machine
 import records
 from checkpoints import list_anew, number, readable
-from config import FREE
+from config import FREE, first_line
 from data import tokenizer
-from data.download import first_line
-from provenance import HERE, changed, code, copy_source, git, provenance
+from provenance import HERE, changed, copy_source, provenance, source_diff
 
 
 class RunError(Exception):
@@ -63,7 +62,6 @@ class RunFolder:
         else:
             self.check_corpus(data)
             self.check_code()
-            records.write_json(self.path / "config.json", self.settings())
         self.metrics = open(self.path / "metrics.jsonl", "ab")
         self.charts = {
             name: tf.summary.create_file_writer(str(self.path / name))
@@ -115,31 +113,35 @@ class RunFolder:
             )
 
     def check_code(self):
-        """Refuse to go on with other code than the run began with, unless told to; then keep both.
-
-        Raises RunError.
-        """
+        """Refuse to go on with other code than the run had, unless told to. Raises RunError."""
         kept = self.path / "source"
-        rooms = ("model", "data")
-        names = [f"{r}/{name}" for r in rooms for name in changed(kept / r, HERE / r)]
-        names += ["train.py"] if code(kept / "train.py") != code(HERE / "train.py") else []
+        names = changed(kept, HERE, "model", "data", "train.py")
         if names and not self.config.accept_changes:
             raise RunError(
                 f"{names[0]} is not what {self.path} was trained with: go on by python "
                 f"{kept}/train.py --resume {self.path}, which runs its own code, or give "
                 "--accept-changes"
             )
-        if names:
+        self.other_code = bool(names)
+
+    def accept(self):
+        """Write down how the run goes on. Where by other flags or code, what was is kept, too."""
+        settings, path = self.settings(), self.path / "config.json"
+        before = records.read_json(path)
+        other_flags = any(before.get(n, v) != v for n, v in settings.items() if n not in FREE)
+        if self.other_code or other_flags:
             ending = time.strftime(".until-%Y%m%d-%H%M%S")
+            shutil.copy2(path, f"{path}{ending}")  # a folder without it would be no run
             for name in ("source", "source.diff", "provenance.json"):
                 if (self.path / name).exists():  # else it was stopped here before
                     (self.path / name).rename(self.path / (name + ending))
             self.record_source()
+        records.write_json(path, settings)
 
     def record_source(self):
         """Write which code runs, and where it came from."""
         copy_source(self.path / "source")
-        (self.path / "source.diff").write_text(git("diff", "HEAD"), "utf-8")
+        (self.path / "source.diff").write_text(source_diff(), "utf-8")
         records.write_json(self.path / "provenance.json", provenance())
 
     def restore(self, **state):
@@ -174,6 +176,8 @@ class RunFolder:
         counters += [state["optimizer"].step, self.metrics_end]
         if any(value.numpy() < 0 for value in counters):
             raise RunError(f"{path} is no state of a training: a count is below 0")
+        if self.writes and self.config.resume:  # not sooner: what does not fit changes nothing
+            self.accept()
         end = self.metrics.seek(0, os.SEEK_END)
         self.metrics.truncate(min(end, int(self.metrics_end)))
         self.metrics.seek(0, os.SEEK_END)
@@ -281,6 +285,10 @@ class Onlooker(RunFolder):
 
     def show(self, *arguments):
         """Nothing."""
+
+    def advice(self):
+        """Where to look."""
+        return "the worker of index 0 says what to do"
 
 
 def new_name(config):

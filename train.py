@@ -1,5 +1,6 @@
 """Train a model. Watch it with `tensorboard --logdir runs`, score it with evaluate.py."""
 
+import signal
 import sys
 import time
 from functools import partial
@@ -15,6 +16,7 @@ KNOBS = (
 
 if __name__ == "__main__":  # the flags first: --help and a mistake are answered in a blink
     sys.stdout.reconfigure(errors="replace")  # not every terminal knows every sign
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))  # no traceback of what it interrupts
     CONFIG = from_flags(__doc__, corpora.check)
     machine.guard(KNOBS)
 
@@ -183,7 +185,8 @@ def train(config):
             run.show(step, picture, model.source_embedding.table, tokenizers[0])
 
     if stop and epoch < config.epochs:
-        print(f"stopped and saved; go on with\n    python train.py --resume {run.path}")
+        if run.writes:
+            print(f"stopped and saved; go on with\n    python train.py --resume {run.path}")
         raise SystemExit(128 + stop.signal)
     if run.writes:
         print(
@@ -198,9 +201,7 @@ if __name__ == "__main__":
         train(CONFIG)
     except (corpora.CorpusError, RunError, OSError) as error:
         fail(error, 1 if isinstance(error, Diverged) else 2)
-    except distribution.losses(CONFIG.strategy) as error:
+    except distribution.lost_worker_errors(CONFIG.strategy) as error:
         fail(distribution.advice(error), 1)
-    except machine.refusals() as error:
+    except machine.out_of_memory_errors() as error:
         fail(machine.advice(error, KNOBS), 1)
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None

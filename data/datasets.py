@@ -7,7 +7,8 @@ import sys
 import zipfile
 from pathlib import Path
 
-from data.download import fetch, first_line
+from config import first_line
+from data.download import fetch
 from data.texts import SPLITS, WAYS, CorpusError, Source, Split, divided, hold_out, plain
 
 # The host of the TED talks is often down; the second address is an archived copy of the same file.

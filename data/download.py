@@ -9,6 +9,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from config import first_line
+
 TIMEOUT = 30  # seconds without an answer before a host counts as dead
 
 
@@ -43,8 +45,3 @@ def _download(url: str, path: Path, size: int, sha256: str | None) -> None:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
-
-
-def first_line(error: Exception) -> str:
-    """An error in one line, without the full stop."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(" :.")

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from config import first_line
 from data import corpora, tokenizer
 from data.batches import Pairs, Rows
-from data.download import first_line
 
 
 class Encoded(NamedTuple):

@@ -1,5 +1,7 @@
 """A trained model for production: as a CTranslate2 model, or as a SavedModel. Each is a folder."""
 
+import contextlib
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,11 @@ from evaluation.inference import IDS, decode_with
 from model.layers import EPSILON, LayerNorm, Tied
 from model.loss import cross_entropy, teacher_forcing
 from model.transformer import Transformer
+
+EDITED = (
+    "CTranslate2 does not compute what this model computes: was model/ edited? "
+    "--export saved_model takes any model"
+)
 
 
 def ctranslate2(inference, folder):
@@ -25,14 +32,25 @@ def ctranslate2(inference, folder):
         import ctranslate2
     except ImportError:
         raise ValueError('this needs CTranslate2: pip install -e ".[export]"') from None
-    model = inference.model
-    if not isinstance(model, Transformer):
+    if not isinstance(inference.model, Transformer):
         raise ValueError("CTranslate2 takes a Transformer alone; --export saved_model any model")
+    try:
+        spec = specification(ctranslate2.specs, inference)
+    except AttributeError:  # a part that it has not any more
+        raise ValueError(EDITED) from None
+    with new_folder(folder) as made:
+        spec.save(str(made))
+        tokenizer.save_pair(made, *inference.tokenizers)
+        check(ctranslate2.Translator(str(made), compute_type="float32"), inference)
+
+
+def specification(specs, inference):
+    """An Inference of a Transformer as CTranslate2's own TransformerSpec; specs: its module."""
+    model = inference.model
     encoder, decoder = model.encoder, model.decoder
     heads = decoder.layers[0].self_attention
     pre_norm = isinstance(decoder.last_norm, LayerNorm)
     sizes = {"num_heads": heads.num_heads, "pre_norm": pre_norm, "head_dim": heads.key_dim}
-    specs = ctranslate2.specs
     spec = specs.TransformerSpec(
         specs.TransformerEncoderSpec(len(encoder.layers), **sizes),
         specs.TransformerDecoderSpec(len(decoder.layers), **sizes),
@@ -70,10 +88,7 @@ def ctranslate2(inference, folder):
         feed_forward(to.ffn, ours)
     spec.validate()
     spec.optimize()
-    folder = new_folder(folder)
-    spec.save(str(folder))
-    tokenizer.save_pair(folder, *inference.tokenizers)
-    check(ctranslate2.Translator(str(folder), compute_type="float32"), inference)
+    return spec
 
 
 def check(translator, inference):
@@ -94,10 +109,7 @@ def check(translator, inference):
     losses = cross_entropy(*teacher_forcing(inference.model, source, target))
     ours = -tf.reduce_sum(tf.reshape(losses, (8, 13)), axis=1)
     if not np.allclose(ours, theirs, rtol=1e-4):
-        raise ValueError(
-            "CTranslate2 does not compute what this model computes: was model/ edited? "
-            "--export saved_model takes any model"
-        )
+        raise ValueError(EDITED)
 
 
 def linear(to, *ours):
@@ -148,16 +160,25 @@ def saved_model(inference, folder):
     module = tf.Module()
     module.model = inference.model  # its variables are saved
     module.translate = tf.function(translate, [IDS])
-    folder = new_folder(folder)
-    tf.saved_model.save(module, str(folder), signatures={"serving_default": module.translate})
-    assets = folder / "assets"
-    tokenizer.save_pair(assets, *inference.tokenizers)
+    with new_folder(folder) as made:
+        tf.saved_model.save(module, str(made), signatures={"serving_default": module.translate})
+        tokenizer.save_pair(made / "assets", *inference.tokenizers)
 
 
+@contextlib.contextmanager
 def new_folder(path):
-    """Make a folder. Raises FileExistsError where there is something already."""
-    path = Path(path)
+    """A folder to write in, which comes to its place once it is whole; else nothing does.
+
+    Raises FileExistsError where there is something already.
+    """
+    path = Path(path).resolve()
     if path.exists() and any(path.iterdir()):
         raise FileExistsError(f"{path} is not empty: name a new folder")
-    path.mkdir(parents=True, exist_ok=True)
-    return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f"{path.name}.", dir=path.parent) as scratch:
+        made = Path(scratch, "made")
+        made.mkdir()
+        yield made
+        if path.exists():
+            path.rmdir()
+        made.rename(path)

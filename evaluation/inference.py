@@ -10,9 +10,9 @@ from tqdm import tqdm
 
 import machine
 from checkpoints import readable
+from config import first_line
 from data import tokenizer
 from data.batches import Pairs, Rows, plan
-from data.download import first_line
 from evaluation.search import Search
 from model.decoding import beam_search, greedy, sample
 from model.loss import teacher_forcing, token_totals

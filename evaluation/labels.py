@@ -7,7 +7,7 @@ import numpy as np
 
 from data import encoded
 from evaluation import plots
-from evaluation.report import write_table
+from evaluation.report import print_numbers, write_table
 
 SHOWN = 20  # of the most confident mistakes
 
@@ -65,15 +65,13 @@ def mistakes(split, found):
 
 
 def print_table(result):
-    """Every number with its name, then the confusion matrix."""
-    for name, value in result.items():
-        if isinstance(value, float):
-            print(f"{name:22}{value:10.4g}")
+    """Every number, and the confusion matrix."""
+    print_numbers(result)
     names = list(result["confusion"])
     width = 2 + max(10, *map(len, names))
-    print(f"\n{'is, and is called':22}" + "".join(f"{name:>{width}}" for name in names))
+    print(f"\n{'is, and is called':28}" + "".join(f"{name:>{width}}" for name in names))
     for name, row in result["confusion"].items():
-        print(f"{name:22}" + "".join(f"{count:{width},}" for count in row))
+        print(f"{name:28}" + "".join(f"{count:{width},}" for count in row))
 
 
 def write(folder, ending, split, found):

@@ -39,11 +39,8 @@ def positions(stem, encodings):
             axis.get_major_locator().set_params(integer=True)
 
 
-def schedule(stem, steps, rates, now=None):
-    """The learning rate by step, with its peak, and where a run is now.
-
-    rates: those of the steps, both (count,); now: a step.
-    """
+def schedule(stem, steps, rates):
+    """The learning rate by step, with its peak; rates: those of the steps, both (count,)."""
     steps, rates = np.asarray(steps), np.asarray(rates, np.float64)
     peak = int(rates.argmax())
     with figure(stem, 7, 3.6) as made:
@@ -53,10 +50,6 @@ def schedule(stem, steps, rates, now=None):
         plot.annotate(f"peak: {rates[peak]:.3g} at step {steps[peak]:,}",
                       (steps[peak], rates[peak]), xytext=(8, 4), textcoords="offset points",
                       bbox={"fc": "white", "ec": "none", "pad": 1})  # fmt: skip
-        if now is not None:
-            plot.axvline(now, color="0.4", ls="--", lw=1)
-            plot.annotate(f"now: step {now:,}", (now, 0), xytext=(-4, 6), rotation=90, ha="right",
-                          textcoords="offset points", color="0.3")  # fmt: skip
         plot.set(xlabel="step (updates)", ylabel="learning rate", xlim=(0, None))
         plot.set_ylim(0, 1.12 * rates[peak] or 1)
         plot.xaxis.set_major_formatter("{x:,.0f}")
@@ -128,11 +121,11 @@ def plain(plot):
     plot.yaxis.set_minor_locator(NullLocator())
 
 
-def by_length(stem, rows, score="BLEU", unit="words"):
-    """A score by the length of the sentence, a line for each run.
+def by_length(stem, rows):
+    """BLEU by the length of the sentence in words, a line for each run.
 
-    rows: {run: [(low, high, sentences, score), …]}, both ends included; high None: no end. A score
-    of None is left out.
+    rows: {run: [(low, high, sentences, BLEU), …]}, both ends included; high None: no end. A BLEU of
+    None is left out.
     """
     spans = sorted({row[:2] for found in rows.values() for row in found},
                    key=lambda span: (span[0], span[1] or math.inf))  # fmt: skip
@@ -153,8 +146,8 @@ def by_length(stem, rows, score="BLEU", unit="words"):
         ticks = [f"{name}\n{' / '.join(f'{n:,}' for n in count)}"
                  for name, count in zip(names, counts, strict=True)]  # fmt: skip
         plot.set_xticks(range(len(spans)), ticks)
-        plot.set(xlabel=f"length of the sentence, {unit}; below it the number of sentences",
-                 ylabel=f"{score}, 0 to 100")  # fmt: skip
+        plot.set(xlabel="length of the sentence, words; below it the number of sentences",
+                 ylabel="BLEU, 0 to 100")  # fmt: skip
         plot.set_ylim(bottom=0)
         plot.margins(y=0.1)
         plot.grid(axis="y", color="0.92")

@@ -52,14 +52,19 @@ def measure(model, split):
     return result, translations
 
 
-def print_table(result):
-    """Every number with its name; then exact match by phenomenon, where the corpus has tags."""
+def print_numbers(result, signatures=None):
+    """Every number with its name, and by which rules it was counted, where it has a signature."""
     for name, value in result.items():
-        if isinstance(value, float):
-            signature = result["signatures"].get(name, "")
-            print(f"{name:22}{value:10.4g}  {signature}".rstrip())
+        if isinstance(value, (int, float)):
+            shown = f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+            print(f"{name:28}{shown:>10}  {(signatures or {}).get(name, '')}".rstrip())
+
+
+def print_table(result):
+    """Every number, and exact match by phenomenon, where the corpus has tags."""
+    print_numbers(result, result["signatures"])
     for tag, (count, exact) in result.get("exact_match_by_tag", {}).items():
-        print(f"  {tag:20}{exact:10.4g}  exact match of {count} sentences")
+        print(f"  {tag:26}{exact:10.4g}  exact match of {count} sentences")
 
 
 def write(folder, ending, split, translations):

@@ -62,6 +62,6 @@ class Search:
         """In names of files: all that makes a difference; greedy search has none."""
         parts = {name: value for name, value in self.changed().items() if name != "n_best"}
         return "".join(
-            f"-{name.replace('_', '-')}" + ("" if value is True else f"{value:g}")
+            f"-{name.replace('_', '-')}" + ("" if value is True else f"{value:.12g}")
             for name, value in parts.items()
         )

@@ -265,8 +265,10 @@ def write(recipe, rows, splits, text):
         ends = (None, None) if half is None else (found.mean - half, found.mean + half)
         points.append((row.patch.name, found.mean, *ends))
     name = "exact match, points" if score == "exact_match" else "BLEU"
+    several = any(len(row.runs) > 1 for row in rows)
+    said = "mean and 95 % interval over paired seeds" if several else "one seed, so no interval"
     plots.forest(patches.HERE / recipe, points, f"{recipe}: difference from the baseline, {split}",
-                 f"{name}; mean and 95 % interval over paired seeds")  # fmt: skip
+                 f"{name}; {said}")  # fmt: skip
     (patches.HERE / f"{recipe}.svg").unlink()
     text = f"{marks[0]}\n![differences from the baseline]({recipe}.png)\n\n{text}{marks[1]}"
     after = re.sub(f"{marks[0]}.*{marks[1]}", lambda _: text, before, flags=re.DOTALL)
@@ -283,7 +285,7 @@ def compare(flags):
     splits = list(rows[0].runs[0].scores)
     text = report(rows, splits, notes)
     print(text)
-    if not flags.names and flags.folder is None:
+    if flags.all:
         write(flags.recipe, rows, splits, text)
 
 
@@ -293,10 +295,15 @@ def from_flags():
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.error = fail
-    parser.add_argument("names", nargs="*", metavar="NAME", help="these alone; prints, only")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="these alone [all that were run]")
+    parser.add_argument("--all", action="store_true", help="all that were run, written into "
+        "experiments/README.md in place of the table there, with the plot")  # fmt: skip
     parser.add_argument("--recipe", choices=RECIPES, default="mini", help="as for experiments.run")
-    parser.add_argument("--folder", type=Path, help="as for experiments.run; prints, only")
-    return parser.parse_args()
+    parser.add_argument("--folder", type=Path, help="as for experiments.run")
+    flags = parser.parse_args()
+    if flags.all and flags.names:
+        fail("name experiments, or give --all")
+    return flags
 
 
 if __name__ == "__main__":

@@ -25,7 +25,14 @@ KEYS = ("question", "claim", "flags", "guard", "finding")
 
 
 class ExperimentError(Exception):
-    """An experiment that cannot be read, applied, saved or run; the message says what to do."""
+    """An experiment that cannot be read, applied, saved or run; the message says what to do.
+
+    detail: lines to be shown before it, or "".
+    """
+
+    def __init__(self, message, detail=""):
+        super().__init__(message)
+        self.detail = detail
 
 
 @dataclass(frozen=True)
@@ -72,22 +79,23 @@ class Patch:
         )  # fmt: skip
         if answer.returncode:
             said = answer.stderr.decode("utf-8", "replace").strip()
+            file, hunk = self.hunk(said)
+            why = f"{file} has not, or no longer, the lines of the hunk above" if hunk else said
             raise ExperimentError(
-                f"experiments/{self.name}.patch does not apply to this source: "
-                + (self.hunk(said) or said)
+                f"experiments/{self.name}.patch does not apply to this source: {why}", hunk
             )
 
     def hunk(self, said):
-        """The hunk that git names in its complaint, with the name of its file; "" for none."""
+        """The file and the hunk that git names in its complaint; "" where it names none."""
         found = re.search(r"patch failed: (.*):(\d+)", said)
         if not found:
-            return ""
+            return "", ""
         file, line = found.groups()
         part = self.diff.split(f"+++ b/{file}\n", 1)[-1].split("\ndiff --git", 1)[0]
         for hunk in re.split(r"^(?=@@ )", part, flags=re.MULTILINE):
             if hunk.startswith(f"@@ -{line}"):
-                return f"{file} has not, or no longer, the lines of this hunk:\n{hunk.rstrip()}"
-        return ""
+                return file, hunk.rstrip()
+        return file, ""
 
 
 BASELINE = Patch("baseline", "What everything else is compared with")

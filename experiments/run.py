@@ -44,12 +44,13 @@ class Runner:
             os.sched_setaffinity(0, cores)
 
     def call(self, job, log, *command):
-        """Run a command in the job's copy → its exit status."""
+        """Run a program of the job's copy from where the user is → its exit status."""
         with self.lock:
             if self.stopping:
                 return None
             process = subprocess.Popen(
-                [sys.executable, *map(str, command)], cwd=job.tree, env=job.environment,
+                [sys.executable, job.tree / command[0], *map(str, command[1:])],
+                env=job.environment,
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
             )  # fmt: skip
             self.processes.add(process)
@@ -111,6 +112,9 @@ def plan(flags, trees):
     chosen = [BASELINE, *dict.fromkeys(patch for patch in chosen if patch != BASELINE)]
     for patch in chosen:
         trees.give(patch)  # what does not apply is told before anything is done
+    for words in ([*flags.flags, *patch.arguments] for patch in chosen):
+        if "classifier" in words or "--model=classifier" in words:
+            raise ExperimentError("translations are compared here: leave --model classifier out")
     left, finished = [], 0
     for seed in range(flags.seeds):  # all with one seed first: a table that fills row by row
         for patch in chosen:
@@ -197,6 +201,8 @@ def from_flags():
             fail(f"--{name} {getattr(flags, name)} is not at least 1")
     if flags.jobs > allowed:
         fail(f"--jobs {flags.jobs}: there are {allowed} cores")
+    if "test" not in (flags.splits or ["test"]):
+        fail(f"--splits {' '.join(flags.splits)} lacks test, which is compared in any case")
     flags.folder = flags.folder or Path(RECIPES[flags.recipe].folder)
     flags.folder, flags.cache_dir = flags.folder.resolve(), flags.cache_dir.resolve()
     return flags
@@ -210,6 +216,8 @@ def main():
     try:
         raise SystemExit(1 if run(from_flags()) else 0)
     except (ExperimentError, OSError) as error:
+        if detail := getattr(error, "detail", ""):
+            print(detail, file=sys.stderr)
         fail(error)
     except KeyboardInterrupt:
         print("stopped; the same command goes on from here", file=sys.stderr)

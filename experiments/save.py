@@ -6,25 +6,11 @@ experiments/NAME.patch. experiments/ itself stays out of it.
 
 import argparse
 import re
-import tempfile
-from pathlib import Path
 
 from config import fail
 from experiments import patches
 from experiments.patches import ExperimentError, Patch
-
-
-def edits():
-    """The working tree against the last commit, as a diff. Raises ExperimentError."""
-    with tempfile.TemporaryDirectory() as scratch:
-        index = {"GIT_INDEX_FILE": str(Path(scratch) / "index")}  # the user's own stays as it is
-        patches.git("read-tree", "HEAD", **index)
-        patches.git("add", "--all", "--", ".", ":(exclude)experiments", **index)
-        return patches.git(
-            "-c", "diff.noprefix=false", "-c", "diff.mnemonicPrefix=false", "diff", "--cached",
-            "--no-color", "--no-ext-diff", "--no-textconv", "--unified=3", "--binary", "HEAD",
-            **index,
-        )  # fmt: skip
+from provenance import edits
 
 
 def save(flags):
@@ -36,9 +22,13 @@ def save(flags):
         )
     texts = {key: " ".join(getattr(flags, key).split()) for key in patches.KEYS if key in flags}
     old = patches.read(flags.name) if flags.replace and flags.name in patches.names() else None
-    if old:  # what is not said anew stays; the finding was of another edit
+    diff = edits(patches.git, ".", ":(exclude)experiments")
+    if old:  # what is not said anew stays, and the finding where it is of the same edit
         texts = {key: texts[key] or getattr(old, key) for key in texts}
-    patch = Patch(flags.name, diff=edits(), **texts)
+        diff = diff or old.diff
+        if (diff, texts["flags"]) == (old.diff, old.flags):
+            texts["finding"] = old.finding
+    patch = Patch(flags.name, diff=diff, **texts)
     if not patch.question:
         raise ExperimentError("an experiment wants a question")
     if patch.path.exists() and not flags.replace:

@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 import distribution
-from distribution import check_environment
+from distribution import own_address
 from run_folder import RunError, Stop
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -156,7 +156,7 @@ def test_a_signal_to_one_worker_stops_all_and_one_or_two_go_on(begin):
     for process in both[::-1]:
         out, err = process.communicate(timeout=60)
         assert process.returncode == 143, err
-        assert "Traceback" not in err
+        assert "Traceback" not in err and "/dev/null" not in out + err
     assert f"train.py --resume {run}" in out  # the chief's
     path = tf.train.latest_checkpoint(run / "checkpoints")
     step = tf.train.load_checkpoint(path).get_tensor("optimizer/step/.ATTRIBUTES/VARIABLE_VALUE")
@@ -203,10 +203,25 @@ def test_two_workers_make_the_steps_of_one_though_the_chief_is_killed(begin, alo
     "text",
     [None, "", "{", "[]", '{"cluster": {}}', '{"cluster": {"worker": ["a:1"]}}',
      '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}',
+     '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": -1}}',
      '{"cluster": {"worker": ["a:1"]}, "task": {"type": "chief", "index": 0}}',
      '{"cluster": {"worker": ["a"]}, "task": {"type": "worker", "index": 0}}'],
 )  # fmt: skip
 def test_without_a_cluster_it_is_said_what_is_missing(text):
     with pytest.raises(RunError, match="TF_CONFIG"):
-        check_environment(text)
-    check_environment('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}')
+        own_address(text)
+    text = '{"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}}'
+    assert own_address(text) == "b:2"
+
+
+def test_a_port_in_use_is_said(begin):
+    program = "import config, distribution\ntry: distribution.strategy('multi_worker')\n" \
+              "except distribution.RunError as error: config.fail(error)"  # fmt: skip
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        cluster = {"worker": [address, "127.0.0.1:9"]}
+        task = {"type": "worker", "index": 0}
+        environment = {"TF_CONFIG": json.dumps({"cluster": cluster, "task": task})}
+        process = begin(program=("-c", program), environment=environment)
+        assert f"error: this worker cannot listen on {address}:" in process.communicate()[1]
+    assert process.returncode == 2

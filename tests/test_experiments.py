@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -140,7 +141,8 @@ git = lambda *a: subprocess.run(["git", *a], capture_output=True, text=True, che
 if flags.resume:
     vars(flags).update(json.loads((run / "config.json").read_text()), resume=flags.resume)
 else:
-    (run / "provenance.json").write_text(json.dumps({"commit": git("rev-parse", "HEAD").strip()}))
+    (run / "provenance.json").write_text(json.dumps({"commit": git("rev-parse", "HEAD").strip(),
+                                                     "folder": os.getcwd()}))
     (run / "source.diff").write_text(git("diff", "HEAD"))
     (run / "config.json").write_text(json.dumps(vars(flags)))
 print("began" if not flags.resume else "resumed", flush=True)
@@ -237,6 +239,12 @@ def test_the_edits_of_the_working_tree_become_the_patch(repository, monkeypatch,
         save.save(asked(save, monkeypatch, "new", "Of what?"))
     save.save(asked(save, monkeypatch, "new", "Flags alone?", "--flags=--bonus 3"))
     assert patches.read("new") == Patch("new", "Flags alone?", flags="--bonus 3")
+    # Without edits another text leaves the diff as it is, and what was found by it.
+    patches.write(replace(patch, finding="a lot"))
+    save.save(asked(save, monkeypatch, "more", "Why?", "--replace"))
+    assert patches.read("more") == replace(patch, question="Why?", finding="a lot")
+    save.save(asked(save, monkeypatch, "more", "Why?", "--replace", "--flags=--bonus 1"))
+    assert patches.read("more") == replace(patch, question="Why?", flags="--bonus 1")
 
 
 def test_a_patch_that_does_not_apply_shows_its_hunk(repository, monkeypatch):
@@ -249,8 +257,9 @@ def test_a_patch_that_does_not_apply_shows_its_hunk(repository, monkeypatch):
     with pytest.raises(ExperimentError) as caught:
         patches.read("two").apply(repository)
     said = str(caught.value)
-    assert "experiments/two.patch does not apply" in said and "model/answer.py" in said
-    assert "return 2" in said and "import os" not in said
+    assert "experiments/two.patch does not apply" in said and "model/answer.py has not" in said
+    assert "\n-    return 1\n+    return 2" in caught.value.detail
+    assert "import os" not in caught.value.detail
     # Nor is half of it applied, though here it lies within a repository that does not know it.
     assert (repository / "model/answer.py").read_text() == before.replace(
         "def other", "def another"
@@ -295,6 +304,7 @@ def test_runs_are_of_the_commit_with_the_patch_and_are_not_done_twice(
                       "more/seed-0": "45", "more/seed-1": "46"}  # fmt: skip
     provenance = json.loads((runs / "more/seed-0/provenance.json").read_text())
     assert provenance["commit"] == git("rev-parse", "HEAD").strip()
+    assert provenance["folder"] == str(repository)  # where a corpus of the user's is found
     assert (runs / "more/seed-0/source.diff").read_text() == patches.read("more").diff
     assert (runs / "baseline/seed-0/source.diff").read_text() == ""
     times = [path.stat().st_mtime_ns for path in sorted(runs.rglob("value"))]
@@ -314,6 +324,8 @@ def test_runs_are_of_the_commit_with_the_patch_and_are_not_done_twice(
     assert "4 of them finished" in experiments("more", "--seeds", "2", "--commit", "HEAD~1")[1].out
     failed, said = experiments("more", "--seeds", "1", "--again")
     assert failed == 0 and len(list(runs.glob("*/seed-0.until-*"))) == 2
+    with pytest.raises(ExperimentError, match="translations are compared"):
+        experiments("more", "--", "--model", "classifier")
     with pytest.raises(ExperimentError, match="other flags"):
         experiments("more", "--seeds", "1", "--", "--bonus", "1")
     # What is left of the old code is not compared with the new.
@@ -339,7 +351,9 @@ def test_a_failure_is_told_and_the_others_go_on(repository, experiments, monkeyp
     failed, said = experiments("bad", "good", "--seeds", "1")
     assert failed == 1 and "bad seed 0: FAILED: error: step 7: it cannot be" in said.out
     assert (repository / "runs/experiments/good/seed-0/value").read_text() == "43"
+    readme = (repository / "experiments/README.md").read_text()
     compare.compare(asked(compare, monkeypatch))
+    assert readme == (repository / "experiments/README.md").read_text()  # unasked
     said = capsys.readouterr().out
     assert "bad seed-0 failed: error: step 7" in said and "[good]" in said
     assert "one seed; BLEU by chance of sentences: p = 0.125" in said
@@ -405,7 +419,7 @@ def test_the_table_and_the_plot_of_runs_with_a_known_answer(
     drawn = []
     monkeypatch.setattr(plots, "forest", lambda stem, rows, *_: drawn.append((stem, rows)))
     (repository / "experiments/mini.svg").touch()
-    compare.compare(asked(compare, monkeypatch))
+    compare.compare(asked(compare, monkeypatch, "--all"))
     text = (repository / "experiments/README.md").read_text("utf-8")
     assert text.startswith("# Mine\n<!-- mini -->") and text.endswith("<!-- end of mini -->\n")
     assert "old" not in text and "- **same**: nothing, as one would think\n" in text

@@ -91,8 +91,13 @@ def test_an_edited_model_is_not_exported_as_another(tiny, trained_tokenizer, tmp
     """Weights are all that goes out: what else the model does has to be what CTranslate2 does."""
     pytest.importorskip("ctranslate2")
     monkeypatch.setattr("tensorflow.nn.relu", tf.nn.gelu)
+    ours = inference_of(tiny, trained_tokenizer, Search())
     with pytest.raises(ValueError, match="model/ edited"):
-        export.ctranslate2(inference_of(tiny, trained_tokenizer, Search()), tmp_path)
+        export.ctranslate2(ours, tmp_path / "made")
+    del ours.model.decoder.layers[0].cross_attention.output
+    with pytest.raises(ValueError, match="model/ edited"):
+        export.ctranslate2(ours, tmp_path / "made")
+    assert not list(tmp_path.iterdir())
 
 
 SERVE = """

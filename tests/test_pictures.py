@@ -102,11 +102,10 @@ def test_sinusoids_are_alike_by_distance_alone(drawn):
 
 
 def test_the_first_rate_is_that_of_step_1(drawn):
-    plots.schedule("", [1, 2, 3, 4], [0.1, 0.2, 0.3, 0.2], now=4)
+    plots.schedule("", [1, 2, 3, 4], [0.1, 0.2, 0.3, 0.2])
     plot = drawn[0].axes[0]
-    assert [text.get_text() for text in plot.texts] == ["peak: 0.3 at step 3", "now: step 4"]
+    assert [text.get_text() for text in plot.texts] == ["peak: 0.3 at step 3"]
     assert list(plot.lines[1].get_xdata()) == [3]
-    assert list(plot.lines[2].get_xdata()) == [4, 4]
 
 
 def test_training_and_validation_are_drawn_over_their_own_steps(drawn):

@@ -22,10 +22,12 @@ from tensorboard.plugins.projector import ProjectorConfig
 import machine
 from config import Config
 from data import corpora
+from data.tokenizer import load_pair
 from evaluation.inference import Inference
 from evaluation.scores import bleu
-from model.optimizer import learning_rate
-from run_folder import new_name
+from model.models import MODELS
+from model.optimizer import Adam, learning_rate
+from run_folder import RunError, RunFolder, new_name
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTHON = [sys.executable, "-X", "utf8"]
@@ -861,6 +863,39 @@ def test_a_damaged_run_is_refused_by_name_at_resume(checkout, torn, train):
         (folder / name).write_bytes(good)
         assert answer.returncode == 2 and "Traceback" not in answer.stderr
         assert name in answer.stderr.splitlines()[-1]
+
+
+def test_a_resumed_run_is_changed_once_it_fits_and_keeps_what_was(run, tmp_path):
+    """And not before: whoever is refused finds the folder as it was."""
+    folder = tmp_path / "copy"
+    shutil.copytree(run, folder)
+    tokenizers = load_pair(folder)
+    facts, (source, target) = read_json(folder / "corpus.json"), tokenizers
+    data = SimpleNamespace(facts=facts, source_tokenizer=source, target_tokenizer=target)
+    before = {path: path.read_bytes() for path in folder.rglob("*.[pj]*") if path.is_file()}
+
+    def go_on(**changes):
+        config = Config(**read_json(folder / "config.json") | changes | {"resume": str(folder)})
+        model = MODELS["transformer"](config, *(made.vocab_size for made in tokenizers))
+        counts = {name: tf.Variable(0, dtype=tf.int64) for name in ("epoch", "position")}
+        others = {name: tf.Variable(0, dtype=kind) for name, kind in
+                  {"seconds": tf.float64, "best_loss": tf.float32}.items()}  # fmt: skip
+        RunFolder(config, data).restore(
+            model=model, optimizer=Adam(model.trainable_variables), **counts, **others
+        )
+
+    with pytest.raises(RunError, match="does not fit the model"):
+        go_on(num_layers=2, accept_changes=True)
+    assert before == {path: path.read_bytes() for path in before}
+    go_on(dropout_rate=0.3, accept_changes=True)
+    assert read_json(folder / "config.json")["dropout_rate"] == 0.3
+    (old,) = folder.glob("config.json.until-*")
+    assert old.read_bytes() == before[folder / "config.json"]
+    (old,) = folder.glob("provenance.json.until-*")
+    assert old.read_bytes() == before[folder / "provenance.json"]
+    assert read_json(folder / "provenance.json") != read_json(old)
+    go_on(epochs=9)  # which changes nothing that was
+    assert len(list(folder.glob("*.until-*"))) == 4
 
 
 def test_other_code_is_refused_by_name_unless_told_to(checkout, train, trained, call):

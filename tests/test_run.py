@@ -20,6 +20,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.projector import ProjectorConfig
 
 import machine
+import provenance
 from config import Config
 from data import corpora
 from data.tokenizer import load_pair
@@ -52,6 +53,8 @@ def checkout(tmp_path_factory):
     git(folder, "-c", "user.name=me", "-c", "user.email=me@here", "commit", "--quiet", "-m", "one")
     with open(folder / "model" / "attention.py", "a") as file:
         file.write("# an idea\n")
+    (folder / "model" / "idea.py").write_text("ANOTHER_IDEA = 1\n")
+    git(folder, "config", "diff.noprefix", "true")
 
     (folder / "talks").mkdir()
     for name, size in {"train": 300, "validation": 20, "test": 30}.items():
@@ -181,7 +184,15 @@ def test_the_source_is_kept_as_it_ran(run, checkout):
 
 def test_the_edit_is_in_source_diff(run):
     diff = (run / "source.diff").read_text("utf-8")
-    assert "model/attention.py" in diff and "\n+# an idea\n" in diff
+    assert "+++ b/model/attention.py" in diff and "\n+# an idea\n" in diff
+    assert "+++ b/model/idea.py" in diff and "\n+ANOTHER_IDEA = 1\n" in diff
+
+
+def test_the_source_of_a_run_is_no_checkout_though_it_lies_in_one(run, checkout, monkeypatch):
+    monkeypatch.setattr(provenance, "HERE", checkout)
+    assert provenance.git("rev-parse", "HEAD") and provenance.source_diff()
+    monkeypatch.setattr(provenance, "HERE", run / "source")
+    assert provenance.git("rev-parse", "HEAD") == provenance.source_diff() == ""
 
 
 def test_metrics_have_the_promised_names(run):
@@ -304,6 +315,15 @@ def test_resuming_a_finished_run_changes_nothing(run, extended, train):
     assert answer.returncode == 0, answer.stderr
     assert same_bits(state(run), state(extended[0]))
     assert metrics(run) == metrics(extended[0])
+
+
+def test_ctrl_c_while_tensorflow_loads_is_no_traceback(checkout):
+    process = subprocess.Popen([*PYTHON, "train.py", *FLAGS], cwd=checkout, stderr=subprocess.PIPE)
+    while "tensorflow" not in Path(f"/proc/{process.pid}/maps").read_text():
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    assert b"Traceback" not in process.communicate()[1]
+    assert process.returncode == 130
 
 
 @pytest.fixture(scope="module")

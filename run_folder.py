@@ -300,9 +300,8 @@ def new_name(config):
 class Stop:
     """Ctrl-C and SIGTERM as a flag, which the loop reads between two steps.
 
-    A second signal is not caught, so that a run that hangs can be ended. False until then.
-    `everyones`: the numbers of all workers, given one's own; so that a signal to one of them stops
-    them all, and at the same step, each must read the flag as often as the others.
+    A second signal is not caught, so that a run that hangs can be ended. `everyones`: the numbers
+    of all workers, given one's own; so that a signal to one of them stops them all.
     """
 
     def __init__(self, everyones):
@@ -316,6 +315,9 @@ class Stop:
         signal.signal(number, signal.SIG_DFL)
         print("stopping as soon as the state is saved; once more: at once", file=sys.stderr)
 
-    def __bool__(self):
+    def agreed(self):
+        """Whether any worker has been told to stop. All of them ask together: each must come by as
+        often as the others, and all stop at the same step.
+        """
         self.signal = int(self.everyones(self.own).max())
         return self.signal > 0

@@ -132,7 +132,7 @@ def train(config):
     step, pairs = int(optimizer.step.numpy()), len(data.train.source.lengths)
     distribution.check_alike(strategy, checkpoint=str(step))
     run.save(step)
-    while epoch < config.epochs and step < last_step and not stop:
+    while epoch < config.epochs and step < last_step and not stop.agreed():
         began = time.monotonic() - float(seconds)
         logged_at, tokens, done = time.monotonic(), 0, int(position)
         batches = plan(
@@ -170,21 +170,21 @@ def train(config):
                 })  # fmt: skip
                 progress.set_postfix_str(f"loss {loss:.3f}, {speed:,.0f} tokens/s", refresh=False)
                 logged_at, tokens = time.monotonic(), 0
-            if stop or step >= last_step:
+            if stop.agreed() or step >= last_step:
                 break
         progress.close()
-        if position >= len(batches) or step >= last_step or not stop:
+        if position >= len(batches) or step >= last_step or not stop.agreed():
             validate(step)
         if position >= len(batches):
             epoch.assign_add(1)
             position.assign(0)
             seconds.assign(0)
         run.save(step)
-        if not stop:
+        if not stop.agreed():
             picture = lambda: attention_image(inference, data.validation_texts)  # noqa: E731
             run.show(step, picture, model.source_embedding.table, tokenizers[0])
 
-    if stop and epoch < config.epochs:
+    if stop.agreed() and epoch < config.epochs:
         if run.writes:
             print(f"stopped and saved; go on with\n    python train.py --resume {run.path}")
         raise SystemExit(128 + stop.signal)

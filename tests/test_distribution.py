@@ -127,7 +127,7 @@ def test_a_signal_while_the_others_are_asked_is_not_forgotten():
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     try:
         stop = Stop(everyones)
-        assert [bool(stop), bool(stop), stop.signal] == [False, True, signal.SIGTERM]
+        assert [stop.agreed(), stop.agreed(), stop.signal] == [False, True, signal.SIGTERM]
     finally:
         for number, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
             signal.signal(number, handler)

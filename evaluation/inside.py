@@ -84,14 +84,24 @@ def attention_image(model, split):
 
 
 def by_length(split, outputs):
-    """BLEU of sentences by the number of words in their source: rows of `plots.by_length`."""
+    """BLEU of sentences by the number of words in their source: rows of `plots.by_length`.
+
+    Fewer than one in a hundred say nothing: they join the sentences that are just shorter.
+    """
     lengths = np.array([len(text.split()) for text in split.sources])
-    rows = []
+    inside = lambda low, high: (lengths >= low) & (lengths <= (high or np.inf))  # noqa: E731
+    spans = []
     for low, high in SPANS:
-        found = np.flatnonzero((lengths >= low) & (lengths <= (high or np.inf)))
-        if len(found):
-            bleu = scores.bleu([outputs[i] for i in found], [split.targets[i] for i in found])
-            rows.append((low, high, len(found), bleu))
+        count = np.count_nonzero(inside(low, high))
+        if spans and 0 < count < len(lengths) / 100:
+            spans[-1] = (spans[-1][0], high)
+        elif count:
+            spans.append((low, high))
+    rows = []
+    for span in spans:
+        found = np.flatnonzero(inside(*span))
+        bleu = scores.bleu([outputs[i] for i in found], [split.targets[i] for i in found])
+        rows.append((*span, len(found), bleu))
     return rows
 
 

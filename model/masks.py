@@ -6,7 +6,6 @@ It is the reverse of the well-known tutorial's, where 1 means "hide".
 import tensorflow as tf
 
 PAD = 0  # the id that fills a batch's shorter rows
-UNKNOWN = 1  # the id of a word out of the vocabulary
 FIRST_WORD = 4  # the ids before it are no words: padding, unknown, bos, eos
 
 
@@ -35,11 +34,13 @@ def masks(source, target_in):
 
 
 def word_dropout(ids, rate, seed):
-    """A share `rate` of the words become unknown ones: Iyyer et al. 2015, section 4.1.
+    """A share `rate` of the words become padding, which no attention sees and no mean counts: Iyyer
+    et al. 2015, section 3. (As unknown words they would pull every mean of a text towards one and
+    the same vector, in training alone.)
 
     ids (batch, length); seed None: ids as they are.
     """
     if seed is None or rate == 0.0:
         return ids
     draws = tf.random.stateless_uniform(tf.shape(ids), seed, alg="philox")
-    return tf.where((draws < rate) & (ids >= FIRST_WORD), UNKNOWN, ids)
+    return tf.where((draws < rate) & (ids >= FIRST_WORD), PAD, ids)

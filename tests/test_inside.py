@@ -104,3 +104,6 @@ def test_bleu_by_length_is_that_of_each_group():
     assert [row[3] for row in rows] == [
         pytest.approx(100), bleu(outputs[2:4], targets[2:4]), bleu(outputs[4:], targets[4:])
     ]  # fmt: skip
+    many = Split(["w " * 3] * 99 + sources[2:], ["one two three four five"] * 102)
+    rows = inside.by_length(many, many.targets)  # a hundred and two: one is too few to be alone
+    assert [row[:3] for row in rows] == [(1, 5, 99), (6, None, 3)]

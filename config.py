@@ -46,6 +46,7 @@ class Config:
     tie_embeddings: bool = True  # one table for the embeddings and the output projection
     recurrent_attention: Literal["none", "additive", "dot"] = "additive"  # Bahdanau's, or Luong's
     pooling: Literal["max", "mean", "first"] = "mean"  # a classifier's one vector for all positions
+    bigrams: int = 0  # vectors for pairs of neighbouring words, shared by a hash, in a classifier
 
     # How to learn
     label_smoothing: float = 0.1  # probability that the label shares with the whole vocabulary
@@ -95,12 +96,12 @@ class Config:
 HINTS = typing.get_type_hints(Config)
 BOUNDS = {  # the smallest value, and the first that is too large; whole numbers start from 1
     "vocab_size": (264, 2**31), "dropout_rate": (0, 1), "word_dropout": (0, 1),
-    "label_smoothing": (0, 1),
+    "label_smoothing": (0, 1), "bigrams": (0, 2**31),
     "learning_rate_scale": (0, float("inf")), "seed": (0, 2**20), "epochs": (0, 2**31),
 }  # fmt: skip
 UNUSED = {  # what would be ignored is refused
-    "transformer": ("recurrent_attention", "pooling"),
-    "recurrent": ("num_heads", "key_dim", "dff", "norm", "positions", "pooling"),
+    "transformer": ("recurrent_attention", "pooling", "bigrams"),
+    "recurrent": ("num_heads", "key_dim", "dff", "norm", "positions", "pooling", "bigrams"),
     "classifier": ("recurrent_attention", "reverse", "shared_vocabulary", "tie_embeddings"),
 }
 # What a resumed run may change; the rest of its configuration stays.

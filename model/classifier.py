@@ -32,19 +32,43 @@ def first_pooling(memory, real):
 POOLING = {"max": max_pooling, "mean": mean_pooling, "first": first_pooling}
 
 
+class Bigrams(Embedding):
+    """An Embedding of words and, beside it, of each word with the one before it: "not good".
+
+    There are more pairs than vectors, `count`: a hash says which pairs share one, so that a pair is
+    known by its neighbours in the text alone (Joulin et al. 2017, section 2.2). They begin at zero.
+    """
+
+    def __init__(self, vocab_size, d_model, count, seed):
+        super().__init__(vocab_size, d_model, seed)
+        self.pairs = tf.Variable(tf.zeros((count, d_model)))
+
+    def __call__(self, ids):
+        before = tf.pad(ids[:, :-1], [(0, 0), (1, 0)])  # (batch, length)
+        first, second = tf.cast(before, tf.int64), tf.cast(ids, tf.int64)
+        place = (first * 1_000_003 + second) % self.pairs.shape[0]
+        words = (before >= FIRST_WORD) & (ids >= FIRST_WORD)  # of eos and padding there are none
+        rows = tf.gather(tf.convert_to_tensor(self.pairs), place)  # (batch, length, d_model)
+        rows *= tf.cast(words, tf.float32)[:, :, tf.newaxis]
+        return super().__call__(ids) + rows * self.pairs.shape[1] ** 0.5
+
+
 class Classifier(tf.Module):
     """An Encoder, a pooling and a projection to the labels.
 
-    config: as for a Transformer, and pooling. Labels are ids of a vocabulary that begins with
-    padding and other special ids. These are never right, and are learned to be unlikely; but label
-    smoothing gives them their share, too. In decoding they are out of the question, so that the
-    probabilities of the labels sum to 1.
+    config: as for a Transformer, and pooling, bigrams. Labels are ids of a vocabulary that begins
+    with padding and other special ids. These are never right, and are learned to be unlikely; but
+    label smoothing gives them their share, too. In decoding they are out of the question, so that
+    the probabilities of the labels sum to 1.
     """
 
     def __init__(self, config, source_vocab_size, target_vocab_size):
         seed = tf.constant([config.seed, -1], tf.int64)  # steps count from 0: −1 is the beginning
         size = config.d_model
-        embedding = Embedding(source_vocab_size, size, at(seed, "source_embedding"))
+        sizes, place = (source_vocab_size, size), at(seed, "source_embedding")
+        embedding = (
+            Bigrams(*sizes, config.bigrams, place) if config.bigrams else Embedding(*sizes, place)
+        )
         self.encoder = Encoder(config, embedding, EncoderLayer, at(seed, "encoder"))
         self.pooling, self.dropout_rate = POOLING[config.pooling], config.dropout_rate
         self.output = Dense(size, target_vocab_size, at(seed, "output"))

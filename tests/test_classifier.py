@@ -10,7 +10,7 @@ from evaluation.inference import Inference
 from evaluation.labels import confusion, f1_scores, mistakes
 from evaluation.search import Search
 from model.attention import MultiHeadAttention
-from model.classifier import POOLING
+from model.classifier import POOLING, Bigrams
 from model.decoding import greedy
 from model.loss import cross_entropy, teacher_forcing
 
@@ -30,6 +30,28 @@ def test_poolings_by_hand():
     real = np.array([[True, True, False]])
     for name, expected in {"max": [3, -5], "mean": [2, -6], "first": [1, -5]}.items():
         np.testing.assert_array_equal(POOLING[name](memory, real), [expected])
+
+
+def test_bigrams_by_hand():
+    made = Bigrams(11, 4, 50, [0, 0])
+    made.pairs.assign(np.random.default_rng(0).normal(size=(50, 4)))
+    ids = np.int32([[5, 6, 7, 3, 0], [6, 0, 7, 10, 3]])  # two texts and their ends; a hidden word
+    pairs = {(0, 1): (5, 6), (0, 2): (6, 7), (1, 3): (7, 10)}
+    expected = made.table.numpy()[ids]
+    for place, (first, second) in pairs.items():
+        expected[place] += made.pairs.numpy()[(first * 1_000_003 + second) % 50]
+    np.testing.assert_allclose(made(ids), 2 * expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("bigrams", [0, 500])
+def test_without_positions_only_bigrams_tell_an_order(tiny, bigrams):
+    flags = {"model": "classifier", "positions": "none", "target_vocab": 6, "bigrams": bigrams}
+    model = tiny(**flags)
+    texts = [[7, 8, 9, 3], [9, 8, 7, 3]]
+    logits, _ = teacher_forcing(model, batch(texts), TARGET[:2])
+    assert (np.max(np.abs(logits[0] - logits[1])) > 1e-3) == bool(bigrams)
+    longer, _ = teacher_forcing(model, batch(texts, 3), TARGET[:2])
+    np.testing.assert_allclose(logits, longer, atol=1e-5)
 
 
 @every_pooling

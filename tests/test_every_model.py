@@ -59,6 +59,7 @@ def classifier(train, tmp_path_factory):
     return train(
         "films", "--model", "classifier", "--corpus", table, *SMALL, "--tokenizer", "word",
         "--num-heads", "2", "--dff", "32", "--pooling", "max", "--warmup-steps", "40",
+        "--bigrams", "99",
         "--epochs", "6", "--max-length", "12",
     )  # fmt: skip
 

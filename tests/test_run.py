@@ -916,27 +916,31 @@ def test_a_resumed_run_is_changed_once_it_fits_and_keeps_what_was(run, tmp_path)
     assert read_json(folder / "provenance.json") != read_json(old)
     go_on(epochs=9)  # which changes nothing that was
     assert len(list(folder.glob("*.until-*"))) == 4
-
-
-def test_other_code_is_refused_by_name_unless_told_to(checkout, train, trained, call):
-    folder = checkout / "runs" / "code"
-    answer = train(*FLAGS, "--epochs", "2", "--max-steps", "3", "--name", "code")
-    assert answer.returncode == 0, answer.stderr
+    for old in folder.glob("*.until-*"):  # its name tells the second: the next has another
+        old.rename(old.with_name(f"{old.name}-1"))
     with open(folder / "source" / "model" / "loss.py", "a") as file:
         file.write("ANOTHER = 1\n")
+    with pytest.raises(RunError, match="model/loss.py is not what"):
+        go_on()
+    go_on(accept_changes=True)
+    assert "ANOTHER" not in (folder / "source" / "model" / "loss.py").read_text()
+    (old,) = (o for o in folder.glob("source.until-*") if not o.name.endswith("-1"))
+    assert "ANOTHER" in (old / "model" / "loss.py").read_text()
+    assert read_json(folder / "config.json")["accept_changes"] is False
+
+
+def test_other_code_is_refused_by_name_and_a_run_goes_on_with_its_own(run, train, call, tmp_path):
+    folder = tmp_path / "code"
+    shutil.copytree(run, folder)
+    with open(folder / "source" / "model" / "loss.py", "a") as file:
+        file.write("ANOTHER = 1\n")
+    next_step = max(steps_saved(folder)) + 1
+    more = ("--epochs", "3", "--max-steps", str(next_step))
     for flags in ((), ("--dropout-rate", "0.2")):
-        answer = train("--resume", folder, "--max-steps", "4", *flags)
+        answer = train("--resume", folder, *more, *flags)
         assert answer.returncode == 2 and "Traceback" not in answer.stderr
         said = answer.stderr.splitlines()[-1]
         assert said.startswith("error: ") and "--accept-changes" in said
         assert ("--dropout-rate" if flags else "model/loss.py") in said
-    own = call(*PYTHON, folder / "source" / "train.py", "--resume", folder, "--max-steps", "4",
-               encoding="utf-8")  # fmt: skip
-    assert own.returncode == 0 and max(steps_saved(folder)) == 4, own.stderr
-    answer = train("--resume", folder, "--max-steps", "5", "--accept-changes", *flags)
-    assert answer.returncode == 0 and max(steps_saved(folder)) == 5, answer.stderr
-    assert "ANOTHER" not in (folder / "source" / "model" / "loss.py").read_text()
-    (before,) = folder.glob("source.until-*")
-    assert "ANOTHER" in (before / "model" / "loss.py").read_text()
-    kept = read_json(folder / "config.json")
-    assert kept["dropout_rate"] == 0.2 and kept["accept_changes"] is False
+    own = call(*PYTHON, folder / "source" / "train.py", "--resume", folder, *more, encoding="utf-8")
+    assert own.returncode == 0 and max(steps_saved(folder)) == next_step, own.stderr

@@ -53,7 +53,7 @@ def checkout(tmp_path_factory):
     git(folder, "-c", "user.name=me", "-c", "user.email=me@here", "commit", "--quiet", "-m", "one")
     with open(folder / "model" / "attention.py", "a") as file:
         file.write("# an idea\n")
-    (folder / "model" / "idea.py").write_text("ANOTHER_IDEA = 1\n")
+    (folder / "model" / "idea.py").write_text("# another idea\n")
     git(folder, "config", "diff.noprefix", "true")
 
     (folder / "talks").mkdir()
@@ -185,7 +185,7 @@ def test_the_source_is_kept_as_it_ran(run, checkout):
 def test_the_edit_is_in_source_diff(run):
     diff = (run / "source.diff").read_text("utf-8")
     assert "+++ b/model/attention.py" in diff and "\n+# an idea\n" in diff
-    assert "+++ b/model/idea.py" in diff and "\n+ANOTHER_IDEA = 1\n" in diff
+    assert "+++ b/model/idea.py" in diff and "\n+# another idea\n" in diff
 
 
 def test_the_source_of_a_run_is_no_checkout_though_it_lies_in_one(run, checkout, monkeypatch):

@@ -172,7 +172,7 @@ def test_a_forest_shows_every_difference_and_no_more_of_an_interval_than_helps(d
     [
         ("attention", (np.ones((1, 1, 1, 1)), ["▁a"], ["▁b"], "title")),
         ("positions", (np.zeros((4, 6)),)),
-        ("schedule", (np.ones(1), np.zeros(1), 7)),
+        ("schedule", (np.ones(1), np.zeros(1))),
         ("training", ([{"step": 1, "loss": 2.5, "accuracy": 0.0}],)),
         ("by_length", ({"one": [(1, 5, 0, None)]},)),
         ("agreement", ({"$bleu$": [1.0, 2.0], "exact_match": [0.0, 0.0]},)),

@@ -178,6 +178,7 @@ def test_workers_that_do_not_begin_alike_write_nothing(begin):
     assert not (begin.folder / "unlike").exists()
 
 
+@pytest.mark.slow
 def test_two_workers_make_the_steps_of_one_though_the_chief_is_killed(begin, alone):
     run = begin.folder / "workers"
     both = two_workers(begin, *SMALL, "--shards", "1", "--name", run.name)

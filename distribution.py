@@ -47,9 +47,8 @@ def own_address(text):
     try:
         given = json.loads(text or "")
         workers, task = given["cluster"]["worker"], given["task"]
-        index = range(len(workers))[task["index"]]
-        address = workers[index]
-        good = task["type"] == "worker" and task["index"] == index and address.count(":") >= 1
+        address = workers[task["index"]]
+        good = task["type"] == "worker" and task["index"] >= 0 and address.count(":") >= 1
     except (ValueError, TypeError, KeyError, IndexError, AttributeError):
         good = False
     if not good:

@@ -9,17 +9,16 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
-import config
-import machine
-import records
-from config import fail, flag
+from config import add_flags, fail, flag
 from data import corpora
 from evaluation.search import Search
-from provenance import changed
+from training import machine, records
+from training.provenance import changed
+from training.records import load_config
 
 SUFFIXES = {"last": "", "best": "-best"}  # in file names; the default has none
 EXPORTS = ("ctranslate2", "saved_model")
-KNOBS = "lower --beam, or shorten the longest lines"
+MEMORY_HINT = "lower --beam, or shorten the longest lines"
 CHUNK = 5000  # lines translated before they are printed
 
 
@@ -44,7 +43,7 @@ def from_flags():
         help="the last one, or the best: that of the lowest validation loss [last]")  # fmt: skip
     add("--average", type=int, default=1, metavar="N",
         help="average the weights of the last N checkpoints [1]")  # fmt: skip
-    config.add_flags(parser, Search)
+    add_flags(parser, Search)
     add("--export", nargs=2, metavar=("FORMAT", "DIR"),
         help="write the model, as ctranslate2 or saved_model, for production")  # fmt: skip
     add("--attention", metavar="TEXT", help="draw where each layer and head looks in TEXT")
@@ -113,9 +112,8 @@ if __name__ == "__main__":  # as in train.py: mistakes are answered before Tenso
     FLAGS = from_flags()
     if FLAGS.code == "own":
         run_own_code(FLAGS.run)
-    machine.guard(KNOBS)
 
-from evaluation import export, inference, inside, labels, report
+from evaluation import export, inside, labels, report, translator
 
 
 def read_lines(name):
@@ -133,7 +131,7 @@ def recorded(run, split):
     """The hash of a split in a run's corpus.json, None where it has none. Raises OSError,
     ValueError.
     """
-    return records.get(records.read_json(run / "corpus.json"), "splits", split, "sha256")
+    return records.read_json(run / "corpus.json")["splits"].get(split, {}).get("sha256")
 
 
 def load_split(run, settings, name):
@@ -177,7 +175,6 @@ def ending(flags):
 
 def outputs_of(other, settings, flags, count):
     """The `count` outputs that another run, scored likewise, left. Raises OSError, ValueError."""
-    records.check_folder(other)
     path = other / f"{'labels' if settings.labelled else 'translations'}-{ending(flags)}.txt"
     if not path.exists():
         raise ValueError(f"{other} has no {path.name}: score it in the same way first")
@@ -240,12 +237,12 @@ def score(model, settings, flags):
 
 def main(flags):
     """Do what the command line asks. Raises OSError and ValueError, each with a clear message."""
-    settings = config.read(flags.run)
+    settings = load_config(flags.run)
     check_code(flags.run, flags.code)
     if settings.labelled and flags.search.sample:
         raise ValueError("a label is not drawn: leave --sample out")
-    inference.share_cores(len(machine.cores()))
-    model = inference.load(flags.run, settings, flags.checkpoint, flags.average, flags.search)
+    machine.set_parallelism(len(machine.cores()))
+    model = translator.load(flags.run, settings, flags.checkpoint, flags.average, flags.search)
     if model.labelled and flags.search.n_best > len(model.tokenizers[1].names):
         raise ValueError(f"there are only {len(model.tokenizers[1].names)} labels: lower --n-best")
     if not answer(model, flags):
@@ -254,9 +251,8 @@ def main(flags):
 
 if __name__ == "__main__":
     try:
-        machine.limit_memory()
         main(FLAGS)
     except (OSError, ValueError) as error:
         fail(error)
     except machine.out_of_memory_errors() as error:
-        fail(machine.advice(error, KNOBS), 1)
+        fail(machine.advice(error, MEMORY_HINT), 1)

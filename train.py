@@ -5,11 +5,11 @@ import sys
 import time
 from functools import partial
 
-import machine
 from config import fail, from_flags
 from data import corpora
+from training import machine
 
-KNOBS = (
+MEMORY_HINT = (
     "lower --batch-tokens, then --max-length, --vocab-size or the model's sizes; the last "
     "checkpoint is as it was"
 )
@@ -18,24 +18,24 @@ if __name__ == "__main__":  # the flags first: --help and a mistake are answered
     sys.stdout.reconfigure(errors="replace")  # not every terminal knows every sign
     signal.signal(signal.SIGINT, lambda *_: sys.exit(130))  # no traceback of what it interrupts
     CONFIG = from_flags(__doc__, corpora.check)
-    machine.guard(KNOBS)
+    machine.guard(MEMORY_HINT)
 
 import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-import distribution
-from data import encoded
+from data import pipeline
 from data.batches import plan
-from evaluation.inference import IDS, Inference, share_cores
 from evaluation.inside import attention_image
 from evaluation.report import validation
-from model.layers import at, products_in
+from evaluation.translator import IDS, Translator, set_parallelism
+from model import MODELS
+from model.layers import fold_in, products_in
 from model.loss import cross_entropy, teacher_forcing
 from model.masks import word_dropout
-from model.models import MODELS
 from model.optimizer import Adam, learning_rate
-from run_folder import Diverged, RunError, Stop
+from training import distribution
+from training.run import Diverged, RunError, Stop
 
 LOG_EVERY = 50  # steps
 SAVE_EVERY = 180  # seconds, in a long epoch
@@ -56,8 +56,8 @@ def make_train_step(model, optimizer, config):
         with tf.GradientTape() as tape, products_in(config.precision):
             losses = []
             for part in range(first, first + config.shards):  # a core for each: none waits
-                rows, place = slice(part, None, parts), at(seed, f"shard_{part}")
-                words = word_dropout(source[rows], config.word_dropout, at(place, "words"))
+                rows, place = slice(part, None, parts), fold_in(seed, f"shard_{part}")
+                words = word_dropout(source[rows], config.word_dropout, fold_in(place, "words"))
                 logits, labels = teacher_forcing(model, words, target[rows], place)
                 losses.append(cross_entropy(logits, labels, config.label_smoothing))
             loss = tf.reduce_sum(tf.concat(losses, axis=0)) / tokens
@@ -87,9 +87,9 @@ def train(config):
     """One run, from the corpus to the last checkpoint. Raises CorpusError, RunError and OSError."""
     # Every draw is made from a seed; this has every sum added up in the same order, too.
     tf.config.experimental.enable_op_determinism()
-    share_cores(config.shards)
+    set_parallelism(config.shards)
     strategy = distribution.strategy(config.strategy)
-    data = encoded.prepare(config)
+    data = pipeline.load(config)
     run = distribution.open_run(strategy, config, data)
     tokenizers = (data.source_tokenizer, data.target_tokenizer)
     with strategy.scope():
@@ -104,7 +104,7 @@ def train(config):
         model=model, optimizer=optimizer, epoch=epoch, position=position, seconds=seconds,
         best_loss=best_loss,
     )  # fmt: skip
-    inference = Inference(model, *tokenizers, config.max_length)
+    inference = Translator(model, *tokenizers, config.max_length)
 
     def validate(step):
         """Write down how the epoch went; keep the model if none was better."""
@@ -127,10 +127,10 @@ def train(config):
             best_loss.assign(loss)
             run.save_best(step)
 
-    stop = Stop(partial(distribution.everyones, strategy))
+    stop = Stop(partial(distribution.all_gather, strategy))
     last_step = config.max_steps or sys.maxsize
     step, pairs = int(optimizer.step.numpy()), len(data.train.source.lengths)
-    distribution.check_alike(strategy, checkpoint=str(step))
+    distribution.assert_same_across_workers(strategy, checkpoint=str(step))
     run.save(step)
     while epoch < config.epochs and step < last_step and not stop.agreed():
         began = time.monotonic() - float(seconds)
@@ -204,4 +204,4 @@ if __name__ == "__main__":
     except distribution.lost_worker_errors(CONFIG.strategy) as error:
         fail(distribution.advice(error), 1)
     except machine.out_of_memory_errors() as error:
-        fail(machine.advice(error, KNOBS), 1)
+        fail(machine.advice(error, MEMORY_HINT), 1)

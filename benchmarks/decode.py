@@ -6,9 +6,9 @@ import os
 import tempfile
 from pathlib import Path
 
-import config
 from benchmarks import harness
 from data import corpora
+from training.records import load_config
 
 
 def main():
@@ -18,7 +18,7 @@ def main():
     add("--split", default="test", help="the split to translate [test]")
     add("--limit", type=int, help="the first sentences alone; the slow ones get fewer anyway")
     flags = parser.parse_args()
-    settings = config.read(flags.run)
+    settings = load_config(flags.run)
     texts = corpora.load(settings.corpus, flags.split, settings.reverse).sources
     kept = [" ".join(text.split("\n")) for text in texts if text.strip()][: flags.limit]
     rows = {}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks import harness, sentences
 from config import Config
-from data import encoded
+from data import pipeline
 
 COLUMNS = {
     "tokens_per_second": ("real tokens/s", "{:,.0f}"),
@@ -57,7 +57,7 @@ def main():
     config = Config(
         corpus=flags.corpus, max_length=flags.max_length, batch_tokens=flags.batch_tokens, **sizes
     )  # fmt: skip
-    data = encoded.prepare(config)
+    data = pipeline.load(config)
     vocab_size = data.target_tokenizer.vocab_size
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "sentences.npz")

@@ -3,13 +3,14 @@
 import numpy as np
 
 import config
-from data import corpora, encoded
+from data import corpora, pipeline
 from data.batches import plan
 
 
 def from_flags():
     """The Config of the command line; a mistake is one line and exit status 2."""
-    parser = config.parser(__doc__)
+    parser = config.make_parser(__doc__)
+    config.add_flags(parser, config.Config)
     parser.add_argument("look_at", metavar="CORPUS", help="what --corpus of train.py takes")
     given = vars(parser.parse_args())
     given["corpus"] = given.pop("look_at")
@@ -32,7 +33,7 @@ def round_trips(tokenizer, texts):
 
 def look(settings):
     """Print pairs, pieces, round trips, lengths and one batch. Raises corpora.CorpusError."""
-    data = encoded.prepare(settings)
+    data = pipeline.load(settings)
     languages = data.facts["languages"]
     tokenizers = (data.source_tokenizer, data.target_tokenizer)
     texts = data.validation_texts

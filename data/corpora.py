@@ -29,8 +29,8 @@ import os
 import re
 from pathlib import Path
 
-from data import datasets, files, mini
-from data.texts import SPLITS, WAYS, CorpusError, Source, Split
+from data import local, mini, tfds
+from data.splits import SPLITS, WAYS, CorpusError, Source, Split
 
 __all__ = ["SPLITS", "CorpusError", "Split", "check", "fingerprint", "languages", "load", "splits"]
 
@@ -100,18 +100,18 @@ def _of_any_kind(name: str, labelled: bool) -> Source:
     if name.partition(":")[0] == "mini":
         return _mini(name)
     if name == "spa-eng":
-        return datasets.anki()
+        return tfds.anki()
     if os.path.isdir(name):
         path = Path(name)
         by_label = any(inner.is_dir() for inner in path.glob("train/*"))
         if labelled or (by_label and not any(path.glob("train.*"))):
-            return files.labelled_folder(path)
-        return files.folder(path)
+            return local.labelled_folder(path)
+        return local.folder(path)
     if name.endswith(".tsv"):
-        return files.labelled_table(Path(name)) if labelled else files.table(Path(name))
+        return local.labelled_table(Path(name)) if labelled else local.table(Path(name))
     # A translation dataset's bare name would silently mean its first language pair.
     if re.fullmatch(r"\w+/[\w.:*+/-]+", name) or (labelled and re.fullmatch(r"\w+", name)):
-        return datasets.tfds(name)
+        return tfds.tfds(name)
     raise CorpusError(f"unknown corpus {name!r}: give {WAYS}")
 
 

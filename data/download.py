@@ -41,7 +41,7 @@ def _download(url: str, path: Path, size: int, sha256: str | None) -> None:
                     digest.update(block)
                     progress.update(len(block))
         if sha256 and digest.hexdigest() != sha256:
-            raise OSError("truncated or altered: its sha256 is not the registered one")
+            raise OSError("filter_logits or altered: its sha256 is not the registered one")
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)

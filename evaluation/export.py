@@ -8,8 +8,9 @@ import numpy as np
 import tensorflow as tf
 
 from data import tokenizer
-from evaluation.inference import IDS, decode_with
-from model.layers import EPSILON, LayerNorm, Tied
+from evaluation.translator import decode_with
+from model import IDS
+from model.layers import EPSILON, LayerNorm, TiedProjection
 from model.loss import cross_entropy, teacher_forcing
 from model.transformer import Transformer
 
@@ -20,7 +21,7 @@ EDITED = (
 
 
 def ctranslate2(inference, folder):
-    """Write an Inference as a model for `ctranslate2.Translator`, the tokenizer beside it.
+    """Write an Translator as a model for `ctranslate2.Translator`, the tokenizer beside it.
 
     It takes the pieces of a source, and gives those of its translation; eos and bos are added by
     itself. Its beam search divides by length^penalty where ours divides by ((5 + length) /
@@ -45,7 +46,7 @@ def ctranslate2(inference, folder):
 
 
 def specification(specs, inference):
-    """An Inference of a Transformer as CTranslate2's own TransformerSpec; specs: its module."""
+    """An Translator of a Transformer as CTranslate2's own TransformerSpec; specs: its module."""
     model = inference.model
     encoder, decoder = model.encoder, model.decoder
     heads = decoder.layers[0].self_attention
@@ -75,7 +76,7 @@ def specification(specs, inference):
     stack(spec.decoder, decoder)
     spec.encoder.embeddings[0].weight = encoder.embedding.table.numpy()
     spec.decoder.embeddings.weight = decoder.embedding.table.numpy()
-    if isinstance(model.output, Tied):
+    if isinstance(model.output, TiedProjection):
         spec.decoder.projection.weight = decoder.embedding.table.numpy()
     else:
         linear(spec.decoder.projection, model.output)
@@ -143,11 +144,11 @@ def feed_forward(to, layer):
 
 
 def saved_model(inference, folder):
-    """Write an Inference as a SavedModel, the tokenizer in its `assets`.
+    """Write an Translator as a SavedModel, the tokenizer in its `assets`.
 
     Served by `tf.saved_model.load(folder).translate(source)`, which needs none of this code: source
     (batch, source_len), int32, sentences that end in eos, 0 = padding → a dict of "ids" (batch,
-    n_best, output_len) and "scores" (batch, n_best). The search is that of the Inference; samples
+    n_best, output_len) and "scores" (batch, n_best). The search is that of the Translator; samples
     are drawn from the seed alone. Texts: see `ctranslate2`. Raises FileExistsError.
     """
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-import records
 from data.tokenizer import BOS, EOS, PAD
-from evaluation import page, pictures, plots, scores
+from evaluation import metrics, page, pictures, plots
 from model.optimizer import learning_rate
+from training import records
 
 # What the models call a kind of attention: its name, who looks, who is looked at.
 KINDS = {
@@ -23,7 +23,7 @@ SHOWN_STEPS = 5000  # of the learning rate
 
 
 def attention(model, text, target=None):
-    """The attention weights of an Inference on one text → {name: (weights, queries, keys)}, output.
+    """The attention weights of a Translator on one text → {name: (weights, queries, keys)}, output.
 
     weights (num_layers, num_heads, query_len, key_len); queries and keys are pieces. A decoder's
     row bears the token that is said there, which is not read before the next one. target: what is
@@ -100,7 +100,7 @@ def by_length(split, outputs):
     rows = []
     for span in spans:
         found = np.flatnonzero(inside(*span))
-        bleu = scores.bleu([outputs[i] for i in found], [split.targets[i] for i in found])
+        bleu = metrics.bleu([outputs[i] for i in found], [split.targets[i] for i in found])
         rows.append((*span, len(found), bleu))
     return rows
 
@@ -147,7 +147,7 @@ def draw(run, config, model, split, outputs, others):
         runs = {name(run): outputs} | {name(other): found for other, found in others.items()}
         rows = {shown: by_length(split, found) for shown, found in runs.items()}
         plots.by_length(folder / "bleu-by-length", rows)
-        columns = scores.sentence_scores(outputs, split.targets)
+        columns = metrics.sentence_scores(outputs, split.targets)
         plots.agreement(folder / "agreement", columns)
     return sorted(path for path in folder.iterdir() if path.suffix in (".png", ".svg"))
 

@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 
-from data import encoded
+from data import pipeline
 from evaluation import plots
 from evaluation.report import print_numbers, write_table
 
@@ -13,7 +13,7 @@ SHOWN = 20  # of the most confident mistakes
 
 
 def measure(model, split):
-    """Scores of an Inference on a Split with labels → a dict, a list of (log probability, label).
+    """Scores of an Translator on a Split with labels → a dict, a list of (log probability, label).
 
     accuracy and F1, 0 to 1; F1 (van Rijsbergen 1979) of each label, and their mean, which counts
     every label the same.
@@ -25,7 +25,7 @@ def measure(model, split):
     names = model.tokenizers[1].names
     matrix = confusion([label for _, label in found], split.targets, names)
     f1 = f1_scores(matrix)
-    pairs, cut = encoded.encode(split, *model.tokenizers, model.max_length)
+    pairs, cut = pipeline.encode(split, *model.tokenizers, model.max_length)
     loss, _ = model.loss_and_accuracy(pairs)
     right = [label == true for (_, label), true in zip(found, split.targets, strict=True)]
     return {

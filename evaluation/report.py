@@ -2,12 +2,12 @@
 
 import time
 
-from data import encoded
-from evaluation import scores
+from data import pipeline
+from evaluation import metrics
 
 
 def validation(model, data):
-    """How an Inference does on an Encoded's validation split → a dict, and three samples.
+    """How an Translator does on an Dataset's validation split → a dict, and three samples.
 
     A sample is (source, reference, output). BLEU of translations alone: accuracy is all of labels.
     """
@@ -19,7 +19,7 @@ def validation(model, data):
         outputs = model.translate([sources[i] for i in shown])
     else:
         everything = model.translate(sources, progress=True)
-        values["validation_bleu"] = scores.bleu(everything, references)
+        values["validation_bleu"] = metrics.bleu(everything, references)
         outputs = [everything[i] for i in shown]
     return values, [
         (sources[i], references[i], output) for i, output in zip(shown, outputs, strict=True)
@@ -27,14 +27,14 @@ def validation(model, data):
 
 
 def measure(model, split):
-    """Scores of an Inference on a Split → a dict for the table and the file, the translations."""
+    """Scores of an Translator on a Split → a dict for the table and the file, the translations."""
     model.translate(split.sources[:1])  # traces the graph
     began = time.perf_counter()
     translations = model.translate(split.sources, progress=True)
     seconds = time.perf_counter() - began
     pieces = sum(map(len, model.tokenizers[1].encode(translations)))
-    pairs, dropped = encoded.encode(split, *model.tokenizers, model.max_length)
-    result = scores.score(translations, split.targets)
+    pairs, dropped = pipeline.encode(split, *model.tokenizers, model.max_length)
+    result = metrics.score(translations, split.targets)
     signatures = result.pop("signatures")
     if len(pairs.source.lengths):
         result["loss"], result["accuracy"] = model.loss_and_accuracy(pairs)
@@ -48,7 +48,7 @@ def measure(model, split):
         "signatures": signatures,
     }
     if split.tags:
-        result["exact_match_by_tag"] = scores.by_tag(translations, split.targets, split.tags)
+        result["exact_match_by_tag"] = metrics.by_tag(translations, split.targets, split.tags)
     return result, translations
 
 
@@ -87,6 +87,6 @@ def write_sentences(path, split, translations):
     columns = {"source": split.sources, "reference": split.targets, "translation": translations}
     if split.tags:
         columns["tag"] = split.tags
-    for name, values in scores.sentence_scores(translations, split.targets).items():
+    for name, values in metrics.sentence_scores(translations, split.targets).items():
         columns[name] = [f"{value:.2f}" for value in values]
     write_table(path, columns)

@@ -12,11 +12,12 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-import records
 from config import fail
 from experiments import patches
 from experiments.jobs import RECIPES
 from experiments.patches import BASELINE, ExperimentError
+from training import records
+from training.records import load_config
 
 # Student's t for a 95 % interval, by degrees of freedom from 1; beyond 20 the last one is too wide.
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179,
@@ -39,7 +40,6 @@ class Run:
     def of(cls, path, card):
         """From a run's folder. Raises ExperimentError where something is amiss."""
         try:
-            records.check_folder(path)
             return cls.read(path, card)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ExperimentError(f"{path} cannot be compared: {error!r}") from None
@@ -142,10 +142,9 @@ class Row:
         from sacrebleu.metrics import BLEU
         from sacrebleu.significance import PairedTest
 
-        import config
         from data import corpora
 
-        settings = config.read(self.runs[0].path)
+        settings = load_config(self.runs[0].path)
         texts = corpora.load(settings.corpus, split, settings.reverse)
         outputs = [
             (run.path / f"translations-{split}.txt").read_text("utf-8").split("\n")[:-1]

@@ -4,9 +4,9 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import records
 from experiments import patches
 from experiments.patches import ExperimentError
+from training import records
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
-import machine
 from config import fail
 from experiments import patches
 from experiments.jobs import RECIPES, Job
 from experiments.patches import BASELINE, ExperimentError
 from experiments.trees import Trees
+from training import machine
 
 
 class Runner:

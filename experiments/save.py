@@ -10,7 +10,7 @@ import re
 from config import fail
 from experiments import patches
 from experiments.patches import ExperimentError, Patch
-from provenance import edits
+from training.provenance import edits
 
 
 def save(flags):

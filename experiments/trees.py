@@ -5,7 +5,7 @@ from pathlib import Path
 
 from experiments import patches
 from experiments.patches import BASELINE
-from provenance import fingerprint
+from training.provenance import fingerprint
 
 
 class Trees:

@@ -1,1 +1,15 @@
-"""The Transformer in plain TensorFlow: variables on `tf.Module`, masks and seeds as arguments."""
+"""The models, built from a config."""
+
+import tensorflow as tf
+
+from model.classifier import Classifier
+from model.recurrent import Recurrent
+from model.transformer import Transformer
+
+MODELS = {"transformer": Transformer, "recurrent": Recurrent, "classifier": Classifier}
+IDS = tf.TensorSpec([None, None], tf.int32)  # (batch, length): one trace for all shapes
+
+
+def build(config, source_vocab_size: int, target_vocab_size: int) -> tf.Module:
+    """Create the model that `config.model` names, with all of its variables."""
+    return MODELS[config.model](config, source_vocab_size, target_vocab_size)

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from model.layers import Dense, at
+from model.layers import Dense, fold_in
 
 
 def scaled_dot_product_attention(query, key, value, mask=None):
@@ -25,10 +25,10 @@ class MultiHeadAttention(tf.Module):
 
     def __init__(self, d_model, num_heads, key_dim, seed):
         self.num_heads, self.key_dim = num_heads, key_dim
-        self.query = Dense(d_model, num_heads * key_dim, at(seed, "query"))
-        self.key = Dense(d_model, num_heads * key_dim, at(seed, "key"))
-        self.value = Dense(d_model, num_heads * key_dim, at(seed, "value"))
-        self.output = Dense(num_heads * key_dim, d_model, at(seed, "output"))
+        self.query = Dense(d_model, num_heads * key_dim, fold_in(seed, "query"))
+        self.key = Dense(d_model, num_heads * key_dim, fold_in(seed, "key"))
+        self.value = Dense(d_model, num_heads * key_dim, fold_in(seed, "value"))
+        self.output = Dense(num_heads * key_dim, d_model, fold_in(seed, "output"))
 
     def split_heads(self, x):
         """(batch, length, num_heads · key_dim) → (batch, num_heads, length, key_dim)."""
@@ -42,7 +42,7 @@ class MultiHeadAttention(tf.Module):
         x = tf.transpose(x, (0, 2, 1, 3))
         return tf.reshape(x, (batch, length, self.num_heads * self.key_dim))
 
-    def keys_values(self, x):
+    def project_keys_values(self, x):
         """What x offers to queries: a pair of (batch, num_heads, length, key_dim)."""
         return self.split_heads(self.key(x)), self.split_heads(self.value(x))
 

@@ -6,7 +6,7 @@ translator is: the label takes the place of the first token, and nothing follows
 
 import tensorflow as tf
 
-from model.layers import Dense, Embedding, at, dropout
+from model.layers import Dense, Embedding, dropout, fold_in
 from model.masks import FIRST_WORD, padding_mask
 from model.transformer import Encoder, EncoderLayer
 
@@ -65,13 +65,13 @@ class Classifier(tf.Module):
     def __init__(self, config, source_vocab_size, target_vocab_size):
         seed = tf.constant([config.seed, -1], tf.int64)  # steps count from 0: −1 is the beginning
         size = config.d_model
-        sizes, place = (source_vocab_size, size), at(seed, "source_embedding")
+        sizes, place = (source_vocab_size, size), fold_in(seed, "source_embedding")
         embedding = (
             Bigrams(*sizes, config.bigrams, place) if config.bigrams else Embedding(*sizes, place)
         )
-        self.encoder = Encoder(config, embedding, EncoderLayer, at(seed, "encoder"))
+        self.encoder = Encoder(config, embedding, EncoderLayer, fold_in(seed, "encoder"))
         self.pooling, self.dropout_rate = POOLING[config.pooling], config.dropout_rate
-        self.output = Dense(size, target_vocab_size, at(seed, "output"))
+        self.output = Dense(size, target_vocab_size, fold_in(seed, "output"))
 
     @property
     def source_embedding(self):
@@ -80,7 +80,7 @@ class Classifier(tf.Module):
 
     def encode(self, source, source_mask, seed=None):
         """source (batch, source_len), int → memory (batch, source_len, d_model)."""
-        return self.encoder(source, source_mask, at(seed, "encoder"))[0]
+        return self.encoder(source, source_mask, fold_in(seed, "encoder"))[0]
 
     def decode(self, target_in, memory, self_mask, cross_mask, seed=None):
         """What the memory says at the label's place → hidden (batch, 1, d_model), no weights.
@@ -88,7 +88,7 @@ class Classifier(tf.Module):
         target_in (batch, 1), which holds nothing but bos, and its mask tell nothing.
         """
         pooled = self.pooling(memory, cross_mask[:, 0, 0])  # (batch, d_model)
-        return dropout(pooled, self.dropout_rate, at(seed, "pooled"))[:, tf.newaxis], []
+        return dropout(pooled, self.dropout_rate, fold_in(seed, "pooled"))[:, tf.newaxis], []
 
     def logits(self, hidden):
         """hidden (…, d_model) → (…, vocab_size)."""

@@ -25,7 +25,7 @@ def loop(running, step, variables):
     return tf.while_loop(running, step, variables, shape_invariants=shapes)
 
 
-def rest(done, variables):
+def drop_finished(done, variables):
     """`variables` without the rows that are done, if these are at least a third: copying costs."""
     going_on = tf.where(~done)[:, 0]
     return tf.cond(
@@ -35,7 +35,7 @@ def rest(done, variables):
     )
 
 
-def one_by_one(model, source, bos, eos, choose, limit=None):
+def decode_loop(model, source, bos, eos, choose, limit=None):
     """The token that `choose` takes at each place, until `eos`: → (batch, output_len).
 
     choose: logits (rows, vocab_size) and place → ids (rows,). Rows end in `eos` (unless they
@@ -52,7 +52,7 @@ def one_by_one(model, source, bos, eos, choose, limit=None):
         column = tf.scatter_nd(rows[:, tf.newaxis], token, [batch])
         outputs = tf.concat([outputs, column[:, tf.newaxis]], axis=1)  # (batch, length + 1)
         done |= (token == eos) | (tf.shape(outputs)[1] >= tf.gather(limit, rows))
-        return outputs, *rest(done, (rows, token, done, state))
+        return outputs, *drop_finished(done, (rows, token, done, state))
 
     outputs, *_ = loop(
         lambda outputs, rows, token, done, state: tf.size(rows) > 0,
@@ -66,10 +66,10 @@ def one_by_one(model, source, bos, eos, choose, limit=None):
 def greedy(model, source, bos, eos, limit=None):
     """The likeliest token at each place: (batch, source_len) → (batch, output_len)."""
     argmax = lambda logits, place: tf.argmax(logits, axis=-1, output_type=tf.int32)  # noqa: E731
-    return one_by_one(model, source, bos, eos, argmax, limit)
+    return decode_loop(model, source, bos, eos, argmax, limit)
 
 
-def truncated(logits, temperature=1.0, top_k=0, top_p=1.0):
+def filter_logits(logits, temperature=1.0, top_k=0, top_p=1.0):
     """Logits to sample from, −∞ where no draw may fall: (batch, vocab_size) → the same.
 
     temperature: divides them; below 1 the likely become likelier. top_k: only the k likeliest (Fan
@@ -90,7 +90,7 @@ def truncated(logits, temperature=1.0, top_k=0, top_p=1.0):
 def sample(model, source, bos, eos, seed, temperature=1.0, top_k=0, top_p=1.0, limit=None):
     """A token drawn at each place, a function of (seed, batch, place) → (batch, output_len).
 
-    seed: (2,), int. The rest: see `truncated` and `one_by_one`.
+    seed: (2,), int. The rest: see `filter_logits` and `decode_loop`.
     """
 
     def choose(logits, place):
@@ -98,13 +98,13 @@ def sample(model, source, bos, eos, seed, temperature=1.0, top_k=0, top_p=1.0, l
         where = tf.cast(seed, tf.int64) + tf.stack([0, tf.cast(place, tf.int64)])
         uniform = tf.random.stateless_uniform(tf.shape(logits), where, 1e-20, 1.0)
         noise = -tf.math.log(-tf.math.log(uniform))
-        logits = truncated(logits, temperature, top_k, top_p)
+        logits = filter_logits(logits, temperature, top_k, top_p)
         return tf.argmax(logits + noise, axis=-1, output_type=tf.int32)
 
-    return one_by_one(model, source, bos, eos, choose, limit)
+    return decode_loop(model, source, bos, eos, choose, limit)
 
 
-def highest(x, k, block=32):
+def blockwise_top_k(x, k, block=32):
     """`tf.math.top_k` of rows whose length is known: saves a fifth of beam search's time.
 
     The k highest values lie in the k blocks whose own highest values are the highest.
@@ -151,7 +151,7 @@ def beam_search(model, source, bos, eos, beam, length_penalty=0.0, n_best=1, lim
         # The best of all extensions are among each hypothesis' best. Twice as many as the beam:
         # should half of them end, there is still a beam to go on with.
         width = min(2 * beam, logits.shape[-1])
-        top, token = highest(logits, width)  # (rows · beam, width)
+        top, token = blockwise_top_k(logits, width)  # (rows · beam, width)
         top -= log_sum_exp(logits, tf.nn.softmax(logits))[:, tf.newaxis]
         top = log_probs[:, :, tf.newaxis] + tf.reshape(top, (rows, beam, width))
         top = tf.reshape(top, (rows, beam * width))
@@ -185,7 +185,7 @@ def beam_search(model, source, bos, eos, beam, length_penalty=0.0, n_best=1, lim
         found_scores = tf.tensor_scatter_nd_update(found_scores, sources[:, tf.newaxis], scores)
         past = state["past"]
         shared = {name: state[name] for name in state if name != "past"}
-        sources, alive, log_probs, finished, scores, parent, shared = rest(
+        sources, alive, log_probs, finished, scores, parent, shared = drop_finished(
             done, (sources, alive, log_probs, finished, scores, parent, shared)
         )
         parent = tf.reshape(parent, [-1])  # the row in "past" that each hypothesis goes on from

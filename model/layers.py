@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 
-def at(seed, place):
+def fold_in(seed, place):
     """The seed of a named place inside `seed`, an int64 vector (run seed, step); None stays None.
 
     Every draw, of an initial weight or of a dropout mask, is a function of (seed, name of the
@@ -80,7 +80,7 @@ class Dense(tf.Module):
     """x W + b: (…, d_in) → (…, d_out)."""
 
     def __init__(self, d_in, d_out, seed):
-        self.kernel = tf.Variable(glorot_uniform((d_in, d_out), at(seed, "kernel")))
+        self.kernel = tf.Variable(glorot_uniform((d_in, d_out), fold_in(seed, "kernel")))
         self.bias = tf.Variable(tf.zeros(d_out))
 
     def __call__(self, x):
@@ -97,7 +97,9 @@ class Embedding(tf.Module):
 
     def __init__(self, vocab_size, d_model, seed):
         # Of variance 1 / d_model, so that the table serves as the output projection too (tied).
-        self.table = tf.Variable(normal((vocab_size, d_model), d_model**-0.5, at(seed, "table")))
+        self.table = tf.Variable(
+            normal((vocab_size, d_model), d_model**-0.5, fold_in(seed, "table"))
+        )
 
     def __call__(self, ids):
         # Of its value: a variable that is gathered from directly is copied whenever it is read.
@@ -105,7 +107,7 @@ class Embedding(tf.Module):
         return rows * self.table.shape[1] ** 0.5  # (…, d_model)
 
 
-class Tied(tf.Module):
+class TiedProjection(tf.Module):
     """The output projection where it is the embeddings' table, transposed: section 3.4."""
 
     def __init__(self, embedding):
@@ -115,20 +117,20 @@ class Tied(tf.Module):
         return product(hidden, self.embedding.table, transpose_b=True)  # (rows, vocab_size)
 
 
-def vocabularies(config, source_vocab_size, target_vocab_size, seed):
+def make_embeddings(config, source_vocab_size, target_vocab_size, seed):
     """The Embeddings of source and target, and the output projection: hidden → logits."""
     size = config.d_model
-    target = Embedding(target_vocab_size, size, at(seed, "target_embedding"))
+    target = Embedding(target_vocab_size, size, fold_in(seed, "target_embedding"))
     if not config.tie_embeddings:
-        source = Embedding(source_vocab_size, size, at(seed, "source_embedding"))
-        return source, target, Dense(size, target_vocab_size, at(seed, "output"))
+        source = Embedding(source_vocab_size, size, fold_in(seed, "source_embedding"))
+        return source, target, Dense(size, target_vocab_size, fold_in(seed, "output"))
     # One table for both languages where they share their vocabulary: section 3.4.
     source = (
         target
         if config.shared_vocabulary
-        else Embedding(source_vocab_size, size, at(seed, "source_embedding"))
+        else Embedding(source_vocab_size, size, fold_in(seed, "source_embedding"))
     )
-    return source, target, Tied(target)
+    return source, target, TiedProjection(target)
 
 
 class LayerNorm(tf.Module):
@@ -181,8 +183,8 @@ class FeedForward(tf.Module):
     """max(0, x W₁ + b₁) W₂ + b₂, position by position: section 3.3, eq. 2."""
 
     def __init__(self, d_model, dff, seed):
-        self.inner = Dense(d_model, dff, at(seed, "inner"))
-        self.outer = Dense(dff, d_model, at(seed, "outer"))
+        self.inner = Dense(d_model, dff, fold_in(seed, "inner"))
+        self.outer = Dense(dff, d_model, fold_in(seed, "outer"))
 
     def __call__(self, x):
         return self.outer(tf.nn.relu(self.inner(x)))  # (batch, length, d_model)

@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from model.layers import at, normal
+from model.layers import fold_in, normal
 
 
 class Sinusoidal(tf.Module):
@@ -29,7 +29,7 @@ class Learned(tf.Module):
     """One vector a position, learned: table 3, row E. Past the table the last vector repeats."""
 
     def __init__(self, d_model, max_length, seed):
-        self.table = tf.Variable(normal((max_length, d_model), 0.02, at(seed, "table")))
+        self.table = tf.Variable(normal((max_length, d_model), 0.02, fold_in(seed, "table")))
 
     def __call__(self, start, stop):
         last = self.table.shape[0] - 1

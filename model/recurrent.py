@@ -6,7 +6,7 @@ attention), Luong et al. 2015 (dot-product attention).
 
 import tensorflow as tf
 
-from model.layers import Dense, at, dropout, glorot_uniform, vocabularies
+from model.layers import Dense, dropout, fold_in, glorot_uniform, make_embeddings
 from model.masks import masks, padding_mask
 
 
@@ -21,8 +21,8 @@ class GRU(tf.Module):
     """
 
     def __init__(self, d_in, units, seed):
-        self.input = Dense(d_in, 3 * units, at(seed, "input"))
-        self.recurrent = Dense(units, 3 * units, at(seed, "recurrent"))
+        self.input = Dense(d_in, 3 * units, fold_in(seed, "input"))
+        self.recurrent = Dense(units, 3 * units, fold_in(seed, "recurrent"))
 
     def step(self, projected, h):
         """One place: projected = self.input(x), (batch, 3 · units), h (batch, units) → new h."""
@@ -47,8 +47,8 @@ class Bidirectional(tf.Module):
     """A GRU forwards beside a GRU backwards: Bahdanau et al. 2015, section 3.2."""
 
     def __init__(self, size, seed):
-        self.forwards = GRU(size, size // 2, at(seed, "forwards"))
-        self.backwards = GRU(size, size // 2, at(seed, "backwards"))
+        self.forwards = GRU(size, size // 2, fold_in(seed, "forwards"))
+        self.backwards = GRU(size, size // 2, fold_in(seed, "backwards"))
 
     def __call__(self, x, real):
         """x (batch, length, size) → the same; the halves of a vector saw what is before and after.
@@ -61,7 +61,7 @@ class Bidirectional(tf.Module):
         return tf.concat([before, tf.reverse(after, [1])], axis=-1)
 
 
-class Cell(tf.Module):
+class DecoderCell(tf.Module):
     """One place of the target: its embedding x, the states h so far → new h, context, weights.
 
     x (rows, size); h, a list of (rows, size), a GRU each, the top one last; source, a dict:
@@ -73,7 +73,8 @@ class Cell(tf.Module):
     def __init__(self, config, d_in, seed):
         self.size = size = config.d_model
         self.layers = [
-            GRU(size if i else d_in, size, at(seed, f"layer_{i}")) for i in range(config.num_layers)
+            GRU(size if i else d_in, size, fold_in(seed, f"layer_{i}"))
+            for i in range(config.num_layers)
         ]
 
     def stack(self, x, h):
@@ -98,7 +99,7 @@ class Cell(tf.Module):
         return tf.reshape(context, (rows, self.size)), tf.reshape(weights, (rows, -1))
 
 
-class Summary(Cell):
+class FixedContext(DecoderCell):
     """No attention: at every place the same context, as in Cho et al. 2014."""
 
     def __init__(self, config, seed):
@@ -112,17 +113,17 @@ class Summary(Cell):
         return self.stack(tf.concat([x, context], axis=1), h), context, weights
 
 
-class Additive(Cell):
+class Additive(DecoderCell):
     """Attention before the step, by the state before it: Bahdanau et al. 2015, appendix A.1.2."""
 
     def __init__(self, config, seed):
         size = config.d_model
         super().__init__(config, 2 * size, seed)
         self.query, self.key = (
-            Dense(size, size, at(seed, "query")),
-            Dense(size, size, at(seed, "key")),
+            Dense(size, size, fold_in(seed, "query")),
+            Dense(size, size, fold_in(seed, "key")),
         )
-        self.score = tf.Variable(glorot_uniform((size, 1), at(seed, "score"))[:, 0])
+        self.score = tf.Variable(glorot_uniform((size, 1), fold_in(seed, "score"))[:, 0])
 
     def keys(self, memory):
         return self.key(memory)
@@ -137,7 +138,7 @@ class Additive(Cell):
         return self.stack(tf.concat([x, context], axis=1), h), context, weights
 
 
-class Dot(Cell):
+class Dot(DecoderCell):
     """Attention after the step, by the new state: Luong et al. 2015, section 3.1, `dot`."""
 
     def __init__(self, config, seed):
@@ -151,7 +152,7 @@ class Dot(Cell):
         return h, *self.attend(h[-1], source)
 
 
-CELLS = {"none": Summary, "additive": Additive, "dot": Dot}
+CELLS = {"none": FixedContext, "additive": Additive, "dot": Dot}
 
 
 class Recurrent(tf.Module):
@@ -164,25 +165,27 @@ class Recurrent(tf.Module):
     def __init__(self, config, source_vocab_size, target_vocab_size):
         seed = tf.constant([config.seed, -1], tf.int64)  # steps count from 0: −1 is the beginning
         size, self.dropout_rate = config.d_model, config.dropout_rate
-        self.source_embedding, self.target_embedding, self.output = vocabularies(
+        self.source_embedding, self.target_embedding, self.output = make_embeddings(
             config, source_vocab_size, target_vocab_size, seed
         )
         self.encoder = [
-            Bidirectional(size, at(seed, f"encoder_{i}")) for i in range(config.num_layers)
+            Bidirectional(size, fold_in(seed, f"encoder_{i}")) for i in range(config.num_layers)
         ]
-        self.first = [Dense(size, size, at(seed, f"first_{i}")) for i in range(config.num_layers)]
-        self.cell = CELLS[config.recurrent_attention](config, at(seed, "cell"))
-        self.readout = Dense(2 * size, size, at(seed, "readout"))
+        self.first = [
+            Dense(size, size, fold_in(seed, f"first_{i}")) for i in range(config.num_layers)
+        ]
+        self.cell = CELLS[config.recurrent_attention](config, fold_in(seed, "cell"))
+        self.readout = Dense(2 * size, size, fold_in(seed, "readout"))
 
     def encode(self, source, source_mask, seed=None):
         """source (batch, source_len), int → memory (batch, source_len, d_model)."""
         x, real = self.source_embedding(source), source_mask[:, 0, 0]  # (batch, source_len)
         for i, layer in enumerate(self.encoder):
-            x = layer(dropout(x, self.dropout_rate, at(seed, f"encoder_{i}")), real)
+            x = layer(dropout(x, self.dropout_rate, fold_in(seed, f"encoder_{i}")), real)
         return x
 
-    def offer(self, memory, source_mask):
-        """What a Cell asks, and the states that it begins with."""
+    def init_decoder(self, memory, source_mask):
+        """What a DecoderCell asks, and the states that it begins with."""
         half = memory.shape[-1] // 2
         # Forwards has seen all at the last place, which padding repeats; backwards at the first.
         summary = tf.concat([memory[:, -1, :half], memory[:, 0, half:]], axis=-1)  # (batch, size)
@@ -193,7 +196,7 @@ class Recurrent(tf.Module):
     def hidden(self, h, context, seed=None):
         """The top state and what it looked at, as one: Luong et al. 2015, eq. 5."""
         hidden = tf.tanh(self.readout(tf.concat([h, context], axis=-1)))
-        return dropout(hidden, self.dropout_rate, at(seed, "readout"))
+        return dropout(hidden, self.dropout_rate, fold_in(seed, "readout"))
 
     def decode(self, target_in, memory, self_mask, cross_mask, seed=None):
         """target_in (batch, target_len), int → hidden (batch, target_len, d_model), weights.
@@ -201,8 +204,8 @@ class Recurrent(tf.Module):
         weights: a list of one dict, "cross" (batch, 1, target_len, source_len). The mask of the
         target is not needed: what comes later has not been read yet.
         """
-        x = dropout(self.target_embedding(target_in), self.dropout_rate, at(seed, "target"))
-        source, h = self.offer(memory, cross_mask)
+        x = dropout(self.target_embedding(target_in), self.dropout_rate, fold_in(seed, "target"))
+        source, h = self.init_decoder(memory, cross_mask)
         context = tf.zeros_like(source["summary"])
         weights = tf.zeros(tf.shape(memory)[:2])
         h, context, weights = tf.scan(  # each (target_len, …)
@@ -223,12 +226,16 @@ class Recurrent(tf.Module):
         target_mask, source_mask = masks(source, target_in)
         memory = self.encode(source, source_mask)
         _, (weights,) = self.decode(target_in, memory, target_mask, source_mask)
-        return {} if isinstance(self.cell, Summary) else {"cross": weights["cross"][:, tf.newaxis]}
+        return (
+            {}
+            if isinstance(self.cell, FixedContext)
+            else {"cross": weights["cross"][:, tf.newaxis]}
+        )
 
     def start(self, source):
         """Decoding's state before the first token, from source (batch, source_len)."""
         source_mask = padding_mask(source)
-        source, h = self.offer(self.encode(source, source_mask), source_mask)
+        source, h = self.init_decoder(self.encode(source, source_mask), source_mask)
         return {"source": source, "past": h}
 
     def step(self, token, state):

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from model.attention import MultiHeadAttention
-from model.layers import FeedForward, LayerNorm, at, dropout, vocabularies
+from model.layers import FeedForward, LayerNorm, dropout, fold_in, make_embeddings
 from model.masks import look_ahead_mask, masks, padding_mask
 from model.positions import POSITIONS
 
@@ -45,30 +45,30 @@ class EncoderLayer(tf.Module):
         size = config.d_model
         residual = RESIDUAL[config.norm]
         self.attention = MultiHeadAttention(
-            size, config.num_heads, config.key_dim, at(seed, "attention")
+            size, config.num_heads, config.depth, fold_in(seed, "attention")
         )
-        self.feed_forward = FeedForward(size, config.dff, at(seed, "feed_forward"))
+        self.feed_forward = FeedForward(size, config.dff, fold_in(seed, "feed_forward"))
         self.attention_residual = residual(size, config.dropout_rate)
         self.feed_forward_residual = residual(size, config.dropout_rate)
 
     def __call__(self, x, mask, seed=None):
         """x (batch, length, d_model) → the same, and weights (batch, num_heads, length, length)."""
         y = self.attention_residual.enter(x)
-        y, weights = self.attention(y, self.attention.keys_values(y), mask)
-        x = self.attention_residual.leave(x, y, at(seed, "attention"))
+        y, weights = self.attention(y, self.attention.project_keys_values(y), mask)
+        x = self.attention_residual.leave(x, y, fold_in(seed, "attention"))
         y = self.feed_forward(self.feed_forward_residual.enter(x))
-        return self.feed_forward_residual.leave(x, y, at(seed, "feed_forward")), weights
+        return self.feed_forward_residual.leave(x, y, fold_in(seed, "feed_forward")), weights
 
 
 class DecoderLayer(tf.Module):
     """Masked self-attention, attention to the memory, a feed-forward network: figure 1, right."""
 
     def __init__(self, config, seed):
-        size, heads = config.d_model, (config.num_heads, config.key_dim)
+        size, heads = config.d_model, (config.num_heads, config.depth)
         residual = RESIDUAL[config.norm]
-        self.self_attention = MultiHeadAttention(size, *heads, at(seed, "self_attention"))
-        self.cross_attention = MultiHeadAttention(size, *heads, at(seed, "cross_attention"))
-        self.feed_forward = FeedForward(size, config.dff, at(seed, "feed_forward"))
+        self.self_attention = MultiHeadAttention(size, *heads, fold_in(seed, "self_attention"))
+        self.cross_attention = MultiHeadAttention(size, *heads, fold_in(seed, "cross_attention"))
+        self.feed_forward = FeedForward(size, config.dff, fold_in(seed, "feed_forward"))
         self.self_residual = residual(size, config.dropout_rate)
         self.cross_residual = residual(size, config.dropout_rate)
         self.feed_forward_residual = residual(size, config.dropout_rate)
@@ -79,20 +79,20 @@ class DecoderLayer(tf.Module):
         past: the keys and values of earlier positions, which come before x's own in decoding.
         """
         y = self.self_residual.enter(x)
-        present = self.self_attention.keys_values(y)
+        present = self.self_attention.project_keys_values(y)
         if past is not None:
             present = [tf.concat(pair, axis=2) for pair in zip(past, present, strict=True)]
         y, self_weights = self.self_attention(y, present, self_mask)
-        x = self.self_residual.leave(x, y, at(seed, "self_attention"))
+        x = self.self_residual.leave(x, y, fold_in(seed, "self_attention"))
         y = self.cross_residual.enter(x)
         # In beam search, several rows are hypotheses of one source: they ask its memory together.
         shape, sources = tf.shape(y), tf.shape(memory_keys_values[0])[0]
         y = tf.reshape(y, (sources, -1, y.shape[-1]))
         y, cross_weights = self.cross_attention(y, memory_keys_values, cross_mask)
         y = tf.reshape(y, shape)
-        x = self.cross_residual.leave(x, y, at(seed, "cross_attention"))
+        x = self.cross_residual.leave(x, y, fold_in(seed, "cross_attention"))
         y = self.feed_forward(self.feed_forward_residual.enter(x))
-        x = self.feed_forward_residual.leave(x, y, at(seed, "feed_forward"))
+        x = self.feed_forward_residual.leave(x, y, fold_in(seed, "feed_forward"))
         return x, present, {"self": self_weights, "cross": cross_weights}
 
 
@@ -103,15 +103,15 @@ class Stack(tf.Module):
         self.embedding, self.dropout_rate = embedding, config.dropout_rate
         # The longest source comes with its eos, the longest target_in with its bos.
         self.positions = POSITIONS[config.positions](
-            config.d_model, config.max_length + 1, at(seed, "positions")
+            config.d_model, config.max_length + 1, fold_in(seed, "positions")
         )
-        self.layers = [layer(config, at(seed, f"layer_{i}")) for i in range(config.num_layers)]
+        self.layers = [layer(config, fold_in(seed, f"layer_{i}")) for i in range(config.num_layers)]
         self.last_norm = LayerNorm(config.d_model) if config.norm == "pre" else tf.identity
 
     def embed(self, ids, start, seed):
         """ids (batch, length), the first at position `start` → (batch, length, d_model)."""
         x = self.embedding(ids) + self.positions(start, start + tf.shape(ids)[1])
-        return dropout(x, self.dropout_rate, at(seed, "embedding"))
+        return dropout(x, self.dropout_rate, fold_in(seed, "embedding"))
 
 
 class Encoder(Stack):
@@ -121,7 +121,7 @@ class Encoder(Stack):
         """source (batch, source_len) → memory (batch, source_len, d_model), weights a layer."""
         x, weights = self.embed(source, 0, seed), []
         for i, layer in enumerate(self.layers):
-            x, layer_weights = layer(x, mask, at(seed, f"layer_{i}"))
+            x, layer_weights = layer(x, mask, fold_in(seed, f"layer_{i}"))
             weights.append(layer_weights)
         return self.last_norm(x), weights
 
@@ -131,7 +131,7 @@ class Decoder(Stack):
 
     def memory_keys_values(self, memory):
         """What the memory offers to each layer's cross-attention."""
-        return [layer.cross_attention.keys_values(memory) for layer in self.layers]
+        return [layer.cross_attention.project_keys_values(memory) for layer in self.layers]
 
     def __call__(self, ids, memory_keys_values, self_mask, cross_mask, seed=None, past=None):
         """ids (batch, query_len) → (batch, query_len, d_model), keys and values, weights a layer.
@@ -142,7 +142,7 @@ class Decoder(Stack):
         x, present, weights = self.embed(ids, start, seed), [], []
         for i, layer in enumerate(self.layers):
             x, layer_present, layer_weights = layer(
-                x, memory_keys_values[i], self_mask, cross_mask, at(seed, f"layer_{i}"),
+                x, memory_keys_values[i], self_mask, cross_mask, fold_in(seed, f"layer_{i}"),
                 None if past is None else past[i],
             )  # fmt: skip
             present.append(layer_present)
@@ -160,11 +160,11 @@ class Transformer(tf.Module):
 
     def __init__(self, config, source_vocab_size, target_vocab_size):
         seed = tf.constant([config.seed, -1], tf.int64)  # steps count from 0: −1 is the beginning
-        source, target, self.output = vocabularies(
+        source, target, self.output = make_embeddings(
             config, source_vocab_size, target_vocab_size, seed
         )
-        self.encoder = Encoder(config, source, EncoderLayer, at(seed, "encoder"))
-        self.decoder = Decoder(config, target, DecoderLayer, at(seed, "decoder"))
+        self.encoder = Encoder(config, source, EncoderLayer, fold_in(seed, "encoder"))
+        self.decoder = Decoder(config, target, DecoderLayer, fold_in(seed, "decoder"))
 
     @property
     def source_embedding(self):
@@ -173,7 +173,7 @@ class Transformer(tf.Module):
 
     def encode(self, source, source_mask, seed=None):
         """source (batch, source_len), int → memory (batch, source_len, d_model)."""
-        return self.encoder(source, source_mask, at(seed, "encoder"))[0]
+        return self.encoder(source, source_mask, fold_in(seed, "encoder"))[0]
 
     def decode(self, target_in, memory, self_mask, cross_mask, seed=None):
         """target_in (batch, target_len), int → hidden (batch, target_len, d_model), weights.
@@ -182,7 +182,7 @@ class Transformer(tf.Module):
         "cross" (batch, num_heads, target_len, source_len).
         """
         keys_values = self.decoder.memory_keys_values(memory)
-        seed = at(seed, "decoder")
+        seed = fold_in(seed, "decoder")
         hidden, _, weights = self.decoder(target_in, keys_values, self_mask, cross_mask, seed)
         return hidden, weights
 

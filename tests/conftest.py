@@ -25,13 +25,13 @@ def tiny():
     """
     import numpy as np  # here, so that the tests without TensorFlow start without it
 
-    from config import UNUSED, Config
-    from model.models import MODELS
+    from config import NOT_APPLICABLE, Config
+    from model import MODELS
 
     def make(source_vocab=11, target_vocab=11, spread=0.2, **flags):
         sizes = {"num_layers": 2, "d_model": 8, "num_heads": 2, "dff": 12, "max_length": 20}
         kind = flags.get("model", "transformer")
-        sizes = {name: size for name, size in sizes.items() if name not in UNUSED[kind]}
+        sizes = {name: size for name, size in sizes.items() if name not in NOT_APPLICABLE[kind]}
         model = MODELS[kind](Config(**(sizes | flags)), source_vocab, target_vocab)
         rng = np.random.default_rng(0)
         for variable in model.trainable_variables:
@@ -52,9 +52,7 @@ def evaluate_here(monkeypatch, capsys):
         monkeypatch.chdir(cwd)
         monkeypatch.setattr(sys, "argv", ["evaluate.py", *map(str, flags)])
         # Too late in a process that has begun.
-        monkeypatch.setattr("evaluation.inference.share_cores", lambda tasks: None)
-        monkeypatch.setattr("machine.guard", lambda knobs: None)
-        monkeypatch.setattr("machine.limit_memory", lambda: None)
+        monkeypatch.setattr("training.machine.set_parallelism", lambda tasks: None)
         status = 0
         try:
             runpy.run_path(str(Path(__file__).parents[1] / "evaluate.py"), run_name="__main__")

@@ -29,14 +29,14 @@ import tensorflow as tf
 
 import config
 import evaluate
-import records
-from checkpoints import readable
-from data import corpora, encoded, files, tokenizer
-from data.texts import SPLITS
+from data import corpora, local, pipeline, tokenizer
+from data.splits import SPLITS
 from evaluation import inside, plots
-from evaluation.inference import Inference
 from evaluation.search import Search
-from model.models import MODELS
+from evaluation.translator import Translator
+from model import MODELS
+from training import records
+from training.checkpoints import readable
 
 SIGNS = "\x85 \u2028 \u2029 \u2581 \u2585 \u200d \u202e \U0010ffff \ufffd 👩‍👩‍👧 ㍿ İ"
 NASTY = [
@@ -134,7 +134,7 @@ class Surfaces:
         ends_soon = 6.0 * tf.one_hot(tokenizer.EOS, self.pair[1].vocab_size)
         model.output.bias.assign(ends_soon)
         self.inferences = [
-            Inference(model, *self.pair, settings.max_length, search)
+            Translator(model, *self.pair, settings.max_length, search)
             for search in (Search(sample=True), Search(beam=2, n_best=2))
         ]
         saved = tf.train.Checkpoint(model=model).save(str(folder / "whole" / "ckpt"))
@@ -194,7 +194,7 @@ class Surfaces:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(text)
         with contextlib.redirect_stderr(io.StringIO()):
-            files.labelled_folder(self.folder / "input").read("train")
+            local.labelled_folder(self.folder / "input").read("train")
         return True
 
     def whole_corpus(self, draws):
@@ -207,7 +207,7 @@ class Surfaces:
         flags["tokenizer"] = draws.choice(("bpe", "word"))
         folder = self.folder / "input/cache"
         with contextlib.redirect_stderr(io.StringIO()):
-            made = encoded.prepare(config.Config(corpus=str(path), cache_dir=str(folder), **flags))
+            made = pipeline.load(config.Config(corpus=str(path), cache_dir=str(folder), **flags))
         facts = made.facts["splits"]["train"]
         assert facts["pairs"] - facts["dropped"] == len(made.train.source.lengths)
         if flags["tokenizer"] == "bpe" and not flags["lowercase"]:

@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 OFTEN = """
 import sys
 sys.path.insert(0, ".")
-import run_folder
+from training import run as run_folder
 from evaluation import report
 
 def said(room, name, before, after):
@@ -39,7 +39,7 @@ def said(room, name, before, after):
         return result
     setattr(room, name, wrapped)
 
-said(run_folder.RunFolder, "keep", "saving", "stepping")
+said(run_folder.Run, "keep", "saving", "stepping")
 said(report, "validation", "validating", "validated")
 import train
 train.SAVE_EVERY = 0.05

@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 
 import config
 import evaluate
-import records
-from checkpoints import list_anew
 from config import Config
-from data import corpora, encoded, tokenizer
-from data.texts import SPLITS, CorpusError
+from data import corpora, pipeline, tokenizer
+from data.splits import SPLITS, CorpusError
 from evaluation.inside import metrics_of
-from provenance import code
+from training import records
+from training.checkpoints import rewrite_checkpoint_list
+from training.provenance import code
 
 settings.register_profile(
     "suite", max_examples=60, deadline=None, derandomize=True, database=None,
@@ -95,12 +95,12 @@ def utf8(raw):
         return False
 
 
-KNOBS = st.dictionaries(
+MEMORY_HINT = st.dictionaries(
     st.sampled_from(list(Config.__dataclass_fields__)) | st.text(max_size=5), JSON
 )
 
 
-@given(KNOBS.map(lambda knobs: json.dumps(knobs).encode()) | BYTES)
+@given(MEMORY_HINT.map(lambda knobs: json.dumps(knobs).encode()) | BYTES)
 @example(DEEP)
 @example(b'{"epochs": ' + b"9" * 5000 + b"}")
 @example(b'{"corpus": "\\ud800"}')
@@ -240,7 +240,7 @@ def test_only_checkpoints_of_the_folder_are_ever_deleted(tmp_path):
         manager.save(checkpoint_number=step)
     listed = (theirs / "checkpoint").read_text()
     (theirs / "checkpoint").write_text(f'all_model_checkpoint_paths: "{precious}"\n' + listed)
-    list_anew(theirs)
+    rewrite_checkpoint_list(theirs)
     manager = tf.train.CheckpointManager(tf.train.Checkpoint(model=model), theirs, max_to_keep=2)
     manager.save(checkpoint_number=11)
     assert (mine / "precious.index").exists()
@@ -248,23 +248,23 @@ def test_only_checkpoints_of_the_folder_are_ever_deleted(tmp_path):
         "ckpt-10.index",
         "ckpt-11.index",
     ]
-    list_anew(tmp_path / "theirs")
+    rewrite_checkpoint_list(tmp_path / "theirs")
     assert tf.train.latest_checkpoint(theirs).endswith("ckpt-11")
 
 
 def test_a_damaged_cache_is_named_and_no_pickle_in_it_is_run(tmp_path, capsys):
     wanted = Config(corpus="mini:300", cache_dir=str(tmp_path), vocab_size=500)
-    encoded.prepare(wanted)
+    pipeline.load(wanted)
     (ids,) = tmp_path.glob("*/train.source.ids.npy")
     good = ids.read_bytes()
     np.save(ids, np.array([Touching(tmp_path / "touched")], dtype=object))
     for damage in (ids.read_bytes(), good[:-9], b""):
         ids.write_bytes(damage)
         with pytest.raises(CorpusError, match=f"{ids.parent} is damaged: delete it"):
-            encoded.prepare(wanted)
+            pipeline.load(wanted)
     assert not (tmp_path / "touched").exists()
     ids.write_bytes(good)
-    encoded.prepare(wanted)
+    pipeline.load(wanted)
 
 
 class Touching:

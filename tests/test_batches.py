@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from config import Config
-from data import corpora, encoded, tokenizer
+from data import corpora, pipeline, tokenizer
 from data.batches import Pairs, Rows, plan
-from data.texts import share
+from data.splits import share
 
 SIZE = 20_000
 
@@ -163,7 +163,7 @@ def id_rows(side):
 
 def test_a_source_ends_in_eos_and_a_target_is_bos_to_eos(made):
     split = corpora.Split(["o livro", "a casa"], ["the book", "the house"])
-    pairs, _ = encoded.encode(split, made, made, max_length=128)
+    pairs, _ = pipeline.encode(split, made, made, max_length=128)
     assert id_rows(pairs.source) == [[*ids, 3] for ids in made.encode(split.sources)]
     assert id_rows(pairs.target) == [[2, *ids, 3] for ids in made.encode(split.targets)]
 
@@ -174,7 +174,7 @@ def test_over_long_pairs_are_dropped_and_counted(made):
     o, livro = "o", "o livro" * 9  # either side can be the long one
     split = corpora.Split([o, livro, o, livro], [o, o, livro, livro])
     for max_length, kept in (9, 1), (lengths[1] - 1, 1), (lengths[1], 4):
-        pairs, dropped = encoded.encode(split, made, made, max_length)
+        pairs, dropped = pipeline.encode(split, made, made, max_length)
         assert (len(pairs.source.lengths), dropped) == (kept, 4 - kept)
         assert len(pairs.target.lengths) == kept
 
@@ -204,7 +204,7 @@ def trained(monkeypatch):
 
 
 def equal(a, b):
-    """Whether two Encoded are the same, to the last id."""
+    """Whether two Dataset are the same, to the last id."""
     arrays = [[array for pairs in x[:2] for side in pairs for array in side] for x in (a, b)]
     models = [(x.source_tokenizer.model, x.target_tokenizer.model) for x in (a, b)]
     return (
@@ -214,13 +214,13 @@ def equal(a, b):
 
 
 def test_the_second_time_nothing_is_made_again(settings, trained, monkeypatch):
-    first = encoded.prepare(settings)
+    first = pipeline.load(settings)
     monkeypatch.setattr(corpora, "load", lambda *a: pytest.fail("the texts were read again"))
-    assert equal(first, encoded.prepare(settings)) and len(trained) == 1
+    assert equal(first, pipeline.load(settings)) and len(trained) == 1
 
 
 def test_the_cache_holds_what_the_texts_say(settings):
-    data = encoded.prepare(settings)
+    data = pipeline.load(settings)
     split = corpora.load(settings.corpus, "train")
     assert data.source_tokenizer.decode(id_rows(data.train.source)) == split.sources
     assert data.target_tokenizer.decode(id_rows(data.train.target)) == split.targets
@@ -231,10 +231,10 @@ def test_the_cache_holds_what_the_texts_say(settings):
 
 @pytest.mark.parametrize("file", ["train.en", "train.pt", "validation.en"])
 def test_the_cache_notices_changed_text(settings, trained, file, tmp_path):
-    before = encoded.prepare(settings)
+    before = pipeline.load(settings)
     path = tmp_path / "corpus" / file
     path.write_text(path.read_text("utf-8").replace(" 7 ", " 9 "), "utf-8")  # of equal length
-    after = encoded.prepare(settings)
+    after = pipeline.load(settings)
     assert len(trained) == 2 and before.facts != after.facts
 
 
@@ -243,12 +243,12 @@ def test_the_cache_notices_changed_text(settings, trained, file, tmp_path):
                {"max_length": 20}, {"reverse": True}],
 )  # fmt: skip
 def test_the_cache_notices_changed_settings(settings, trained, change):
-    before = encoded.prepare(settings)
+    before = pipeline.load(settings)
     other = dataclasses.replace(settings, **change)
-    after = encoded.prepare(other)
+    after = pipeline.load(other)
     count = len(trained)
     assert count > 1
-    assert equal(before, encoded.prepare(settings)) and equal(after, encoded.prepare(other))
+    assert equal(before, pipeline.load(settings)) and equal(after, pipeline.load(other))
     assert len(trained) == count  # the two live side by side
 
 
@@ -256,8 +256,8 @@ def test_the_cache_notices_changed_settings(settings, trained, change):
     "change", [{"seed": 1}, {"epochs": 1}, {"d_model": 64}, {"batch_tokens": 99}, {"name": "x"}]
 )
 def test_the_cache_serves_runs_that_differ_elsewhere(settings, trained, change):
-    first = encoded.prepare(settings)
-    assert equal(first, encoded.prepare(dataclasses.replace(settings, **change)))
+    first = pipeline.load(settings)
+    assert equal(first, pipeline.load(dataclasses.replace(settings, **change)))
     assert len(trained) == 1
 
 
@@ -271,32 +271,32 @@ def test_nothing_half_written_remains_after_a_failure(settings, tmp_path, monkey
         raise error("in the middle")
 
     with monkeypatch.context() as broken:
-        broken.setattr(encoded, "encode", fail)  # the tokenizers are already written
+        broken.setattr(pipeline, "encode", fail)  # the tokenizers are already written
         with pytest.raises((error, corpora.CorpusError)):
-            encoded.prepare(settings)
+            pipeline.load(settings)
     assert list((tmp_path / "cache").iterdir()) == []
-    assert len(encoded.prepare(settings).train.source.lengths) == 80
+    assert len(pipeline.load(settings).train.source.lengths) == 80
 
 
 def test_a_cache_killed_midway_is_not_read(settings, tmp_path, monkeypatch):
     """kill -9 runs no clean-up: what it leaves must not be taken for a cache."""
-    monkeypatch.setattr(encoded.shutil, "rmtree", lambda *a, **k: None)
+    monkeypatch.setattr(pipeline.shutil, "rmtree", lambda *a, **k: None)
     with monkeypatch.context() as broken:
-        broken.setattr(encoded, "encode", lambda *a: pytest.fail("killed"))
+        broken.setattr(pipeline, "encode", lambda *a: pytest.fail("killed"))
         with pytest.raises(pytest.fail.Exception):
-            encoded.prepare(settings)
+            pipeline.load(settings)
     assert list((tmp_path / "cache").iterdir())  # half a cache, with a tokenizer in it
-    assert len(encoded.prepare(settings).train.source.lengths) == 80
+    assert len(pipeline.load(settings).train.source.lengths) == 80
 
 
 def test_a_vocabulary_smaller_than_the_alphabet_is_an_error_that_can_be_shown(settings):
     with pytest.raises(corpora.CorpusError, match="vocab"):
-        encoded.prepare(dataclasses.replace(settings, vocab_size=264))
+        pipeline.load(dataclasses.replace(settings, vocab_size=264))
 
 
 def test_a_corpus_without_short_pairs_says_so(settings, tmp_path):
     with pytest.raises(corpora.CorpusError, match="--max-length"):
-        encoded.prepare(dataclasses.replace(settings, max_length=1))
+        pipeline.load(dataclasses.replace(settings, max_length=1))
     assert list((tmp_path / "cache").iterdir()) == []
 
 
@@ -308,7 +308,7 @@ def labelled(path, rows):
 
 def test_a_labelled_text_is_cut_and_its_label_is_all_that_follows_bos(tmp_path):
     rows = [("ab"[i % 2], f"text number {i}") for i in range(500)]
-    data = encoded.prepare(labelled(tmp_path / "a.tsv", rows))
+    data = pipeline.load(labelled(tmp_path / "a.tsv", rows))
     assert data.train.source.lengths.max() == 4 + 1 and data.facts["splits"]["train"]["cut"] > 0
     assert len(data.train.source.lengths) == data.facts["splits"]["train"]["pairs"]
     labels = dict(zip((f"text number {i}" for i in range(500)), "ab" * 250, strict=True))
@@ -322,17 +322,17 @@ def test_a_label_that_training_never_saw_is_refused_by_name(tmp_path, split):
     text = next(f"only {i}" for i in range(999) if share(f"only {i}") == split)
     rows = [("ab"[i % 2], f"text number {i}") for i in range(500)] + [("rare", text)]
     with pytest.raises(corpora.CorpusError, match=f"{split} split: .*'rare', only a, b"):
-        encoded.prepare(labelled(tmp_path / "a.tsv", rows))
+        pipeline.load(labelled(tmp_path / "a.tsv", rows))
 
 
 def test_columns_the_wrong_way_round_are_noticed(tmp_path):
     rows = [(f"text number {i}", "ab"[i % 2] + str(i)) for i in range(500)]
     with pytest.raises(corpora.CorpusError, match="the label comes first"):
-        encoded.prepare(labelled(tmp_path / "a.tsv", rows))
+        pipeline.load(labelled(tmp_path / "a.tsv", rows))
 
 
 def test_a_corpus_needs_a_validation_split(settings, tmp_path):
     for file in (tmp_path / "corpus").glob("validation.*"):
         file.unlink()
     with pytest.raises(corpora.CorpusError, match="validation"):
-        encoded.prepare(settings)
+        pipeline.load(settings)

@@ -6,9 +6,9 @@ import tensorflow as tf
 
 from data import tokenizer
 from data.corpora import Split
-from evaluation.inference import Inference
 from evaluation.labels import confusion, f1_scores, mistakes
 from evaluation.search import Search
+from evaluation.translator import Translator
 from model.attention import MultiHeadAttention
 from model.classifier import POOLING, Bigrams
 from model.decoding import greedy
@@ -110,8 +110,8 @@ def test_a_label_is_one_token_and_its_score_its_log_probability(tiny, tokenizers
     model = tiny(tokenizers[0].vocab_size, 6, spread=0.05, model="classifier")
     model.output.bias[:4].assign([9.0] * 4)  # they are no labels, whatever they say
     texts = ["a good film", "not bad at all", "a film", ""]
-    best = Inference(model, *tokenizers, 20).n_best(texts)
-    both = Inference(model, *tokenizers, 20, Search(beam=2, n_best=2)).n_best(texts)
+    best = Translator(model, *tokenizers, 20).n_best(texts)
+    both = Translator(model, *tokenizers, 20, Search(beam=2, n_best=2)).n_best(texts)
     for text, (found,), ranked in zip(texts[:3], best[:3], both[:3], strict=True):
         source = np.int32([[*tokenizers[0].encode([text])[0], tokenizer.EOS]])
         logits, _ = teacher_forcing(model, source, TARGET[:1])

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from data import corpora, datasets
+from data import corpora
+from data import tfds as corpora_tfds
 from data.corpora import CorpusError, Split
 
 
@@ -385,11 +386,11 @@ def ted(tmp_path, monkeypatch):
                     entry.size = len(text)
                     tar.addfile(entry, io.BytesIO(text))
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "tfds"))
-    monkeypatch.setattr(datasets, "TED_ADDRESSES", ("file:///nonexistent", archive.as_uri()))
+    monkeypatch.setattr(corpora_tfds, "TED_ADDRESSES", ("file:///nonexistent", archive.as_uri()))
     registered = tfds.builder(NAME).url_infos
     info = tfds.download.checksums.compute_url_info(archive)
-    info.filename = registered[datasets.TED_HOST].filename
-    monkeypatch.setitem(registered, datasets.TED_HOST, info)
+    info.filename = registered[tfds.TED_HOST].filename
+    monkeypatch.setitem(registered, tfds.TED_HOST, info)
     return archive
 
 
@@ -416,7 +417,7 @@ def test_a_dead_host_is_replaced_by_the_archived_copy(ted, tmp_path, capfd):
     assert corpora.fingerprint(NAME) != before
 
 
-@pytest.mark.parametrize("damage", ["unreachable", "truncated", "altered"])
+@pytest.mark.parametrize("damage", ["unreachable", "filter_logits", "altered"])
 def test_a_failed_download_leaves_nothing_and_names_the_ways_without_a_network(
     ted, tmp_path, damage, capfd
 ):
@@ -424,7 +425,7 @@ def test_a_failed_download_leaves_nothing_and_names_the_ways_without_a_network(
     if damage == "unreachable":
         ted.unlink()
     else:
-        write(ted, content[:-9] if damage == "truncated" else content[:-1] + b"?")
+        write(ted, content[:-9] if damage == "filter_logits" else content[:-1] + b"?")
     with pytest.raises(CorpusError) as error:
         corpora.load(NAME, "train")
     archive = tmp_path / "tfds" / "downloads" / "manual" / "qi18naacl-dataset.tar.gz"
@@ -515,7 +516,7 @@ def anki(tmp_path, monkeypatch):
         opened.writestr("spa-eng/_about.txt", "about")
         opened.writestr("spa-eng/spa.txt", "\n".join(rows) + "\n")
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "data"))
-    monkeypatch.setattr(datasets, "ANKI_ADDRESS", archive.as_uri())
+    monkeypatch.setattr(corpora_tfds, "ANKI_ADDRESS", archive.as_uri())
     return archive
 
 
@@ -541,16 +542,16 @@ def test_another_edition_of_anki_is_used_and_said(anki, tmp_path, capfd):
     assert corpora.load("spa-eng", "test").sources
 
 
-@pytest.mark.parametrize("damage", ["unreachable", "truncated", "another", "a bomb"])
+@pytest.mark.parametrize("damage", ["unreachable", "filter_logits", "another", "a bomb"])
 def test_an_anki_archive_that_is_not_one_names_the_way_out(anki, tmp_path, monkeypatch, damage):
     content = anki.read_bytes()
     if damage == "another":
         with zipfile.ZipFile(anki, "w") as opened:
             opened.writestr("other.txt", "")
-    elif damage == "truncated":
+    elif damage == "filter_logits":
         write(anki, content[:-30])
     elif damage == "a bomb":
-        monkeypatch.setattr(datasets, "ANKI_LARGEST", 9999)
+        monkeypatch.setattr(corpora_tfds, "ANKI_LARGEST", 9999)
     else:
         anki.unlink()
     with pytest.raises(CorpusError) as error:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from model.decoding import beam_search, greedy, highest, output_limit, sample, truncated
+from model.decoding import beam_search, blockwise_top_k, filter_logits, greedy, output_limit, sample
 from model.masks import look_ahead_mask, padding_mask
 
 PAD, BOS, EOS = 0, 1, 2
@@ -320,22 +320,25 @@ def test_the_highest_are_tensorflows_top_k(length, k):
     gathered = tf.sort(spread)  # the highest side by side, in the last block and what is left
     for x in (spread, gathered):
         values, index = tf.math.top_k(x, k)
-        np.testing.assert_array_equal(highest(x, k)[0], values)
-        np.testing.assert_array_equal(highest(x, k)[1], index)
+        np.testing.assert_array_equal(blockwise_top_k(x, k)[0], values)
+        np.testing.assert_array_equal(blockwise_top_k(x, k)[1], index)
 
 
 def test_truncated_keeps_the_likeliest():
     logits = np.log(np.float32([[0.5, 0.1, 0.3, 0.06, 0.04], [0.1, 0.2, 0.3, 0.1, 0.3]]))
     inf = float("inf")
-    np.testing.assert_array_equal(truncated(logits), logits)
-    np.testing.assert_array_equal(truncated(logits, temperature=0.5), logits / 0.5)
+    np.testing.assert_array_equal(filter_logits(logits), logits)
+    np.testing.assert_array_equal(filter_logits(logits, temperature=0.5), logits / 0.5)
     # The first token that takes the sum to p is the last one kept.
-    kept = truncated(logits[:1], top_p=0.79).numpy() > -inf
+    kept = filter_logits(logits[:1], top_p=0.79).numpy() > -inf
     assert kept.tolist() == [[True, False, True, False, False]]
-    kept = truncated(logits[:1], top_p=0.81).numpy() > -inf
+    kept = filter_logits(logits[:1], top_p=0.81).numpy() > -inf
     assert kept.tolist() == [[True, True, True, False, False]]
-    assert (truncated(logits, top_p=0.001).numpy() > -inf).sum(axis=1).tolist() == [1, 2]  # a tie
-    assert (truncated(logits, top_k=2).numpy() > -inf).sum(axis=1).tolist() == [2, 2]
+    assert (filter_logits(logits, top_p=0.001).numpy() > -inf).sum(axis=1).tolist() == [
+        1,
+        2,
+    ]  # a tie
+    assert (filter_logits(logits, top_k=2).numpy() > -inf).sum(axis=1).tolist() == [2, 2]
 
 
 def test_sampling_draws_from_the_softmax_and_hangs_on_the_seed():

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import distribution
-from distribution import own_address
-from run_folder import RunError, Stop
+from training import distribution
+from training.distribution import own_address
+from training.run import RunError, Stop
 
 ROOT = Path(__file__).resolve().parents[1]
 STEPS = 50
@@ -119,14 +119,14 @@ def wait_for_an_epoch(run):
 
 
 def test_a_signal_while_the_others_are_asked_is_not_forgotten():
-    def everyones(own):
+    def all_gather(own):
         if not stop.own:
             os.kill(os.getpid(), signal.SIGTERM)
         return np.array([[own], [0]])
 
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     try:
-        stop = Stop(everyones)
+        stop = Stop(all_gather)
         assert [stop.agreed(), stop.agreed(), stop.signal] == [False, True, signal.SIGTERM]
     finally:
         for number, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
@@ -138,13 +138,13 @@ def test_what_is_not_alike_is_named(monkeypatch, what):
     parts = {"flags": "a", "corpus": "b", "code": "c", "checkpoint": "d"}
     said = []
     monkeypatch.setattr(
-        distribution, "everyones", lambda _, *own: said.append(own) or np.array([own])
+        distribution, "all_gather", lambda _, *own: said.append(own) or np.array([own])
     )
     for changed in ({}, {what: "other"}):
-        distribution.check_alike(None, **parts | changed)
-    monkeypatch.setattr(distribution, "everyones", lambda _, *own: np.array(said))
+        distribution.assert_same_across_workers(None, **parts | changed)
+    monkeypatch.setattr(distribution, "all_gather", lambda _, *own: np.array(said))
     with pytest.raises(RunError, match=f"do not have the same {what}: "):
-        distribution.check_alike(None, **parts)
+        distribution.assert_same_across_workers(None, **parts)
 
 
 @pytest.mark.slow

@@ -76,7 +76,7 @@ def test_an_experiment_applies_trains_and_decodes(name, patched):
              for flag, word in zip(["", *patch.arguments], patch.arguments)]  # noqa: B905  # fmt: skip
     with living_in(patched(patch)):
         from config import Config, parser
-        from model.models import MODELS
+        from model import MODELS
         from model.optimizer import Adam
         from train import make_train_step
 

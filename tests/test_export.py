@@ -12,9 +12,9 @@ import tensorflow as tf
 from data import tokenizer
 from data.batches import Rows
 from evaluation import export
-from evaluation.inference import Inference, decode_with
 from evaluation.search import Search
-from model.layers import Dense, Tied
+from evaluation.translator import Translator, decode_with
+from model.layers import Dense, TiedProjection
 
 WORDS = "the cat saw a dog and old men ate some bread by our house".split()
 TEXTS = [" ".join(np.random.default_rng(i).choice(WORDS, 1 + i % 9)) for i in range(40)]
@@ -33,7 +33,7 @@ def inference_of(tiny, made, search, ends=0.6, **flags):
         never = [-20.0] * 3  # padding, unknown, bos
         model.output.bias[:4].assign([*never, ends])
         model.output.kernel.assign(model.output.kernel * 3)
-    return Inference(model, made, made, 20, search)
+    return Translator(model, made, made, 20, search)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_ctranslate2_finds_the_same_with_the_same_scores(
             lengths.add(len(pieces))
         elif beam == 1:  # our limit cut it
             assert len(pieces) > 20 and pieces == its.hypotheses[0][: len(pieces)]
-    assert isinstance(ours.model.output, Tied) or len(lengths) > 3
+    assert isinstance(ours.model.output, TiedProjection) or len(lengths) > 3
 
 
 def test_a_model_with_two_vocabularies_is_exported(tiny, trained_tokenizer, tmp_path):
@@ -81,7 +81,7 @@ def test_a_model_with_two_vocabularies_is_exported(tiny, trained_tokenizer, tmp_
     other = tokenizer.train([text.upper() for text in TEXTS], 280)
     flags = {"norm": "pre", "shared_vocabulary": False, "tie_embeddings": False}
     model = tiny(trained_tokenizer.vocab_size, other.vocab_size, **flags)
-    ours = Inference(model, trained_tokenizer, other, 20)
+    ours = Translator(model, trained_tokenizer, other, 20)
     export.ctranslate2(ours, tmp_path)  # which compares log probabilities
     found = ctranslate2.Translator(str(tmp_path)).translate_batch([["▁the", "▁cat"]])
     assert set(found[0].hypotheses[0]) <= set(other.tokens(range(other.vocab_size)))

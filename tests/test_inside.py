@@ -6,8 +6,8 @@ import pytest
 from data import tokenizer
 from data.corpora import Split
 from evaluation import inside
-from evaluation.inference import Inference
-from evaluation.scores import bleu
+from evaluation.metrics import bleu
+from evaluation.translator import Translator
 from model.masks import masks
 
 TEXTS = ["the cat saw a dog", "a house by our bread", "old men ate some bread", "the dog"]
@@ -20,7 +20,7 @@ def made():
 
 def inference(tiny, made, target=None, **flags):
     model = tiny(made.vocab_size, (target or made).vocab_size, spread=0.05, **flags)
-    return Inference(model, made, target or made, 20)
+    return Translator(model, made, target or made, 20)
 
 
 def test_weights_stand_beside_the_words_that_they_are_of(tiny, made):

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from benchmarks import keras_twin
 from config import Config
 from data.batches import Pairs, Rows, plan
-from evaluation.inference import Inference
-from experiments import keras_twin
+from evaluation.translator import Translator
 from model.loss import cross_entropy, teacher_forcing
 from model.optimizer import Adam
 from train import make_train_step
@@ -252,7 +252,7 @@ def test_keras_measures_what_we_measure(tiny, eagerly):
     pairs = corpus(40)
     batches = plan(pairs, 64, 32)
     found = twin.evaluate(keras_twin.dataset(pairs, batches, VOCAB), verbose=0, return_dict=True)
-    loss, accuracy = Inference(ours, None, None, 20).mean(pairs, batches)
+    loss, accuracy = Translator(ours, None, None, 20).mean(pairs, batches)
     assert found["nats"] == pytest.approx(loss, abs=1e-5)
     assert found["accuracy"] == pytest.approx(accuracy, abs=1e-6)
 

@@ -13,8 +13,8 @@ from model.layers import (
     Embedding,
     FeedForward,
     LayerNorm,
-    at,
     dropout,
+    fold_in,
     product,
     products_in,
 )
@@ -99,7 +99,7 @@ def test_dropout_takes_rows_of_odd_length_and_draws_each_value_apart():
 
 def test_dropouts_mask_is_a_function_of_run_step_and_place():
     def mask(run, step, place):
-        return dropout(tf.ones(64), 0.5, at(tf.constant([run, step], tf.int64), place)).numpy()
+        return dropout(tf.ones(64), 0.5, fold_in(tf.constant([run, step], tf.int64), place)).numpy()
 
     np.testing.assert_array_equal(mask(0, 1, "here"), mask(0, 1, "here"))
     masks = [mask(0, 1, "here"), mask(1, 1, "here"), mask(0, 2, "here"), mask(0, 1, "there")]
@@ -108,7 +108,7 @@ def test_dropouts_mask_is_a_function_of_run_step_and_place():
 
 
 def test_no_seed_stays_no_seed_at_any_place():
-    assert at(None, "here") is None
+    assert fold_in(None, "here") is None
 
 
 def test_initial_weights_have_the_spread_of_their_formulas():

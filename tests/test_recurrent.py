@@ -79,7 +79,7 @@ def test_the_summary_is_the_last_state_of_each_direction(tiny):
     model = tiny(model="recurrent", recurrent_attention="none")
     memory, mask = random(3, 5, 8), REAL[:, np.newaxis, np.newaxis]
     memory[1, 3:, :4], memory[2, 1:, :4] = memory[1, 2, :4], memory[2, 0, :4]  # as a GRU leaves it
-    source, _ = model.offer(memory, mask)
+    source, _ = model.init_decoder(memory, mask)
     for row, last in enumerate([4, 2, 0]):
         expected = np.concatenate([memory[row, last, :4], memory[row, 0, 4:]])
         np.testing.assert_array_equal(source["summary"][row], expected)

@@ -19,16 +19,15 @@ from google.protobuf import text_format
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.projector import ProjectorConfig
 
-import machine
-import provenance
 from config import Config
 from data import corpora
 from data.tokenizer import load_pair
-from evaluation.inference import Inference
-from evaluation.scores import bleu
-from model.models import MODELS
+from evaluation.metrics import bleu
+from evaluation.translator import Translator
+from model import MODELS
 from model.optimizer import Adam, learning_rate
-from run_folder import RunError, RunFolder, new_name
+from training import machine, provenance
+from training.run import Run, RunError, new_name
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTHON = [sys.executable, "-X", "utf8"]
@@ -574,11 +573,11 @@ def test_a_changed_model_is_asked_only_as_told(run, evaluate, call, tmp_path):
 
 
 def test_the_average_of_checkpoints_is_their_weights_mean(run, evaluate):
-    from evaluation import inference
+    from evaluation import translator
 
     settings = Config(**read_json(run / "config.json"))
     paths = tf.train.get_checkpoint_state(run / "checkpoints").all_model_checkpoint_paths
-    mean = inference.load(run, settings, average=2).model
+    mean = translator.load(run, settings, average=2).model
     # The one table of the model has the name of the first way to it.
     readers = [tf.train.load_checkpoint(path) for path in paths[-2:]]
     table = re.compile(r"model/.*embedding/table/.ATTRIBUTES/VARIABLE_VALUE")
@@ -685,7 +684,7 @@ def test_each_line_has_its_translation(translated):
 def test_a_translation_is_one_line_to_every_reader():
     """A model can write any byte; some readers end a line at more of them than others."""
     made = SimpleNamespace(encode=lambda texts: [[5]], decode=lambda rows: ["a\r\nb\x1dc\u2028d"])
-    inference = Inference(None, made, made, 128)
+    inference = Translator(None, made, made, 128)
     # What the model says does not matter.
     inference.decode = lambda source, number: (tf.constant([[[5]]]), tf.constant([[0.0]]))
     assert inference.translate(["a"]) == ["a b c d"]
@@ -765,7 +764,7 @@ def cut(path):
                            (cut, "index"), (lambda path: path.write_bytes(b""), "index")],
 )  # fmt: skip
 def test_a_torn_checkpoint_is_named_and_an_older_one_used(torn, evaluate, damage, ending):
-    from checkpoints import readable
+    from training.checkpoints import readable
 
     steps = sorted(steps_saved(torn))
     damage(torn / "checkpoints" / f"ckpt-{steps[-1]}.{ending}")
@@ -900,7 +899,7 @@ def test_a_resumed_run_is_changed_once_it_fits_and_keeps_what_was(run, tmp_path)
         counts = {name: tf.Variable(0, dtype=tf.int64) for name in ("epoch", "position")}
         others = {name: tf.Variable(0, dtype=kind) for name, kind in
                   {"seconds": tf.float64, "best_loss": tf.float32}.items()}  # fmt: skip
-        RunFolder(config, data).restore(
+        Run(config, data).restore(
             model=model, optimizer=Adam(model.trainable_variables), **counts, **others
         )
 

@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 from config import Config
+from model import MODELS
 from model.decoding import greedy
-from model.models import MODELS
 from model.optimizer import Adam
 from model.transformer import Transformer
 from train import make_train_step

@@ -7,11 +7,11 @@ try:
     import ctranslate2  # noqa: F401
 except ImportError:
     sys.exit(3)
-import config
 from benchmarks import sentences
-from evaluation import export, inference
+from evaluation import export, translator
+from training.records import load_config
 
 if __name__ == "__main__":
     job = sentences.the_job()
-    export.ctranslate2(inference.load(Path(job["run"]), config.read(job["run"])), job["to"])
+    export.ctranslate2(translator.load(Path(job["run"]), load_config(job["run"])), job["to"])
     print("{}")

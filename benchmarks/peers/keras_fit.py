@@ -6,9 +6,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from benchmarks import sentences
+from benchmarks import keras_twin, sentences
 from config import Config
-from experiments import keras_twin
 
 
 def main():

@@ -2,15 +2,15 @@
 
 from pathlib import Path
 
-import config
-import machine
 from benchmarks import sentences
-from evaluation import inference
+from evaluation import translator
 from evaluation.search import Search
+from training import machine
+from training.records import load_config
 
 if __name__ == "__main__":
     job = sentences.the_job()
-    inference.share_cores(len(machine.cores()))
+    translator.set_parallelism(len(machine.cores()))
     search = Search(**job["search"])
-    model = inference.load(Path(job["run"]), config.read(job["run"]), search=search)
+    model = translator.load(Path(job["run"]), load_config(job["run"]), search=search)
     sentences.time_decoding(job, lambda texts: model.translate(texts, 1 << 20, job["batch"]))

@@ -4,16 +4,16 @@ import tensorflow as tf
 
 from benchmarks import sentences
 from config import Config
-from evaluation.inference import share_cores
 from model.optimizer import Adam
 from model.transformer import Transformer
 from train import make_train_step
+from training.machine import set_parallelism
 
 if __name__ == "__main__":
     job = sentences.the_job()
     config = Config(**job["config"])
     tf.config.experimental.enable_op_determinism()
-    share_cores(config.shards)
+    set_parallelism(config.shards)
     pairs, batches = sentences.read(job["sentences"])
     model = Transformer(config, job["vocab_size"], job["vocab_size"])
     train_step = make_train_step(model, Adam(model.trainable_variables), config)

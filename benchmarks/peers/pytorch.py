@@ -14,7 +14,7 @@ from benchmarks.peers.keras_loop import positional_encoding
 
 
 class Model(nn.Module):
-    """Tied embeddings; logits only where there is a target token."""
+    """TiedProjection embeddings; logits only where there is a target token."""
 
     def __init__(self, config, vocab_size):
         super().__init__()

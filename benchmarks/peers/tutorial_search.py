@@ -5,20 +5,21 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-import config
 from benchmarks import sentences
 from data import tokenizer
-from evaluation import inference
+from evaluation import translator
+from model import IDS
 from model.decoding import output_limit
 from model.masks import look_ahead_mask, padding_mask
+from training.records import load_config
 
 if __name__ == "__main__":
     job = sentences.the_job()
-    ours = inference.load(Path(job["run"]), config.read(job["run"]))
+    ours = translator.load(Path(job["run"]), load_config(job["run"]))
     model = ours.model
     source_tokenizer, target_tokenizer = ours.tokenizers
 
-    @tf.function(input_signature=[inference.IDS, inference.IDS])
+    @tf.function(input_signature=[IDS, IDS])
     def logits(source, prefix):
         mask, length = padding_mask(source), tf.shape(prefix)[1]
         memory = model.encode(source, mask)

@@ -13,9 +13,9 @@ from functools import cache
 import numpy as np
 import tensorflow as tf
 
-from config import FREE, first_line
-from provenance import fingerprint
-from run_folder import Onlooker, RunError, RunFolder
+from config import MAY_CHANGE_ON_RESUME, first_line
+from training.provenance import fingerprint
+from training.run import Run, RunError, WorkerRun
 
 
 def strategy(kind):
@@ -80,20 +80,24 @@ def open_run(strategy, config, data):
     """
     resolver = strategy.cluster_resolver
     if resolver is None:
-        return RunFolder(config, data)
+        return Run(config, data)
     kept = ("epochs", "max_steps")
-    flags = {n: v for n, v in dataclasses.asdict(config).items() if n in kept or n not in FREE}
+    flags = {
+        n: v
+        for n, v in dataclasses.asdict(config).items()
+        if n in kept or n not in MAY_CHANGE_ON_RESUME
+    }
     tokenizers = [made.model.hex() for made in (data.source_tokenizer, data.target_tokenizer)]
-    check_alike(
+    assert_same_across_workers(
         strategy,
         flags=repr([flags | {"name": None}, bool(config.resume)]),
         corpus=json.dumps([data.facts, tokenizers]),
         code=fingerprint(),
     )
-    return Onlooker(config, data) if resolver.task_id else RunFolder(config, data)
+    return WorkerRun(config, data) if resolver.task_id else Run(config, data)
 
 
-def everyones(strategy, *numbers):
+def all_gather(strategy, *numbers):
     """What each worker says here: (workers, count), int64. All of them must come by; to one that
     works alone, its own numbers.
     """
@@ -113,10 +117,10 @@ def gather(strategy):
     return rows
 
 
-def check_alike(strategy, **parts):
+def assert_same_across_workers(strategy, **parts):
     """Raise RunError, in every worker, where the workers do not have the same parts: texts."""
     hashes = [hashlib.sha256(text.encode()).digest()[:7] for text in parts.values()]
-    found = everyones(strategy, *(int.from_bytes(part, "big") for part in hashes))
+    found = all_gather(strategy, *(int.from_bytes(part, "big") for part in hashes))
     unlike = (found != found[0]).any(axis=0)
     if unlike.any():
         names = " and ".join(name for name, is_so in zip(parts, unlike, strict=True) if is_so)

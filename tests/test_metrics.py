@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import nltk.corpus
 import pytest
 
-from evaluation import scores
+from evaluation import metrics
 
 REFERENCE = "I am very happy to say that I am getting a big boost of energy."
 CLOSE = "I am very happy that I am getting a boost of energy."
@@ -18,7 +18,7 @@ METRICS = ["bleu", "chrf", "rouge_1", "rouge_2", "rouge_l", "meteor", "exact_mat
 @pytest.fixture(autouse=True)
 def no_wordnet(monkeypatch):
     """The same METEOR on every machine, whether or not it has WordNet's data."""
-    monkeypatch.setattr(scores, "_wordnet", lambda: scores._NO_WORDNET)
+    monkeypatch.setattr(metrics, "_wordnet", lambda: metrics._NO_WORDNET)
 
 
 def wordnet_with(*synonyms):
@@ -39,7 +39,7 @@ def wordnet_with(*synonyms):
     ],
 )
 def test_slides_sentences_by_hand(hypothesis, matches, length, chunks, slides):
-    result = scores.score([hypothesis], [REFERENCE])
+    result = metrics.score([hypothesis], [REFERENCE])
 
     reference_length = 16  # 15 words and the full stop
     log_precisions = [math.log(count / (length - n)) for n, count in enumerate(matches)]
@@ -56,23 +56,23 @@ def test_slides_sentences_by_hand(hypothesis, matches, length, chunks, slides):
 
 
 def test_slides_sentences_to_the_digits_printed():
-    first = scores.score([CLOSE], [REFERENCE])
-    second = scores.score([PARAPHRASE], [REFERENCE])
+    first = metrics.score([CLOSE], [REFERENCE])
+    second = metrics.score([PARAPHRASE], [REFERENCE])
     numbers = lambda result: [round(result[name], 2) for name in METRICS]  # noqa: E731
     assert numbers(first) == [53.88, 79.56, 88.89, 72, 88.89, 82.29, 0]
     assert numbers(second) == [42.61, 55.73, 73.33, 50, 73.33, 73.61, 0]
-    by_sentence = scores.sentence_scores([CLOSE, PARAPHRASE], [REFERENCE, REFERENCE])
+    by_sentence = metrics.sentence_scores([CLOSE, PARAPHRASE], [REFERENCE, REFERENCE])
     assert by_sentence == {name: [first[name], second[name]] for name in METRICS}
 
 
 def test_wordnet_adds_synonyms(monkeypatch):
-    without = scores.score([PARAPHRASE], [REFERENCE])
-    monkeypatch.setattr(scores, "_wordnet", lambda: wordnet_with("say", "state", "tell"))
-    with_synonyms = scores.score([PARAPHRASE], [REFERENCE])
+    without = metrics.score([PARAPHRASE], [REFERENCE])
+    monkeypatch.setattr(metrics, "_wordnet", lambda: wordnet_with("say", "state", "tell"))
+    with_synonyms = metrics.score([PARAPHRASE], [REFERENCE])
 
     # 13 of 16 tokens match, in three chunks: I am / to tell that I am getting a / boost of energy.
     assert with_synonyms["meteor"] == pytest.approx(100 * 13 / 16 * (1 - 0.5 * (3 / 13) ** 3))
-    assert scores.sentence_scores([PARAPHRASE], [REFERENCE])["meteor"] == [with_synonyms["meteor"]]
+    assert metrics.sentence_scores([PARAPHRASE], [REFERENCE])["meteor"] == [with_synonyms["meteor"]]
     assert "match:exact+stem+wordnet|" in with_synonyms["signatures"]["meteor"]
     assert "match:exact+stem, no WordNet|" in without["signatures"]["meteor"]
 
@@ -84,15 +84,15 @@ def test_wordnet_is_used_exactly_where_its_data_are_installed(monkeypatch):
         raise LookupError("Resource wordnet not found.")
 
     monkeypatch.setattr(nltk.corpus, "wordnet", SimpleNamespace(synsets=missing))
-    assert scores._wordnet() is scores._NO_WORDNET
+    assert metrics._wordnet() is metrics._NO_WORDNET
     installed = wordnet_with("say", "tell")
     monkeypatch.setattr(nltk.corpus, "wordnet", installed)
-    assert scores._wordnet() is installed
+    assert metrics._wordnet() is installed
 
 
 def test_perfect_output():
-    result = scores.score([REFERENCE, CLOSE], [REFERENCE, CLOSE])
-    by_sentence = scores.sentence_scores([REFERENCE, CLOSE], [REFERENCE, CLOSE])
+    result = metrics.score([REFERENCE, CLOSE], [REFERENCE, CLOSE])
+    by_sentence = metrics.sentence_scores([REFERENCE, CLOSE], [REFERENCE, CLOSE])
     assert list(result) == [*METRICS, "signatures"]
     assert list(by_sentence) == METRICS
     for name in ("bleu", "chrf", "rouge_1", "rouge_2", "rouge_l", "exact_match"):
@@ -106,23 +106,23 @@ def test_perfect_output():
 
 def test_order_of_the_corpus_does_not_matter():
     hypotheses, references = [CLOSE, PARAPHRASE, "", "the cat sat"], [REFERENCE] * 3 + ["a cat sat"]
-    forward = scores.score(hypotheses, references)
-    assert scores.score(hypotheses[::-1], references[::-1]) == forward  # to the last bit
+    forward = metrics.score(hypotheses, references)
+    assert metrics.score(hypotheses[::-1], references[::-1]) == forward  # to the last bit
 
 
 def test_bleu_is_of_the_corpus_not_the_mean_of_sentences():
     hypotheses, references = [CLOSE, "the cat"], [REFERENCE, "the cat"]
-    corpus = scores.score(hypotheses, references)["bleu"]
-    by_sentence = scores.sentence_scores(hypotheses, references)["bleu"]
+    corpus = metrics.score(hypotheses, references)["bleu"]
+    by_sentence = metrics.sentence_scores(hypotheses, references)["bleu"]
     assert by_sentence == pytest.approx([53.88, 100], abs=0.01)
     # Counts summed over both: 15/15, 11/13, 7/11, 4/10, and 15 tokens for 18.
     precisions = 15 / 15 * 11 / 13 * 7 / 11 * 4 / 10
     assert corpus == pytest.approx(100 * math.exp(1 - 18 / 15) * precisions**0.25)
-    assert scores.bleu(hypotheses, references) == corpus
+    assert metrics.bleu(hypotheses, references) == corpus
 
 
 def test_case_and_stems_count_as_each_signature_says():
-    result = scores.sentence_scores(["The Cats Were Running Home"], ["the cat were runs home"])
+    result = metrics.sentence_scores(["The Cats Were Running Home"], ["the cat were runs home"])
     assert result["bleu"] == [0]  # case:mixed
     assert result["rouge_l"] == pytest.approx([60])  # case:lc, stem:no: the, were, home
     assert result["meteor"] == pytest.approx([99.6])  # case:lc, stem: all five, one chunk
@@ -130,42 +130,42 @@ def test_case_and_stems_count_as_each_signature_says():
 
 def test_rouge_counts_words_pairs_and_the_longest_common_subsequence():
     # Lin 2004, section 3.1: "police the gunman" and "the gunman", 3 and 2 words of 4 in order.
-    result = scores.sentence_scores(
+    result = metrics.sentence_scores(
         ["police kill the gunman", "the gunman kill police"], ["police killed the gunman"] * 2
     )
     assert result["rouge_1"] == pytest.approx([75, 75])  # police, the, gunman, in any order
     assert result["rouge_2"] == pytest.approx([100 / 3, 100 / 3])  # the gunman, one pair of three
     assert result["rouge_l"] == pytest.approx([75, 50])
     # Precision 1, recall 1/2: F1 weighs them alike.
-    result = scores.sentence_scores(["police killed"], ["police killed the gunman"])
+    result = metrics.sentence_scores(["police killed"], ["police killed the gunman"])
     assert result["rouge_l"] == pytest.approx([200 / 3])
 
 
 def test_rouge_l_reads_every_alphabet():
-    result = scores.sentence_scores(
+    result = metrics.sentence_scores(
         ["Кошка спит дома", "são", "ação"], ["кошка спит здесь", "sao", "ação"]
     )
     assert result["rouge_l"] == pytest.approx([200 / 3, 0, 100])
 
 
 def test_empty_hypothesis_scores_nothing():
-    by_sentence = scores.sentence_scores(["", REFERENCE], [REFERENCE, REFERENCE])
+    by_sentence = metrics.sentence_scores(["", REFERENCE], [REFERENCE, REFERENCE])
     assert [by_sentence[name][0] for name in METRICS] == [0] * len(METRICS)
-    result = scores.score(["", ""], [REFERENCE, REFERENCE])
+    result = metrics.score(["", ""], [REFERENCE, REFERENCE])
     assert [result[name] for name in METRICS] == [0] * len(METRICS)
-    half = scores.score(["", REFERENCE], [REFERENCE, REFERENCE])
+    half = metrics.score(["", REFERENCE], [REFERENCE, REFERENCE])
     assert half["bleu"] == pytest.approx(100 * math.exp(1 - 32 / 16))  # the brevity penalty alone
     assert half["rouge_l"] == half["exact_match"] == 50
 
 
 def test_exact_match_compares_strings():
     hypotheses, references = ["a b", "a b ", "A b", "a b"], ["a b", "a b", "a b", "a c"]
-    assert scores.sentence_scores(hypotheses, references)["exact_match"] == [100, 0, 0, 0]
-    assert scores.score(hypotheses, references)["exact_match"] == 25
+    assert metrics.sentence_scores(hypotheses, references)["exact_match"] == [100, 0, 0, 0]
+    assert metrics.score(hypotheses, references)["exact_match"] == 25
 
 
 def test_signatures_say_how():
-    signatures = scores.score([CLOSE], [REFERENCE])["signatures"]
+    signatures = metrics.score([CLOSE], [REFERENCE])["signatures"]
     assert list(signatures) == ["bleu", "chrf", "rouge_1", "rouge_2", "rouge_l", "meteor"]
     sacrebleu_version = version("sacrebleu")
     assert signatures["bleu"] == (
@@ -182,20 +182,20 @@ def test_signatures_say_how():
 
 def test_tokenized_periods_are_scored_in_silence(caplog, capfd):
     hypotheses = ["it did n't work ."] * 100  # sacreBLEU warns from a hundred on
-    assert scores.score(hypotheses, hypotheses)["bleu"] == pytest.approx(100)
-    assert scores.bleu(hypotheses, hypotheses) == pytest.approx(100)
-    assert len(scores.sentence_scores(hypotheses, hypotheses)["bleu"]) == 100
+    assert metrics.score(hypotheses, hypotheses)["bleu"] == pytest.approx(100)
+    assert metrics.bleu(hypotheses, hypotheses) == pytest.approx(100)
+    assert len(metrics.sentence_scores(hypotheses, hypotheses)["bleu"]) == 100
     assert not caplog.records
     assert capfd.readouterr() == ("", "")
 
 
 def test_by_tag_counts_and_averages():
     hypotheses, references = ["a", "b", "c", "d"], ["a", "b", "x", "x"]
-    result = scores.by_tag(hypotheses, references, ["plural", "past", "plural", "negation"])
+    result = metrics.by_tag(hypotheses, references, ["plural", "past", "plural", "negation"])
     assert list(result.items()) == [("negation", (1, 0)), ("past", (1, 100)), ("plural", (2, 50))]
 
 
-@pytest.mark.parametrize("metric", [scores.score, scores.sentence_scores, scores.bleu])
+@pytest.mark.parametrize("metric", [metrics.score, metrics.sentence_scores, metrics.bleu])
 def test_unequal_or_no_sentences_are_refused(metric):
     with pytest.raises(ValueError, match="Got 2 hypotheses for 1 references."):
         metric([CLOSE, CLOSE], [REFERENCE])
@@ -205,8 +205,8 @@ def test_unequal_or_no_sentences_are_refused(metric):
 
 def test_by_tag_refuses_what_does_not_line_up():
     with pytest.raises(ValueError, match="Got 1 tags for 2 references."):
-        scores.by_tag(["a", "b"], ["a", "b"], ["past"])
+        metrics.by_tag(["a", "b"], ["a", "b"], ["past"])
     with pytest.raises(ValueError, match="Got 1 hypotheses for 2 references."):
-        scores.by_tag(["a"], ["a", "b"], ["past", "past"])
+        metrics.by_tag(["a"], ["a", "b"], ["past", "past"])
     with pytest.raises(ValueError, match="no sentences"):
-        scores.by_tag([], [], [])
+        metrics.by_tag([], [], [])

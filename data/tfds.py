@@ -9,7 +9,7 @@ from pathlib import Path
 
 from config import first_line
 from data.download import fetch
-from data.texts import SPLITS, WAYS, CorpusError, Source, Split, divided, hold_out, plain
+from data.splits import SPLITS, WAYS, CorpusError, Source, Split, divided, hold_out, plain
 
 # The host of the TED talks is often down; the second address is an archived copy of the same file.
 TED_HOST = "http://www.phontron.com/data/qi18naacl-dataset.tar.gz"

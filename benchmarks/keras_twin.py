@@ -19,11 +19,12 @@ What the high-level API takes off your hands, and what has to be known all the s
 """
 
 # ruff: noqa: E402
-from config import fail, from_flags
+from config import fail
 from data import corpora
+from training.records import parse_config
 
 if __name__ == "__main__":  # as in train.py
-    CONFIG = from_flags(__doc__.splitlines()[0], corpora.check)
+    CONFIG = parse_config(__doc__.splitlines()[0])
     otherwise = CONFIG.precision != "float32" or CONFIG.word_dropout
     if CONFIG.model != "transformer" or (otherwise and CONFIG.epochs):
         fail("the twin is a Transformer and learns in float32, from all words")
@@ -35,9 +36,9 @@ import numpy as np
 import tensorflow as tf
 from keras import layers, ops
 
-from data import encoded
+from data import pipeline
 from data.batches import plan
-from evaluation.inference import Inference, load
+from evaluation.translator import Translator, load
 from model.transformer import Transformer
 
 
@@ -216,7 +217,7 @@ def main(config):
     No run folder is made. Raises corpora.CorpusError, OSError and ValueError.
     """
     keras.utils.set_random_seed(config.seed)  # dropout's
-    data = encoded.prepare(config)
+    data = pipeline.load(config)
     tokenizers = (data.source_tokenizer, data.target_tokenizer)
     limits = (config.batch_tokens, config.batch_sentences)
     vocab_sizes = [tokenizer.vocab_size for tokenizer in tokenizers]
@@ -238,7 +239,7 @@ def main(config):
             break
     theirs = twin.evaluate(validation, verbose=0, return_dict=True)["nats"]
     from_keras(ours, twin)
-    mine, _ = Inference(ours, *tokenizers, config.max_length).loss_and_accuracy(data.validation)
+    mine, _ = Translator(ours, *tokenizers, config.max_length).loss_and_accuracy(data.validation)
     print(f"validation loss: {theirs:.4f} by Keras, {mine:.4f} by our model with the same weights")
 
 

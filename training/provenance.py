@@ -13,9 +13,20 @@ import time
 from importlib import metadata
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-SOURCE = ("*.py", "*.cfg", "*.toml", "*.md", "model", "data", "evaluation", "experiments",
-          "benchmarks", "tests")  # fmt: skip
+HERE = Path(__file__).resolve().parents[1]
+SOURCE = (
+    "*.py",
+    "*.cfg",
+    "*.toml",
+    "*.md",
+    "model",
+    "data",
+    "training",
+    "evaluation",
+    "experiments",
+    "benchmarks",
+    "tests",
+)
 
 
 def provenance():
@@ -114,7 +125,9 @@ def fingerprint(folder=HERE):
     """A hash of what the code in a folder does: comments, docstrings and layout do not count."""
     folder, digest = Path(folder), hashlib.sha256()
     files = {
-        path for room in ("model", "data", "evaluation") for path in (folder / room).rglob("*")
+        path
+        for room in ("model", "data", "training", "evaluation")
+        for path in (folder / room).rglob("*")
     }
     for path in sorted(files | set(folder.glob("*.py"))):
         if path.is_file() and "__pycache__" not in path.parts:

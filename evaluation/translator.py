@@ -8,28 +8,14 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-import machine
-from checkpoints import readable
 from config import first_line
 from data import tokenizer
 from data.batches import Pairs, Rows, plan
 from evaluation.search import Search
+from model import IDS, build
 from model.decoding import beam_search, greedy, sample
 from model.loss import teacher_forcing, token_totals
-from model.models import MODELS
-
-IDS = tf.TensorSpec([None, None], tf.int32)  # (batch, length): one trace for all shapes
-
-
-def share_cores(tasks):
-    """Have `tasks` independent computations run at once, each on its share of the cores: shards of
-    a batch in training, batches in inference. To be called before TensorFlow's first operation.
-
-    A core that computes a shard alone waits for nobody; where each operation is cut up for all
-    cores, they wait for each other at its end (15 to 20 % of the step's time).
-    """
-    tf.config.threading.set_inter_op_parallelism_threads(tasks)
-    tf.config.threading.set_intra_op_parallelism_threads(max(1, len(machine.cores()) // tasks))
+from training.checkpoints import readable
 
 
 def decode_with(search, model, source, number=0, scores=True, one_token=False):
@@ -56,7 +42,7 @@ def decode_with(search, model, source, number=0, scores=True, one_token=False):
 GREEDY = Search()
 
 
-class Inference:
+class Translator:
     """A model with its tokenizers. Each graph is traced once, at its first call."""
 
     def __init__(self, model, source_tokenizer, target_tokenizer, max_length, search=GREEDY):
@@ -143,7 +129,7 @@ class Inference:
 
 
 def load(folder, config, checkpoint="last", average=1, search=GREEDY):
-    """The Inference of a run folder at its `last` or `best` checkpoint.
+    """The Translator of a run folder at its `last` or `best` checkpoint.
 
     average: how many of the latest checkpoints' weights are averaged (section 6.1), 1 for none.
     Raises FileNotFoundError where a file or a checkpoint is missing, and ValueError where a
@@ -151,7 +137,7 @@ def load(folder, config, checkpoint="last", average=1, search=GREEDY):
     """
     folder = Path(folder)
     tokenizers = tokenizer.load_pair(folder, config.lowercase, config.tokenizer == "word")
-    model = MODELS[config.model](config, *(made.vocab_size for made in tokenizers))
+    model = build(config, *(made.vocab_size for made in tokenizers))
     where = folder / "checkpoints" / ("best" if checkpoint == "best" else "")
     paths = readable(where, average)
     if len(paths) < average:
@@ -168,4 +154,4 @@ def load(folder, config, checkpoint="last", average=1, search=GREEDY):
             total += variable.numpy()
     for total, variable in zip(totals, model.trainable_variables, strict=True):
         variable.assign(total / average)
-    return Inference(model, *tokenizers, config.max_length, search)
+    return Translator(model, *tokenizers, config.max_length, search)

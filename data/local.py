@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data.texts import SPLITS, CorpusError, Source, Split, divided, hold_out, plain
+from data.splits import SPLITS, CorpusError, Source, Split, divided, hold_out, plain
 
 
 def folder(path: Path) -> Source:

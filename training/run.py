@@ -26,12 +26,11 @@ import numpy as np
 import tensorflow as tf
 from tensorboard.plugins.hparams import api as hparams
 
-import machine
-import records
-from checkpoints import list_anew, number, readable
-from config import FREE, first_line
+from config import MAY_CHANGE_ON_RESUME, first_line
 from data import tokenizer
-from provenance import HERE, changed, copy_source, provenance, source_diff
+from training import machine, records
+from training.checkpoints import number, readable, rewrite_checkpoint_list
+from training.provenance import HERE, changed, copy_source, provenance, source_diff
 
 
 class RunError(Exception):
@@ -42,7 +41,7 @@ class Diverged(RunError):
     """The loss, the gradient or a weight is not finite."""
 
 
-class RunFolder:
+class Run:
     """One run's folder, open for training. Only one process at a time may have it."""
 
     writes = True
@@ -50,7 +49,7 @@ class RunFolder:
     def __init__(self, config, data):
         """Make the folder of a new run, or open that of a resumed one. Raises RunError, OSError.
 
-        config: a config.Config; data: its data.encoded.Encoded.
+        config: a config.Config; data: its data.pipeline.Dataset.
         """
         self.config = config
         self.path = Path(config.resume or Path(config.runs_dir) / (config.name or new_name(config)))
@@ -83,7 +82,7 @@ class RunFolder:
         settings = self.settings()
         records.write_json(self.path / "config.json", settings)
         with tf.summary.create_file_writer(str(self.path)).as_default():
-            left_out = (*FREE, "name")
+            left_out = (*MAY_CHANGE_ON_RESUME, "name")
             knobs = {n: v for n, v in settings.items() if n not in left_out and v is not None}
             score = "accuracy" if self.config.labelled else "bleu"
             metrics = [("validation", "loss"), ("validation", score), ("train", "loss")]
@@ -128,7 +127,9 @@ class RunFolder:
         """Write down how the run goes on. Where by other flags or code, what was is kept, too."""
         settings, path = self.settings(), self.path / "config.json"
         before = records.read_json(path)
-        other_flags = any(before.get(n, v) != v for n, v in settings.items() if n not in FREE)
+        other_flags = any(
+            before.get(n, v) != v for n, v in settings.items() if n not in MAY_CHANGE_ON_RESUME
+        )
         if self.other_code or other_flags:
             ending = time.strftime(".until-%Y%m%d-%H%M%S")
             shutil.copy2(path, f"{path}{ending}")  # a folder without it would be no run
@@ -155,8 +156,8 @@ class RunFolder:
         checkpoint = tf.train.Checkpoint(**state, metrics_end=self.metrics_end)
         folder, count = self.path / "checkpoints", self.config.keep_checkpoints
         if self.writes:
-            list_anew(folder)
-            list_anew(folder / "best")
+            rewrite_checkpoint_list(folder)
+            rewrite_checkpoint_list(folder / "best")
         self.latest = tf.train.CheckpointManager(checkpoint, folder, max_to_keep=count)
         self.best = tf.train.CheckpointManager(checkpoint, folder / "best", max_to_keep=1)
         try:
@@ -268,7 +269,7 @@ class RunFolder:
             )
 
 
-class Onlooker(RunFolder):
+class WorkerRun(Run):
     """The folder as the workers have it that are not the chief: they read where it begins."""
 
     writes = False
@@ -300,13 +301,13 @@ def new_name(config):
 class Stop:
     """Ctrl-C and SIGTERM as a flag, which the loop reads between two steps.
 
-    A second signal is not caught, so that a run that hangs can be ended. `everyones`: the numbers
+    A second signal is not caught, so that a run that hangs can be ended. `all_gather`: the numbers
     of all workers, given one's own; so that a signal to one of them stops them all.
     """
 
-    def __init__(self, everyones):
+    def __init__(self, all_gather):
         self.own = self.signal = 0  # what this worker was told; what all of them know
-        self.everyones = everyones
+        self.all_gather = all_gather
         for caught in (signal.SIGINT, signal.SIGTERM):
             signal.signal(caught, self.note)
 
@@ -319,5 +320,5 @@ class Stop:
         """Whether any worker has been told to stop. All of them ask together: each must come by as
         often as the others, and all stop at the same step.
         """
-        self.signal = int(self.everyones(self.own).max())
+        self.signal = int(self.all_gather(self.own).max())
         return self.signal > 0

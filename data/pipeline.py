@@ -16,7 +16,7 @@ from data import corpora, tokenizer
 from data.batches import Pairs, Rows
 
 
-class Encoded(NamedTuple):
+class Dataset(NamedTuple):
     """What a training run needs of its corpus."""
 
     train: Pairs
@@ -151,4 +151,4 @@ def read(folder, config):
     texts = corpora.Split(*json.loads((folder / "validation.json").read_text("utf-8")))
     facts = json.loads((folder / "facts.json").read_text("utf-8"))
     tokenizers = tokenizer.load_pair(folder, config.lowercase, config.tokenizer == "word")
-    return Encoded(train, validation, texts, *tokenizers, facts)
+    return Dataset(train, validation, texts, *tokenizers, facts)

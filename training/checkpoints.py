@@ -37,7 +37,7 @@ def readable(folder, count=1):
     return good
 
 
-def list_anew(folder):
+def rewrite_checkpoint_list(folder):
     """Have TensorFlow's list of a folder's checkpoints name those that are there, by step, and
     nothing else: it will delete what the list names, wherever that lies.
     """

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from config import UserError
+
 SPLITS = ("train", "validation", "test")
 WAYS = (
     "mini, mini:SIZE, spa-eng, a translation dataset of tensorflow_datasets such as "
@@ -18,7 +20,7 @@ WAYS = (
 )
 
 
-class CorpusError(ValueError):
+class CorpusError(UserError):
     """A corpus cannot be read: one sentence that says where, why and what to do."""
 
 

@@ -1,0 +1,1 @@
+"""What a training run leans on: its directory, checkpoints, provenance and replicas."""

@@ -207,7 +207,7 @@ def trained(monkeypatch):
 
 
 def equal(a, b):
-    """Whether two Datasets are equal."""
+    """Compare two Datasets."""
     arrays = [[array for pairs in x[:2] for side in pairs for array in side] for x in (a, b)]
     models = [(x.source_tokenizer.model, x.target_tokenizer.model) for x in (a, b)]
     rest = [(x.validation_texts, x.facts) for x in (a, b)]

@@ -535,9 +535,8 @@ def test_a_labelled_dataset_has_label_names_and_no_markup(tmp_path, monkeypatch)
     import tensorflow_datasets as tfds
 
     rows = {"text": ["so<br /><br />bad !", " good\n"], "label": [0, 1]}
-    feelings = tfds.features.FeaturesDict({
-        "text": tfds.features.Text(), "label": tfds.features.ClassLabel(names=["neg", "pos"]),
-    })  # fmt: skip
+    label = tfds.features.ClassLabel(names=["neg", "pos"])
+    feelings = tfds.features.FeaturesDict({"text": tfds.features.Text(), "label": label})
 
     class Feelings(tfds.core.GeneratorBasedBuilder):
         name, VERSION, pkg_dir_path = "feelings", tfds.core.Version("1.0.0"), tmp_path

@@ -65,7 +65,7 @@ def build(config: Config, corpus: Corpus) -> Dataset:
     tokenizers = tokenizer.train_pair(splits["train"], config)
     for trained in dict.fromkeys(tokenizers):
         if isinstance(trained, Tokenizer) and trained.vocab_size < config.vocab_size:
-            log(f"vocabulary: {trained.vocab_size:,} tokens instead of {config.vocab_size:,}")
+            log(f"{trained.vocab_size:,} tokens, fewer than --vocab-size {config.vocab_size}")
 
     facts = {"languages": list(corpus.languages), "splits": {}}
     for name, split in splits.items():

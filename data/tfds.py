@@ -45,18 +45,18 @@ def dataset(name: str) -> Corpus:
     builder = make_builder(name)
     features, keys = builder.info.features, builder.info.supervised_keys
     labelled = not isinstance(features, tensorflow_datasets.features.Translation)
-    if not labelled:
-        if len(features) != 2:
-            raise CorpusError(f"{name}: not a translation between two languages; use {SUPPORTED}")
-        # The features of a dataset that is read from disk are sorted; `supervised_keys` are not.
-        keys = languages = keys or tuple(features)
-        decoders = (bytes.decode, bytes.decode)
-    else:
+    if labelled:
         kinds = [type(features[key]) for key in keys] if keys and len(keys) == 2 else None
         if kinds != [tensorflow_datasets.features.Text, tensorflow_datasets.features.ClassLabel]:
             raise CorpusError(f"{name}: neither translations nor labelled texts; use {SUPPORTED}")
         languages = ("text", "label")
         decoders = (lambda text: strip_markup(text.decode()), features[keys[1]].int2str)
+    else:
+        if len(features) != 2:
+            raise CorpusError(f"{name}: not a translation between two languages; use {SUPPORTED}")
+        # The features of a dataset that is read from disk are sorted; `supervised_keys` are not.
+        keys = languages = keys or tuple(features)
+        decoders = (bytes.decode, bytes.decode)
 
     def files() -> dict[str, list[Path]]:
         prepare(name, builder)

@@ -275,12 +275,12 @@ def beam_search(
 
         scores = tf.where(is_eos, -INF, extended.scores)
         alive, index = best_hypotheses(extended.tokens, scores, beam)
-        # The row in "past" of each hypothesis' parent, (rows, beam).
-        parent = tf.gather(parent, index, batch_dims=1)
+        # The row of each parent in "past".
+        parent = tf.gather(parent, index, batch_dims=1)  # (rows, beam)
         parent += beam * tf.range(tf.size(sources))[:, tf.newaxis]
 
-        # Log probabilities only decrease, and the penalty is largest at the limit. So this bounds
-        # the score of every continuation.
+        # Upper bound of the score of every continuation: log probabilities only decrease, and the
+        # penalty is largest at the limit.
         bound = alive.scores[:, 0] / penalty(source_limit, length_penalty)
         done = (finished.scores[:, -1] >= bound) | at_limit
         # Rows that are done may stay in the batch, but their hypotheses must not be finished again.

@@ -92,11 +92,7 @@ class CountTo:
 
 def test_outputs_are_padded_after_eos():
     outputs = greedy(CountTo(), tf.constant([[7, 2], [9, 2], [5, 2]]), BOS, EOS)
-    expected = [
-        [5, 6, 7, 2, 0, 0],
-        [5, 6, 7, 8, 9, 2],
-        [5, 2, 0, 0, 0, 0],
-    ]
+    expected = [[5, 6, 7, 2, 0, 0], [5, 6, 7, 8, 9, 2], [5, 2, 0, 0, 0, 0]]
     np.testing.assert_array_equal(outputs, expected)
 
 

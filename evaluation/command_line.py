@@ -15,7 +15,7 @@ import config
 from config import UserError, fail
 from evaluation.search import Search
 from training import machine
-from training.provenance import changed
+from training.provenance import changed_files
 from training.records import load_config
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def check_code(run: Path, accept_changes: bool) -> None:
     source = run / "source"
     if accept_changes or not source.exists():
         return
-    if names := changed(source, ROOT, "model", "data/tokenizer.py"):
+    if names := changed_files(source, ROOT, "model", "data/tokenizer.py"):
         program = Path(sys.argv[0])
         own = f"python {source}/{program.name} {run}"
         if program.parent.name == "evaluation":
@@ -113,4 +113,4 @@ def run(main: Callable[[argparse.Namespace], None], flags: argparse.Namespace) -
     except (UserError, OSError) as error:
         fail(error)
     except machine.out_of_memory_errors() as error:
-        fail(machine.advice(error, MEMORY_HINT), 1)
+        fail(machine.out_of_memory_message(error, MEMORY_HINT), 1)

@@ -393,8 +393,7 @@ def learning_rates(config: Config, steps: int) -> tuple[np.ndarray, np.ndarray]:
 
     chosen = [*np.linspace(1, steps, min(steps, MAX_STEPS)), min(config.warmup_steps, steps)]
     chosen = np.unique(np.round(chosen)).astype(int)
-    rates = learning_rate(chosen, config.d_model, config.warmup_steps, config.learning_rate_scale)
-    return chosen, np.asarray(rates)
+    return chosen, learning_rate(chosen, config).numpy()
 
 
 def read_outputs(run: Path, flags: argparse.Namespace) -> list[str]:

@@ -17,8 +17,8 @@ from data.tokenizer import Labels, Tokenizer
 from evaluation.search import Search
 from model import IDS, build
 from model.decoding import beam_search, greedy, sample
-from model.loss import teacher_forcing, token_totals
-from training.checkpoints import number
+from model.loss import teacher_forcing, token_sums
+from training.checkpoints import checkpoint_step
 
 GREEDY = Search()
 
@@ -76,7 +76,9 @@ class Translator:
 
         @tf.function(input_signature=[IDS, IDS], autograph=False)
         def totals(source, target):
-            return token_totals(*teacher_forcing(model, source, target))
+            logits, labels = teacher_forcing(model, source, target)
+            _, loss, correct = token_sums(logits, labels)
+            return tf.stack([loss, correct, tf.cast(tf.size(labels), tf.float32)])
 
         self.decode, self.totals = decode, totals
 
@@ -187,7 +189,7 @@ def restore(model: tf.Module, folder: Path, average: int = 1) -> None:
     """
     saved = tf.train.Checkpoint(model=model)
     variables = [variable for variable in model.variables if variable.dtype.is_floating]
-    paths = sorted((p.with_suffix("") for p in folder.glob("ckpt-*.index")), key=number)
+    paths = sorted((p.with_suffix("") for p in folder.glob("ckpt-*.index")), key=checkpoint_step)
     restored, totals = 0, [0.0] * len(variables)
     while paths and restored < average:
         path = paths.pop()

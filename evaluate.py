@@ -16,10 +16,18 @@ def parse_flags() -> argparse.Namespace:
     parser = command_line.make_parser(__doc__)
     add = parser.add_argument
     add("--split", default="test", help="split to score [test]")
-    add("--limit", type=command_line.positive, metavar="N",
-        help="score only the first N texts, and write nothing into the run directory")  # fmt: skip
-    add("--per-sentence", type=Path, metavar="FILE.tsv",
-        help="also write each text with its output and scores to FILE.tsv")  # fmt: skip
+    add(
+        "--limit",
+        type=command_line.positive,
+        metavar="N",
+        help="score only the first N texts, and write nothing into the run directory",
+    )
+    add(
+        "--per-sentence",
+        type=Path,
+        metavar="FILE.tsv",
+        help="also write each text with its output and scores to FILE.tsv",
+    )
     config.add_flags(parser, Search)
     return command_line.parse(parser)
 

@@ -1,4 +1,4 @@
-"""Draw the attention weights of a text into RUN/attention: heat maps, and a page to explore them."""
+"""Draw attention weights of a text into RUN/attention: heat maps, and a page to explore them."""
 
 import argparse
 import tempfile

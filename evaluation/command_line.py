@@ -1,4 +1,4 @@
-"""Flags, checks and error handling that evaluate.py, translate.py and `python -m evaluation.*` share.
+"""Flags, checks and errors shared by evaluate.py, translate.py and `python -m evaluation.X`.
 
 Does not import TensorFlow before `load`, so that mistakes on the command line are reported at once.
 """
@@ -27,15 +27,29 @@ MEMORY_HINT = "lower --beam, or shorten the longest lines"
 
 def make_parser(description: str) -> argparse.ArgumentParser:
     """Create a parser for a command that loads a trained model: RUN and how to load it."""
-    parser = config.make_parser(description)
+    program = Path(sys.argv[0])
+    module = f"python -m evaluation.{program.stem}" if program.parent.name == "evaluation" else None
+    parser = config.make_parser(description, prog=module)
     add = parser.add_argument
     add("run", type=Path, metavar="RUN", help="run directory, such as runs/NAME")
-    add("--checkpoint", choices=("last", "best"), default="last",
-        help="last, or best: the one with the lowest validation loss [last]")  # fmt: skip
-    add("--average", type=positive, default=1, metavar="N",
-        help="average the weights of the last N checkpoints [1]")  # fmt: skip
-    add("--accept-changes", action="store_true",
-        help="use today's model/ even if it differs from the code that trained the run")  # fmt: skip
+    add(
+        "--checkpoint",
+        choices=("last", "best"),
+        default="last",
+        help="last, or best: the one with the lowest validation loss [last]",
+    )
+    add(
+        "--average",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="average the weights of the last N checkpoints [1]",
+    )
+    add(
+        "--accept-changes",
+        action="store_true",
+        help="use model/ even if it has changed since the run was trained",
+    )
     return parser
 
 

@@ -449,8 +449,17 @@ def main(flags: argparse.Namespace) -> None:
 
 if __name__ == "__main__":
     PARSER = command_line.make_parser(__doc__)
-    PARSER.add_argument("others", nargs="*", type=Path, metavar="OTHER",
-        help="other runs, drawn in the same figures")  # fmt: skip
-    PARSER.add_argument("--outputs", default="test", metavar="NAME",
-        help="draw translations-NAME.txt or labels-NAME.txt, such as test-beam4 [test]")  # fmt: skip
+    PARSER.add_argument(
+        "others",
+        nargs="*",
+        type=Path,
+        metavar="OTHER",
+        help="other runs, drawn in the same figures",
+    )
+    PARSER.add_argument(
+        "--outputs",
+        default="test",
+        metavar="NAME",
+        help="draw translations-NAME.txt or labels-NAME.txt, such as test-beam4 [test]",
+    )
     command_line.run(main, command_line.parse(PARSER))

@@ -68,16 +68,20 @@ def valid_text(text: str, name: str = "the command line", warn: bool = True) -> 
     return valid
 
 
+def handle_signals() -> None:
+    """End the process without a traceback at Ctrl-C, or when its output is no longer read."""
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+
+
 def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     """Parse the command line; a mistake exits with one line and status 2.
 
-    Adds `config`, the Config of the run, and `search`, a Search. From here on, Ctrl-C and a closed
-    pipe end the process without a traceback.
+    Adds `config`, the Config of the run, and `search`, a Search.
     """
     sys.stdout.reconfigure(encoding="utf-8")
-    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    flags = parser.parse_args()
+    handle_signals()
+    flags = parser.parse_intermixed_args()  # TEXT may follow flags
     try:
         names = {field.name for field in fields(Search)} & vars(flags).keys()
         flags.search = Search(**{name: getattr(flags, name) for name in names})

@@ -87,8 +87,19 @@ def test_the_table_and_the_file_have_every_score(copy, score, texts):
     status, out, _ = score(copy)
     assert status == 0
     scores = read_json(copy / "scores-test.json")
-    for name in ("bleu", "chrf", "rouge_1", "rouge_2", "rouge_l", "meteor", "exact_match", "loss",
-                 "accuracy", "sentences_per_second", "tokens_per_second"):  # fmt: skip
+    for name in (
+        "bleu",
+        "chrf",
+        "rouge_1",
+        "rouge_2",
+        "rouge_l",
+        "meteor",
+        "exact_match",
+        "loss",
+        "accuracy",
+        "sentences_per_second",
+        "tokens_per_second",
+    ):
         (shown,) = re.findall(rf"^{name} +(\S+)", out, re.MULTILINE)
         assert float(shown) == pytest.approx(scores[name], rel=1e-3)
     assert scores["signatures"]["bleu"] in out and "tok:13a" in scores["signatures"]["bleu"]
@@ -262,9 +273,13 @@ def cut(path):
 
 @pytest.mark.parametrize(
     ("damage", "ending"),
-    [(flip, "data-00000-of-00001"), (cut, "data-00000-of-00001"), (cut, "index"),
-     (lambda path: path.write_bytes(b""), "index")],
-)  # fmt: skip
+    [
+        (flip, "data-00000-of-00001"),
+        (cut, "data-00000-of-00001"),
+        (cut, "index"),
+        (lambda path: path.write_bytes(b""), "index"),
+    ],
+)
 def test_a_damaged_checkpoint_is_skipped_with_a_warning(copy, translate, damage, ending):
     folder = copy / "checkpoints"
     *older, newest = readable_checkpoints(folder, 9)[::-1]

@@ -90,11 +90,7 @@ class CountTo:
 
 def test_rows_end_in_eos_and_are_padded_after():
     outputs = greedy(CountTo(), tf.constant([[7, 2], [9, 2], [5, 2]]), BOS, EOS)
-    expected = [
-        [5, 6, 7, 2, 0, 0],
-        [5, 6, 7, 8, 9, 2],
-        [5, 2, 0, 0, 0, 0],
-    ]
+    expected = [[5, 6, 7, 2, 0, 0], [5, 6, 7, 8, 9, 2], [5, 2, 0, 0, 0, 0]]
     np.testing.assert_array_equal(outputs, expected)
 
 

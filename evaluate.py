@@ -13,7 +13,7 @@ from config import add_flags, fail, flag
 from data import corpora
 from evaluation.search import Search
 from training import machine, records
-from training.provenance import changed
+from training.provenance import changed_files as changed
 from training.records import load_config
 
 SUFFIXES = {"last": "", "best": "-best"}  # in file names; the default has none

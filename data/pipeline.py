@@ -46,7 +46,7 @@ def encode(split, source_tokenizer, target_tokenizer, max_length):
     return Pairs(Rows.of(sources), Rows.of(targets)), too_long
 
 
-def prepare(config):
+def load(config):
     """The corpus of `config`, from the cache or into it.
 
     The cache's key is a hash of everything that it was made from: the corpus' own files, the

@@ -14,8 +14,8 @@ from data.batches import Pairs, Rows, plan
 from evaluation.search import Search
 from model import IDS, build
 from model.decoding import beam_search, greedy, sample
-from model.loss import teacher_forcing, token_totals
-from training.checkpoints import readable
+from model.loss import teacher_forcing, token_sums
+from training.checkpoints import readable_checkpoints
 
 
 def decode_with(search, model, source, number=0, scores=True, one_token=False):
@@ -59,11 +59,13 @@ class Translator:
             [IDS, tf.TensorSpec([], tf.int64)],
             autograph=False,
         )
-        self.totals = tf.function(
-            lambda source, target: token_totals(*teacher_forcing(model, source, target)),
-            [IDS, IDS],
-            autograph=False,
-        )
+
+        def totals(source, target):
+            logits, labels = teacher_forcing(model, source, target)
+            _, loss, correct = token_sums(logits, labels)
+            return tf.stack([loss, correct, tf.cast(tf.size(labels), tf.float32)])
+
+        self.totals = tf.function(totals, [IDS, IDS], autograph=False)
 
     @property
     def parameters(self):
@@ -139,7 +141,7 @@ def load(folder, config, checkpoint="last", average=1, search=GREEDY):
     tokenizers = tokenizer.load_pair(folder, config.lowercase, config.tokenizer == "word")
     model = build(config, *(made.vocab_size for made in tokenizers))
     where = folder / "checkpoints" / ("best" if checkpoint == "best" else "")
-    paths = readable(where, average)
+    paths = readable_checkpoints(where, average)
     if len(paths) < average:
         raise FileNotFoundError(f"{where} holds {len(paths)} checkpoints of {average}")
     saved = tf.train.Checkpoint(model=model)

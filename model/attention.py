@@ -1,19 +1,29 @@
-"""Attention. Section 3.2."""
+"""Attention: section 3.2."""
 
 import tensorflow as tf
 
-from model.layers import Dense, fold_in
+from model.layers import Dense, Seed, fold_in
+
+Cache = tuple[tf.Tensor, tf.Tensor]  # keys and values, each (rows, num_heads, length, depth)
 
 
-def scaled_dot_product_attention(query, key, value, mask=None):
-    """softmax(Q Kᵀ / √d_k) V: section 3.2.1, eq. 1.
+def scaled_dot_product_attention(
+    query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, mask: tf.Tensor | None = None
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """softmax(Q Kᵀ / √depth) V: section 3.2.1, eq. 1.
 
-    query (…, query_len, key_dim), key (…, key_len, key_dim), value (…, key_len, value_dim); mask
-    boolean, broadcast to (…, query_len, key_len), True = may attend.
-    Returns (…, query_len, value_dim) and the weights (…, query_len, key_len), whose rows sum to 1.
+    Args:
+        query: (…, query_len, depth).
+        key: (…, key_len, depth).
+        value: (…, key_len, value_depth).
+        mask: boolean, broadcastable to (…, query_len, key_len); True = may attend.
+
+    Returns:
+        The output (…, query_len, value_depth), and the weights (…, query_len, key_len), whose rows
+        sum to 1.
     """
-    key_dim = query.shape[-1]
-    scores = tf.matmul(query / key_dim**0.5, key, transpose_b=True)  # (…, query_len, key_len)
+    depth = query.shape[-1]
+    scores = tf.matmul(query / depth**0.5, key, transpose_b=True)  # (…, query_len, key_len)
     if mask is not None:
         scores += tf.where(mask, 0.0, -1e9)  # exp(−1e9) is exactly 0
     weights = tf.nn.softmax(scores)  # over the keys
@@ -21,37 +31,65 @@ def scaled_dot_product_attention(query, key, value, mask=None):
 
 
 class MultiHeadAttention(tf.Module):
-    """Several attentions side by side, each on its own projection of the input: section 3.2.2."""
+    """Several attention heads, each on its own projection of the inputs: section 3.2.2."""
 
-    def __init__(self, d_model, num_heads, key_dim, seed):
-        self.num_heads, self.key_dim = num_heads, key_dim
-        self.query = Dense(d_model, num_heads * key_dim, fold_in(seed, "query"))
-        self.key = Dense(d_model, num_heads * key_dim, fold_in(seed, "key"))
-        self.value = Dense(d_model, num_heads * key_dim, fold_in(seed, "value"))
-        self.output = Dense(num_heads * key_dim, d_model, fold_in(seed, "output"))
+    def __init__(self, config, seed: Seed):
+        self.num_heads, self.depth = config.num_heads, config.depth
+        d_model, d_heads = config.d_model, config.num_heads * config.depth
+        self.query = Dense(d_model, d_heads, fold_in(seed, "query"), config.precision)
+        self.key = Dense(d_model, d_heads, fold_in(seed, "key"), config.precision)
+        self.value = Dense(d_model, d_heads, fold_in(seed, "value"), config.precision)
+        self.output = Dense(d_heads, d_model, fold_in(seed, "output"), config.precision)
 
-    def split_heads(self, x):
-        """(batch, length, num_heads · key_dim) → (batch, num_heads, length, key_dim)."""
-        batch, length = tf.shape(x)[0], tf.shape(x)[1]
-        x = tf.reshape(x, (batch, length, self.num_heads, self.key_dim))
+    def split_heads(self, x: tf.Tensor) -> tf.Tensor:
+        """(batch, length, num_heads · depth) → (batch, num_heads, length, depth)."""
+        x = tf.reshape(x, (tf.shape(x)[0], tf.shape(x)[1], self.num_heads, self.depth))
         return tf.transpose(x, (0, 2, 1, 3))
 
-    def merge_heads(self, x):
-        """(batch, num_heads, length, key_dim) → (batch, length, num_heads · key_dim)."""
-        batch, length = tf.shape(x)[0], tf.shape(x)[2]
+    def merge_heads(self, x: tf.Tensor) -> tf.Tensor:
+        """(batch, num_heads, length, depth) → (batch, length, num_heads · depth)."""
         x = tf.transpose(x, (0, 2, 1, 3))
-        return tf.reshape(x, (batch, length, self.num_heads * self.key_dim))
+        return tf.reshape(x, (tf.shape(x)[0], tf.shape(x)[1], self.num_heads * self.depth))
 
-    def project_keys_values(self, x):
-        """What x offers to queries: a pair of (batch, num_heads, length, key_dim)."""
-        return self.split_heads(self.key(x)), self.split_heads(self.value(x))
+    def project_keys_values(self, key: tf.Tensor, value: tf.Tensor) -> Cache:
+        """Project (batch, key_len, d_model) to keys and values (batch, num_heads, key_len, depth).
 
-    def __call__(self, x, keys_values, mask):
-        """Each position of x, (batch, query_len, d_model), looks at the keys that the mask allows.
+        They are a step of their own so that decoding can compute them once and keep them.
+        """
+        return self.split_heads(self.key(key)), self.split_heads(self.value(value))
 
-        Keys and values come projected, from `keys_values`, so that decoding can keep them.
+    def attend(
+        self, query: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, mask: tf.Tensor | None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Attend from (batch, query_len, d_model) to projected keys and values.
+
         Returns (batch, query_len, d_model) and weights (batch, num_heads, query_len, key_len).
         """
-        query = self.split_heads(self.query(x))  # (batch, num_heads, query_len, key_dim)
-        heads, weights = scaled_dot_product_attention(query, *keys_values, mask)
+        queries = self.split_heads(self.query(query))  # (batch, num_heads, query_len, depth)
+        heads, weights = scaled_dot_product_attention(queries, keys, values, mask)
         return self.output(self.merge_heads(heads)), weights
+
+    def __call__(
+        self, query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, mask: tf.Tensor | None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Attend from query (batch, query_len, d_model) to key and value (batch, key_len, d_model).
+
+        mask: boolean, broadcastable to (batch, num_heads, query_len, key_len). Returns the same as
+        `attend`.
+        """
+        keys, values = self.project_keys_values(key, value)
+        return self.attend(query, keys, values, mask)
+
+    def extend(self, x: tf.Tensor, cache: Cache) -> tuple[tf.Tensor, tf.Tensor, Cache]:
+        """Self-attention of the newest token of each row to itself and to the cached tokens.
+
+        x is (sources, hypotheses, d_model): the hypotheses of a source are separate sequences, so
+        each becomes a row. The newest token may attend to every position, hence there is no mask.
+
+        Returns the output (sources, hypotheses, d_model), weights, and the cache with x appended.
+        """
+        row = tf.reshape(x, (-1, 1, x.shape[-1]))  # (sources · hypotheses, 1, d_model)
+        new = self.project_keys_values(row, row)
+        keys, values = (tf.concat([old, one], axis=2) for old, one in zip(cache, new, strict=True))
+        y, weights = self.attend(row, keys, values, mask=None)
+        return tf.reshape(y, tf.shape(x)), weights, (keys, values)

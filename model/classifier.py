@@ -6,9 +6,9 @@ translator is: the label takes the place of the first token, and nothing follows
 
 import tensorflow as tf
 
-from model.layers import Dense, Embedding, dropout, fold_in
+from model.layers import Dense, Embedding, dropout, fold_in, initial_seed
 from model.masks import FIRST_WORD, padding_mask
-from model.transformer import Encoder, EncoderLayer
+from model.transformer import Encoder
 
 
 def max_pooling(memory, real):
@@ -63,13 +63,13 @@ class Classifier(tf.Module):
     """
 
     def __init__(self, config, source_vocab_size, target_vocab_size):
-        seed = tf.constant([config.seed, -1], tf.int64)  # steps count from 0: −1 is the beginning
+        seed = initial_seed(config.seed)
         size = config.d_model
         sizes, place = (source_vocab_size, size), fold_in(seed, "source_embedding")
         embedding = (
             Bigrams(*sizes, config.bigrams, place) if config.bigrams else Embedding(*sizes, place)
         )
-        self.encoder = Encoder(config, embedding, EncoderLayer, fold_in(seed, "encoder"))
+        self.encoder = Encoder(config, embedding, fold_in(seed, "encoder"))
         self.pooling, self.dropout_rate = POOLING[config.pooling], config.dropout_rate
         self.output = Dense(size, target_vocab_size, fold_in(seed, "output"))
 

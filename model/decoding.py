@@ -7,7 +7,7 @@ that are done leave the batch: the rest is decoded without them.
 
 import tensorflow as tf
 
-from model.layers import log_sum_exp
+from model.kernels import blockwise_top_k, log_sum_exp
 from model.masks import PAD
 
 
@@ -102,24 +102,6 @@ def sample(model, source, bos, eos, seed, temperature=1.0, top_k=0, top_p=1.0, l
         return tf.argmax(logits + noise, axis=-1, output_type=tf.int32)
 
     return decode_loop(model, source, bos, eos, choose, limit)
-
-
-def blockwise_top_k(x, k, block=32):
-    """`tf.math.top_k` of rows whose length is known: saves a fifth of beam search's time.
-
-    The k highest values lie in the k blocks whose own highest values are the highest.
-    """
-    whole = x.shape[-1] // block * block
-    if whole < 2 * k * block:
-        return tf.math.top_k(x, k)
-    blocks = tf.reshape(x[:, :whole], (-1, whole // block, block))
-    best = tf.math.top_k(tf.reduce_max(blocks, axis=-1), k).indices  # (rows, k)
-    values = tf.reshape(tf.gather(blocks, best, batch_dims=1), (-1, k * block))
-    index = tf.reshape(best[:, :, tf.newaxis] * block + tf.range(block), (-1, k * block))
-    left = tf.tile(tf.range(whole, x.shape[-1])[tf.newaxis], (tf.shape(x)[0], 1))
-    values, index = tf.concat([values, x[:, whole:]], 1), tf.concat([index, left], 1)
-    values, where = tf.math.top_k(values, k)
-    return values, tf.gather(index, where, batch_dims=1)
 
 
 def beam_search(model, source, bos, eos, beam, length_penalty=0.0, n_best=1, limit=None):

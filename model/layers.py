@@ -1,190 +1,181 @@
-"""The leaves: seeds and initial values, Dense, Embedding, LayerNorm, dropout, FeedForward."""
+"""Basic layers: seeds, dropout, dense layers, embeddings, layer norm and feed-forward networks."""
 
-from contextlib import contextmanager
-from contextvars import ContextVar
-from zlib import crc32
+import copy
+import hashlib
+from typing import NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
+from model import kernels
 
-def fold_in(seed, place):
-    """The seed of a named place inside `seed`, an int64 vector (run seed, step); None stays None.
 
-    Every draw, of an initial weight or of a dropout mask, is a function of (seed, name of the
-    place): a change elsewhere in the model leaves it as it was. Names of nested places add up,
-    above the 20 bits that are the run seed's.
+class Seed(NamedTuple):
+    """A random seed: `key` identifies the draw and `step` the update that it belongs to.
+
+    Every draw is a function of (run seed, name, step). An edit elsewhere in the model therefore
+    leaves it unchanged, and two runs with the same seed differ only by the edit.
     """
-    return None if seed is None else seed + np.int64([crc32(place.encode()) << 20, 0])
+
+    key: int
+    step: int | tf.Tensor
+
+    def tensor(self) -> tf.Tensor:
+        """Return the seed of `tf.random.stateless_*` functions, int64 of shape (2,)."""
+        return tf.stack([tf.constant(self.key, tf.int64), tf.cast(self.step, tf.int64)])
 
 
-def glorot_uniform(shape, seed):
-    """Initial weights of a (fan_in, fan_out) matrix: Glorot & Bengio 2010, eq. 16."""
+def initial_seed(seed: int) -> Seed:
+    """Return the seed of initial weights. Training steps count from 0, so −1 is free."""
+    return Seed(seed, -1)
+
+
+def step_seed(seed: int, step: tf.Tensor) -> Seed:
+    """Return the seed of one training step."""
+    return Seed(seed, tf.convert_to_tensor(step))
+
+
+def fold_in(seed: Seed | None, name: str) -> Seed | None:
+    """Derive the seed of a named part from `seed`. None, which means no dropout, stays None."""
+    if seed is None:
+        return None
+    digest = hashlib.blake2b(f"{seed.key}/{name}".encode(), digest_size=8).digest()
+    return seed._replace(key=int.from_bytes(digest, "big", signed=True))
+
+
+def glorot_uniform(shape: tuple[int, int], seed: Seed) -> tf.Tensor:
+    """Draw initial weights of a (fan_in, fan_out) matrix: Glorot & Bengio 2010, eq. 16."""
     limit = (6.0 / (shape[0] + shape[1])) ** 0.5
-    return tf.random.stateless_uniform(shape, seed, -limit, limit)
+    return tf.random.stateless_uniform(shape, seed.tensor(), -limit, limit)
 
 
-def normal(shape, stddev, seed):
-    """Initial weights from a normal distribution around zero."""
-    return tf.random.stateless_normal(shape, seed, stddev=stddev)
+def normal(shape: tuple[int, ...], stddev: float, seed: Seed) -> tf.Tensor:
+    """Draw initial weights from a normal distribution with mean zero."""
+    return tf.random.stateless_normal(shape, seed.tensor(), stddev=stddev)
 
 
-def dropout(x, rate, seed):
-    """Zero a share `rate` of x and scale up the rest (section 5.4); seed None: x as it is."""
+def dropout(x: tf.Tensor, rate: float, seed: Seed | None) -> tf.Tensor:
+    """Set a fraction `rate` of x to zero and scale up the rest (section 5.4).
+
+    Without a seed, or with a rate of 0, x is returned unchanged.
+    """
     if seed is None or rate == 0.0:
         return x
-    # 16 random bits a value, two values a draw: saves 3 % of the step's time. Philox by name: the
-    # same bits on every device.
-    size = x.shape[-1] or tf.shape(x)[-1]  # a number where it is known
-    draws = tf.concat([tf.shape(x)[:-1], [(size + 1) // 2]], axis=0)
-    bits = tf.random.stateless_uniform(draws, seed, None, None, tf.uint32, alg="philox")
-    bits = tf.reshape(tf.bitcast(bits, tf.uint16), tf.concat([tf.shape(x)[:-1], [-1]], axis=0))
-    kept = bits[..., :size] >= tf.constant(int(rate * 2**16), tf.uint16)
-    return tf.where(kept, x * (1 / (1 - rate)), 0.0)
+    draws = tf.random.stateless_uniform(tf.shape(x), seed.tensor(), alg="philox")
+    return tf.where(draws >= rate, x / (1.0 - rate), 0.0)
 
 
-PRODUCTS = ContextVar("PRODUCTS", default=tf.float32)
+def matmul(
+    x: tf.Tensor, kernel: tf.Tensor, compute_dtype: str, transpose_b: bool = False
+) -> tf.Tensor:
+    """Multiply (rows, d_in) by a weight matrix in `compute_dtype` → (rows, d_out), float32.
 
-
-@contextmanager
-def products_in(dtype):
-    """Inside, `product` multiplies in `dtype`, "float32" or "bfloat16", and so do its gradients."""
-    before = PRODUCTS.set(tf.as_dtype(dtype))
-    try:
-        yield
-    finally:
-        PRODUCTS.reset(before)
-
-
-def product(x, kernel, transpose_b=False):
-    """x W, or x Wᵀ: (rows, d_in) and a weight matrix → (rows, d_out), float32 whatever it was in.
-
-    All else, weights, norms, softmax and loss, is always float32: Micikevicius et al. 2018.
+    Only matrix products, and their gradients, use lower precision: Micikevicius et al. 2018.
     """
-    dtype = PRODUCTS.get()
-    rows = tf.matmul(tf.cast(x, dtype), tf.cast(kernel, dtype), transpose_b=transpose_b)
-    return tf.cast(rows, tf.float32)
-
-
-def log_sum_exp(logits, probabilities):
-    """log Σ exp(logits) where their softmax is known: (rows, n), (rows, n) → (rows,).
-
-    From the likeliest, whose probability is never too small for a logarithm; in a third of the time
-    of `tf.reduce_logsumexp`.
-    """
-    highest = tf.reduce_max(logits, axis=-1)
-    return highest - tf.math.log(tf.reduce_max(probabilities, axis=-1))
+    x, kernel = tf.cast(x, compute_dtype), tf.cast(kernel, compute_dtype)
+    return tf.cast(tf.matmul(x, kernel, transpose_b=transpose_b), tf.float32)
 
 
 class Dense(tf.Module):
     """x W + b: (…, d_in) → (…, d_out)."""
 
-    def __init__(self, d_in, d_out, seed):
+    def __init__(self, d_in: int, d_out: int, seed: Seed, compute_dtype: str = "float32"):
         self.kernel = tf.Variable(glorot_uniform((d_in, d_out), fold_in(seed, "kernel")))
         self.bias = tf.Variable(tf.zeros(d_out))
+        self.compute_dtype = compute_dtype
 
-    def __call__(self, x):
-        # As one matrix: a rank-3 product would make the kernel's gradient batch by batch. And
-        # bias_add instead of `+`, whose gradient is a much slower reduction.
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        # One matrix of all positions: the kernel's gradient is then a single product. The gradient
+        # of `tf.nn.bias_add` is a faster reduction than that of `+`.
         d_in, d_out = self.kernel.shape
         rows = tf.reshape(x, (-1, d_in))  # (batch · length, d_in)
-        rows = tf.nn.bias_add(product(rows, self.kernel), self.bias)  # (batch · length, d_out)
+        rows = tf.nn.bias_add(matmul(rows, self.kernel, self.compute_dtype), self.bias)
         return tf.reshape(rows, tf.concat([tf.shape(x)[:-1], [d_out]], axis=0))  # (…, d_out)
 
 
 class Embedding(tf.Module):
-    """A vector for each id: (…) → (…, d_model), times √d_model (section 3.4)."""
+    """Look up the vector of each id, times √d_model (section 3.4): (…) → (…, d_model)."""
 
-    def __init__(self, vocab_size, d_model, seed):
-        # Of variance 1 / d_model, so that the table serves as the output projection too (tied).
-        self.table = tf.Variable(
-            normal((vocab_size, d_model), d_model**-0.5, fold_in(seed, "table"))
-        )
+    def __init__(self, vocab_size: int, d_model: int, seed: Seed):
+        # Variance 1 / d_model, so that the table also serves as output projection.
+        stddev = d_model**-0.5
+        self.table = tf.Variable(normal((vocab_size, d_model), stddev, fold_in(seed, "table")))
 
-    def __call__(self, ids):
-        # Of its value: a variable that is gathered from directly is copied whenever it is read.
+    def __call__(self, ids: tf.Tensor) -> tf.Tensor:
+        # Gathering from the variable itself would copy it whenever it is read.
         rows = tf.gather(tf.convert_to_tensor(self.table), ids)
         return rows * self.table.shape[1] ** 0.5  # (…, d_model)
 
 
 class TiedProjection(tf.Module):
-    """The output projection where it is the embeddings' table, transposed: section 3.4."""
+    """The output projection that shares the weights of an Embedding: section 3.4."""
 
-    def __init__(self, embedding):
-        self.embedding = embedding
+    def __init__(self, embedding: Embedding, compute_dtype: str = "float32"):
+        self.embedding, self.compute_dtype = embedding, compute_dtype
 
-    def __call__(self, hidden):
-        return product(hidden, self.embedding.table, transpose_b=True)  # (rows, vocab_size)
+    def __call__(self, hidden: tf.Tensor) -> tf.Tensor:
+        """hidden (rows, d_model) → logits (rows, vocab_size)."""
+        return matmul(hidden, self.embedding.table, self.compute_dtype, transpose_b=True)
 
 
-def make_embeddings(config, source_vocab_size, target_vocab_size, seed):
-    """The Embeddings of source and target, and the output projection: hidden → logits."""
-    size = config.d_model
-    target = Embedding(target_vocab_size, size, fold_in(seed, "target_embedding"))
-    if not config.tie_embeddings:
-        source = Embedding(source_vocab_size, size, fold_in(seed, "source_embedding"))
-        return source, target, Dense(size, target_vocab_size, fold_in(seed, "output"))
-    # One table for both languages where they share their vocabulary: section 3.4.
-    source = (
-        target
-        if config.shared_vocabulary
-        else Embedding(source_vocab_size, size, fold_in(seed, "source_embedding"))
-    )
-    return source, target, TiedProjection(target)
+def make_embeddings(config, source_vocab_size: int, target_vocab_size: int, seed: Seed):
+    """Create the source Embedding, the target Embedding and the output projection (section 3.4).
+
+    All three share one table if the languages share their vocabulary and embeddings are tied.
+    """
+    d_model, precision = config.d_model, config.precision
+    target = Embedding(target_vocab_size, d_model, fold_in(seed, "target_embedding"))
+    if config.tie_embeddings and config.shared_vocabulary:
+        return target, target, TiedProjection(target, precision)
+    source = Embedding(source_vocab_size, d_model, fold_in(seed, "source_embedding"))
+    if config.tie_embeddings:
+        return source, target, TiedProjection(target, precision)
+    output = Dense(d_model, target_vocab_size, fold_in(seed, "output"), precision)
+    return source, target, output
+
+
+EPSILON = 1e-6  # under the root of the variance; the paper does not give it
+
+
+def layer_norm(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor) -> tf.Tensor:
+    """Normalize the last axis to mean 0 and variance 1, then scale and shift: Ba et al. 2016."""
+    centered = x - tf.reduce_mean(x, axis=-1, keepdims=True)
+    variance = tf.reduce_mean(tf.square(centered), axis=-1, keepdims=True)
+    return centered * tf.math.rsqrt(variance + EPSILON) * scale + offset
 
 
 class LayerNorm(tf.Module):
-    """Zero mean and unit variance over the last axis, then scale and offset (Ba et al. 2016)."""
+    """`layer_norm` with a learned scale and offset."""
 
-    def __init__(self, d_model):
+    def __init__(self, d_model: int):
         self.scale = tf.Variable(tf.ones(d_model))
         self.offset = tf.Variable(tf.zeros(d_model))
 
-    def __call__(self, x):
-        # A custom gradient wants tensors; of variables it would ask for gradients by name.
-        return layer_norm(x, tf.convert_to_tensor(self.scale), tf.convert_to_tensor(self.offset))
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        scale, offset = tf.convert_to_tensor(self.scale), tf.convert_to_tensor(self.offset)
+        return kernels.fastest(layer_norm, kernels.layer_norm)(x, scale, offset)
 
 
-EPSILON = 1e-6  # under the root of the variance
-
-
-def plain_layer_norm(x, scale, offset):
-    """What `layer_norm` below computes, left to automatic differentiation.
-
-    To read, and to test against. The model calls the other one: to try a change here, call this
-    one in `LayerNorm`.
-    """
-    centred = x - tf.reduce_mean(x, axis=-1, keepdims=True)
-    variance = tf.reduce_mean(tf.square(centred), axis=-1, keepdims=True)
-    return centred * tf.math.rsqrt(variance + EPSILON) * scale + offset
-
-
-@tf.custom_gradient
-def layer_norm(x, scale, offset):
-    """`plain_layer_norm` with its gradient in closed form: saves a fifth of the step's time."""
-    centred = x - tf.reduce_mean(x, axis=-1, keepdims=True)
-    variance = tf.reduce_mean(tf.square(centred), axis=-1, keepdims=True)
-    inverse_deviation = tf.math.rsqrt(variance + EPSILON)
-    normalised = centred * inverse_deviation
-
-    def gradient(upstream):
-        batch_axes = list(range(x.shape.rank - 1))
-        inner = upstream * scale
-        along = tf.reduce_mean(inner * normalised, axis=-1, keepdims=True)
-        inner_mean = tf.reduce_mean(inner, axis=-1, keepdims=True)
-        x_gradient = (inner - inner_mean - normalised * along) * inverse_deviation
-        scale_gradient = tf.reduce_sum(upstream * normalised, axis=batch_axes)
-        return x_gradient, scale_gradient, tf.reduce_sum(upstream, axis=batch_axes)
-
-    return normalised * scale + offset, gradient
+def no_norm(x: tf.Tensor) -> tf.Tensor:
+    """Return x: stands where pre-norm or post-norm has no layer norm."""
+    return x
 
 
 class FeedForward(tf.Module):
-    """max(0, x W₁ + b₁) W₂ + b₂, position by position: section 3.3, eq. 2."""
+    """max(0, x W₁ + b₁) W₂ + b₂ at each position: section 3.3, eq. 2."""
 
-    def __init__(self, d_model, dff, seed):
-        self.inner = Dense(d_model, dff, fold_in(seed, "inner"))
-        self.outer = Dense(dff, d_model, fold_in(seed, "outer"))
+    def __init__(self, config, seed: Seed):
+        d_model, dff, precision = config.d_model, config.dff, config.precision
+        self.inner = Dense(d_model, dff, fold_in(seed, "inner"), precision)
+        self.outer = Dense(dff, d_model, fold_in(seed, "outer"), precision)
 
-    def __call__(self, x):
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
         return self.outer(tf.nn.relu(self.inner(x)))  # (batch, length, d_model)
+
+
+def in_float32(model: tf.Module) -> tf.Module:
+    """Return a model that shares all variables with `model` and multiplies in float32."""
+    twin = copy.deepcopy(model, {id(variable): variable for variable in model.variables})
+    for module in twin.submodules:
+        if isinstance(module, Dense | TiedProjection):
+            module.compute_dtype = "float32"
+    return twin

@@ -1,46 +1,43 @@
-"""Masks. One polarity everywhere: boolean, True = may attend, combined with `&`.
-
-It is the reverse of the well-known tutorial's, where 1 means "hide".
-"""
+"""Masks. One polarity everywhere: boolean, True = may attend, combined with `&`."""
 
 import tensorflow as tf
 
-PAD = 0  # the id that fills a batch's shorter rows
-FIRST_WORD = 4  # the ids before it are no words: padding, unknown, bos, eos
+from model.layers import Seed
+
+PAD = 0  # the id of padding
+FIRST_WORD = 4  # smaller ids are special tokens: padding, unknown, bos, eos
 
 
-def padding_mask(ids):
-    """Where the keys are real tokens: ids (batch, key_len) → (batch, 1, 1, key_len), bool."""
+def padding_mask(ids: tf.Tensor) -> tf.Tensor:
+    """Mask the padding among the keys: ids (batch, key_len) → (batch, 1, 1, key_len), bool."""
     return (ids != PAD)[:, tf.newaxis, tf.newaxis, :]
 
 
-def look_ahead_mask(query_len, key_len):
-    """Section 3.2.3: a query sees the keys up to its own position → (query_len, key_len), bool.
+def look_ahead_mask(length: int | tf.Tensor) -> tf.Tensor:
+    """Let a position attend to itself and earlier ones: → (length, length), bool. Section 3.2.3."""
+    position = tf.range(length)
+    return position[:, tf.newaxis] >= position
 
-    The queries are the last `query_len` of `key_len` positions, so that one rule serves the whole
-    sentence in training (query_len = key_len) and one more token in decoding (query_len = 1).
+
+def masks(source: tf.Tensor, target_in: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the masks of the decoder's self-attention and of attention to the source.
+
+    source (batch, source_len), target_in (batch, target_len) → (batch, 1, target_len, target_len)
+    and (batch, 1, 1, source_len), bool.
     """
-    query_position = tf.range(key_len - query_len, key_len)[:, tf.newaxis]
-    return query_position >= tf.range(key_len)  # (query_len, key_len)
+    look_ahead = look_ahead_mask(tf.shape(target_in)[1])
+    return look_ahead & padding_mask(target_in), padding_mask(source)
 
 
-def masks(source, target_in):
-    """What the positions of target_in may attend to: in target_in itself, and in the source.
+def word_dropout(ids: tf.Tensor, rate: float, seed: Seed | None) -> tf.Tensor:
+    """Replace a fraction `rate` of the words by padding: Iyyer et al. 2015, section 3.
 
-    → (batch, 1, target_len, target_len) and (batch, 1, 1, source_len), bool.
-    """
-    length = tf.shape(target_in)[1]
-    return look_ahead_mask(length, length) & padding_mask(target_in), padding_mask(source)
+    Padding is masked and not counted in means. Replacing words by the unknown token instead would
+    shift every mean toward that token's vector, in training only.
 
-
-def word_dropout(ids, rate, seed):
-    """A share `rate` of the words become padding, which no attention sees and no mean counts: Iyyer
-    et al. 2015, section 3. (As unknown words they would pull every mean of a text towards one and
-    the same vector, in training alone.)
-
-    ids (batch, length); seed None: ids as they are.
+    ids: (batch, length). Without a seed, or with a rate of 0, they are returned unchanged.
     """
     if seed is None or rate == 0.0:
         return ids
-    draws = tf.random.stateless_uniform(tf.shape(ids), seed, alg="philox")
+    draws = tf.random.stateless_uniform(tf.shape(ids), seed.tensor(), alg="philox")
     return tf.where((draws < rate) & (ids >= FIRST_WORD), PAD, ids)

@@ -1,15 +1,18 @@
 """The learning rate and the optimizer of section 5.3."""
 
+from collections.abc import Sequence
+
 import tensorflow as tf
 
 
-def learning_rate(step, d_model, warmup_steps, scale=1.0):
-    """Section 5.3, eq. 3: rises linearly for `warmup_steps`, then falls as 1 / √step.
+def learning_rate(step: int | tf.Tensor, config) -> tf.Tensor:
+    """Rise linearly for `warmup_steps`, then decay as 1 / √step: section 5.3, eq. 3.
 
-    step: 1 for the first update; an integer, or a scalar tensor of any kind.
+    step: 1 for the first update; a number or a tensor of any shape and type.
     """
     step = tf.cast(step, tf.float32)
-    return scale * d_model**-0.5 * tf.minimum(step**-0.5, step * warmup_steps**-1.5)
+    warmup = tf.minimum(step**-0.5, step * config.warmup_steps**-1.5)
+    return config.learning_rate_scale * config.d_model**-0.5 * warmup
 
 
 class Adam(tf.Module):
@@ -19,26 +22,48 @@ class Adam(tf.Module):
         v ← β₂ v + (1 − β₂) g²
         variable ← variable − rate · √(1 − β₂ᵗ) / (1 − β₁ᵗ) · m / (√v + ε)
 
-    As in Keras; algorithm 1 of Adam's paper would have ε · √(1 − β₂ᵗ) for ε (its section 2).
+    As in Keras; algorithm 1 of the Adam paper has ε · √(1 − β₂ᵗ) instead of ε (see its section 2).
     """
 
-    def __init__(self, variables, beta_1=0.9, beta_2=0.98, epsilon=1e-9):
+    def __init__(
+        self,
+        variables: Sequence[tf.Variable],
+        beta_1: float = 0.9,
+        beta_2: float = 0.98,
+        epsilon: float = 1e-9,
+    ):
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
         self.m = [tf.Variable(tf.zeros_like(variable)) for variable in variables]
         self.v = [tf.Variable(tf.zeros_like(variable)) for variable in variables]
-        # Updates made. Each replica counts; that they count alike, TensorFlow wants to be told.
+        # Each replica counts its updates; the counts are equal.
         once = tf.VariableAggregation.ONLY_FIRST_REPLICA
         self.step = tf.Variable(0, dtype=tf.int64, aggregation=once)
+        self.first_nonfinite_step = tf.Variable(0, dtype=tf.int64, aggregation=once)  # 0: none
 
-    def apply(self, gradients, variables, rate):
-        """One update, in place, of the variables that `__init__` was given; rate: a scalar."""
+    def apply(
+        self, gradients: Sequence[tf.Tensor], variables: Sequence[tf.Variable], rate: tf.Tensor
+    ) -> None:
+        """Update the variables given to `__init__` in place. rate: a scalar."""
         self.step.assign_add(1)
         step = tf.cast(self.step, tf.float32)
+        beta_1_power, beta_2_power = self.beta_1**step, self.beta_2**step
         for variable, m, v, gradient in zip(variables, self.m, self.v, gradients, strict=True):
-            # The three lines above in one pass over memory: a third of their time one by one.
+            # The three equations in one pass over memory.
             tf.raw_ops.ResourceApplyAdam(
-                var=variable.handle, m=m.handle, v=v.handle,
-                beta1_power=self.beta_1**step, beta2_power=self.beta_2**step,
-                lr=rate, beta1=self.beta_1, beta2=self.beta_2, epsilon=self.epsilon,
-                grad=tf.convert_to_tensor(gradient),
-            )  # fmt: skip
+                var=variable.handle,
+                m=m.handle,
+                v=v.handle,
+                beta1_power=beta_1_power,
+                beta2_power=beta_2_power,
+                lr=rate,
+                beta1=self.beta_1,
+                beta2=self.beta_2,
+                epsilon=self.epsilon,
+                grad=gradient,
+            )
+
+    def record_nonfinite(self, value: tf.Tensor) -> None:
+        """Keep the first step at which `value`, a scalar, was not finite."""
+        first = ~tf.math.is_finite(value) & (self.first_nonfinite_step == 0)
+        step = tf.where(first, self.step, self.first_nonfinite_step)
+        self.first_nonfinite_step.assign(step)

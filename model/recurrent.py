@@ -6,7 +6,7 @@ attention), Luong et al. 2015 (dot-product attention).
 
 import tensorflow as tf
 
-from model.layers import Dense, dropout, fold_in, glorot_uniform, make_embeddings
+from model.layers import Dense, dropout, fold_in, glorot_uniform, initial_seed, make_embeddings
 from model.masks import masks, padding_mask
 
 
@@ -163,7 +163,7 @@ class Recurrent(tf.Module):
     """
 
     def __init__(self, config, source_vocab_size, target_vocab_size):
-        seed = tf.constant([config.seed, -1], tf.int64)  # steps count from 0: −1 is the beginning
+        seed = initial_seed(config.seed)
         size, self.dropout_rate = config.d_model, config.dropout_rate
         self.source_embedding, self.target_embedding, self.output = make_embeddings(
             config, source_vocab_size, target_vocab_size, seed

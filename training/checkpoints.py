@@ -1,4 +1,4 @@
-"""Which checkpoints of a folder can be trusted: torn and altered ones are named and passed over."""
+"""Find the checkpoints of a directory that can be read, and skip truncated or altered ones."""
 
 import re
 import sys
@@ -6,53 +6,56 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from config import first_line
+from config import UserError, first_line
 
-UNREADABLE = (tf.errors.OpError, IndexError, ValueError)  # what TensorFlow says of a torn file
+UNREADABLE = (tf.errors.OpError, IndexError, ValueError)  # raised for damaged files
 
 
-def readable(folder, count=1):
-    """Up to `count` checkpoints of a folder, as paths, the newest first.
+def readable_checkpoints(folder: str | Path, count: int = 1) -> list[str]:
+    """Return the paths of up to `count` intact checkpoints of a directory, newest first.
 
-    Each value of a checkpoint is read once, which compares it with its checksum; one that cannot be
-    read is named on standard error, and an older one takes its place. Raises ValueError where there
-    are checkpoints and none of them can be read.
+    Reading every value verifies its checksum. A damaged checkpoint is reported on standard error,
+    and an older one takes its place. Raises UserError if there are checkpoints but none is intact.
     """
-    folder, good, bad = Path(folder), [], []
-    found = [path.with_suffix("") for path in folder.glob("ckpt-*.index")]
-    for path in sorted(found, key=number, reverse=True):
-        if len(good) == count:
+    folder, intact, damaged = Path(folder), [], []
+    paths = [path.with_suffix("") for path in folder.glob("ckpt-*.index")]
+    for path in sorted(paths, key=checkpoint_step, reverse=True):
+        if len(intact) == count:
             break
         try:
             reader = tf.train.load_checkpoint(str(path))
             for name in reader.get_variable_to_shape_map():
                 reader.get_tensor(name)
-            good.append(str(path))
+            intact.append(str(path))
         except UNREADABLE as error:
-            bad.append(path.name)
-            print(f"warning: {path} cannot be read, an older checkpoint takes its place: "
-                  f"{first_line(error)}", file=sys.stderr)  # fmt: skip
-    if bad and not good:
-        raise ValueError(f"{folder} has no checkpoint that can be read: {', '.join(bad)} are torn")
-    return good
+            damaged.append(path.name)
+            print(
+                f"warning: {path} is damaged, using an older checkpoint: {first_line(error)}",
+                file=sys.stderr,
+            )
+    if damaged and not intact:
+        raise UserError(f"{folder}: every checkpoint is damaged ({', '.join(damaged)})")
+    return intact
 
 
-def rewrite_checkpoint_list(folder):
-    """Have TensorFlow's list of a folder's checkpoints name those that are there, by step, and
-    nothing else: it will delete what the list names, wherever that lies.
+def rewrite_checkpoint_list(folder: str | Path) -> None:
+    """Make TensorFlow's list of checkpoints name exactly those in the directory, in order.
+
+    CheckpointManager deletes what the list names, wherever that is; a copied run would otherwise
+    delete checkpoints of the original.
     """
-    listed = Path(folder) / "checkpoint"
-    listed.unlink(missing_ok=True)
-    found = [number(path.with_suffix("")) for path in Path(folder).glob("ckpt-*.index")]
-    if steps := sorted(step for step in found if step >= 0):
+    folder = Path(folder)
+    (folder / "checkpoint").unlink(missing_ok=True)
+    steps = [checkpoint_step(path.with_suffix("")) for path in folder.glob("ckpt-*.index")]
+    if steps := sorted(step for step in steps if step >= 0):
         lines = [f'model_checkpoint_path: "ckpt-{steps[-1]}"']
-        for step in steps:  # those without a time would be kept for ever
-            lines += [f'all_model_checkpoint_paths: "ckpt-{step}"',
-                      "all_model_checkpoint_timestamps: 1"]  # fmt: skip
-        listed.write_text("\n".join(lines) + "\n", "utf-8")
+        for step in steps:  # a checkpoint without a timestamp would never be deleted
+            lines.append(f'all_model_checkpoint_paths: "ckpt-{step}"')
+            lines.append("all_model_checkpoint_timestamps: 1")
+        (folder / "checkpoint").write_text("\n".join(lines) + "\n", "utf-8")
 
 
-def number(path):
-    """The step of a checkpoint: 7 of ckpt-7."""
-    found = re.fullmatch(r"ckpt-(\d+)", Path(path).name)
-    return int(found[1]) if found else -1
+def checkpoint_step(path: str | Path) -> int:
+    """Return the step of a checkpoint, such as 7 for ckpt-7, or −1 for other names."""
+    match = re.fullmatch(r"ckpt-(\d+)", Path(path).name)
+    return int(match[1]) if match else -1

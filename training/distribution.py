@@ -1,130 +1,156 @@
-"""Several GPUs, or several machines, on one batch: tf.distribute around the same train step.
+"""Several GPUs or machines on one batch: tf.distribute around the same train step.
 
-Every worker draws the same global batch, and each replica takes its rows of it; so n replicas make
-the step that one makes.
+Every worker draws the same batch, and each replica computes its rows of it, so n replicas make the
+same update as one.
 """
 
-import dataclasses
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from functools import cache
 
 import numpy as np
 import tensorflow as tf
 
-from config import MAY_CHANGE_ON_RESUME, first_line
-from training.provenance import fingerprint
-from training.run import Run, RunError, WorkerRun
+from config import first_line
+from model import IDS
+from model.layers import Seed, fold_in
+from training.records import RunError
 
 
-def strategy(kind):
-    """none: one replica; mirrored: one on each GPU of this machine; multi_worker: the workers
-    that TF_CONFIG names. To be called before TensorFlow's first operation. Raises RunError.
+def make_strategy(name: str) -> tf.distribute.Strategy:
+    """Create the tf.distribute strategy of `--strategy`, before TensorFlow's first operation.
+
+    "none": one replica. "mirrored": one replica per local GPU, or per logical CPU device if there
+    is no GPU. "multi_worker": one per worker in TF_CONFIG. Raises RunError.
     """
-    if kind == "mirrored":
-        # Where there is no GPU: the logical CPU devices that have been configured, usually one.
+    if name == "mirrored":
         devices = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
         return tf.distribute.MirroredStrategy([device.name for device in devices])
-    if kind == "multi_worker":
+    if name == "multi_worker":
         address = own_address(os.environ.get("TF_CONFIG"))
         try:
             return tf.distribute.MultiWorkerMirroredStrategy()
         except tf.errors.OpError as error:
             raise RunError(
-                f"this worker cannot listen on {address}: {first_line(error)}; does another one? "
-                "Each wants an index, a host and port of its own in TF_CONFIG"
+                f"this worker cannot listen on {address}: {first_line(error)}; give every worker "
+                "its own index and a free host:port in TF_CONFIG"
             ) from None
     return tf.distribute.get_strategy()
 
 
-def own_address(text):
-    """HOST:PORT of this worker, by the text of TF_CONFIG. Raises RunError where it does not say who
-    works and who is asked.
-    """
+def own_address(text: str | None) -> str:
+    """Return this worker's HOST:PORT from the text of TF_CONFIG. Raises RunError."""
     cluster = '"cluster": {"worker": ["HOST:PORT", "HOST:PORT"]}'
     example = f'{{{cluster}, "task": {{"type": "worker", "index": 0}}}}'
     try:
-        given = json.loads(text or "")
-        workers, task = given["cluster"]["worker"], given["task"]
+        settings = json.loads(text or "")
+        workers, task = settings["cluster"]["worker"], settings["task"]
         address = workers[task["index"]]
-        good = task["type"] == "worker" and task["index"] >= 0 and address.count(":") >= 1
+        valid = task["type"] == "worker" and task["index"] >= 0 and address.count(":") >= 1
     except (ValueError, TypeError, KeyError, IndexError, AttributeError):
-        good = False
-    if not good:
+        valid = False
+    if not valid:
         raise RunError(
             f"--strategy multi_worker needs TF_CONFIG in the environment of each worker: {example}"
         )
     return address
 
 
-def lost_worker_errors(kind):
-    """The errors by which a worker learns that another one is gone, for a --strategy."""
-    if kind != "multi_worker":
-        return ()
-    return (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError,
-            tf.errors.DeadlineExceededError)  # fmt: skip
+def replicated(step: Callable) -> Callable:
+    """Run a train step on every replica of the current strategy.
 
-
-def advice(error):
-    """What to do when a step could not be made together; the last checkpoint is as it was."""
-    return (
-        "another worker is gone; start all of them again with --resume and the run's folder, which "
-        f"goes on from its last checkpoint ({type(error).__name__})"
-    )
-
-
-def open_run(strategy, config, data):
-    """The run's folder: one worker, the chief, writes in it. Raises RunError, also where the
-    workers have not begun alike, and OSError.
+    step: (source, target), the ids of a whole batch → a dict of scalars, equal on all replicas.
+    There is one trace for batches of all shapes. Without AutoGraph the traced code is what is
+    written, and tracing is faster.
     """
-    resolver = strategy.cluster_resolver
-    if resolver is None:
-        return Run(config, data)
-    kept = ("epochs", "max_steps")
-    flags = {
-        n: v
-        for n, v in dataclasses.asdict(config).items()
-        if n in kept or n not in MAY_CHANGE_ON_RESUME
-    }
-    tokenizers = [made.model.hex() for made in (data.source_tokenizer, data.target_tokenizer)]
-    assert_same_across_workers(
-        strategy,
-        flags=repr([flags | {"name": None}, bool(config.resume)]),
-        corpus=json.dumps([data.facts, tokenizers]),
-        code=fingerprint(),
-    )
-    return WorkerRun(config, data) if resolver.task_id else Run(config, data)
+    strategy = tf.distribute.get_strategy()
+
+    @tf.function(input_signature=[IDS, IDS], autograph=False)
+    def run(source, target):
+        results = strategy.run(step, args=(source, target))
+        return {
+            name: strategy.experimental_local_results(value)[0] for name, value in results.items()
+        }
+
+    return run
 
 
-def all_gather(strategy, *numbers):
-    """What each worker says here: (workers, count), int64. All of them must come by; to one that
-    works alone, its own numbers.
+def sum_over_parts(
+    function: Callable, source: tf.Tensor, target: tf.Tensor, seed: Seed, shards: int
+) -> list[tf.Tensor]:
+    """Add up what `function(source, target, seed)` returns for the parts of a batch.
+
+    The parts are computed in parallel. With several replicas, each computes `shards` parts and
+    leaves the others out; see `sum_over_replicas`. Part i of n has the rows i, i + n, i + 2n, …
+    """
+    replica = tf.distribute.get_replica_context()
+    count = shards * replica.num_replicas_in_sync
+    first = shards * int(tf.get_static_value(replica.replica_id_in_sync_group))
+    parts = [
+        function(source[i::count], target[i::count], fold_in(seed, f"part_{i}"))
+        for i in range(first, first + shards)
+    ]
+    return [tf.add_n(values) for values in zip(*parts, strict=True)]
+
+
+def sum_over_replicas(values: list) -> list:
+    """Add up (nested lists of) tensors over all replicas. With one replica: return them."""
+    return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, values)
+
+
+def is_chief(strategy: tf.distribute.Strategy) -> bool:
+    """Whether this process writes the run directory: the only one, or the worker of index 0."""
+    return strategy.cluster_resolver is None or strategy.cluster_resolver.task_id == 0
+
+
+def all_gather(strategy: tf.distribute.Strategy, *numbers: int) -> np.ndarray:
+    """Return the numbers that each worker passes: (workers, count), int64.
+
+    All workers must call it together. With one worker, returns its own numbers.
     """
     if strategy.cluster_resolver is None:
         return np.array([numbers])
-    return gather(strategy)(tf.constant([numbers], tf.int64)).numpy()
+    return gather_function(strategy)(tf.constant([numbers], tf.int64)).numpy()
 
 
 @cache
-def gather(strategy):
-    """A graph: rows of this worker → those of all of them. Traced once."""
+def gather_function(strategy: tf.distribute.Strategy) -> Callable:
+    """Return a graph that gathers the rows of all workers; traced once."""
 
     @tf.function(input_signature=[tf.TensorSpec([1, None], tf.int64)], autograph=False)
-    def rows(own):
+    def gather(own):
         return strategy.gather(strategy.run(lambda: own), axis=0)
 
-    return rows
+    return gather
 
 
-def assert_same_across_workers(strategy, **parts):
-    """Raise RunError, in every worker, where the workers do not have the same parts: texts."""
-    hashes = [hashlib.sha256(text.encode()).digest()[:7] for text in parts.values()]
-    found = all_gather(strategy, *(int.from_bytes(part, "big") for part in hashes))
-    unlike = (found != found[0]).any(axis=0)
-    if unlike.any():
-        names = " and ".join(name for name, is_so in zip(parts, unlike, strict=True) if is_so)
+def assert_same_across_workers(strategy: tf.distribute.Strategy, **texts: str) -> None:
+    """Raise RunError, in every worker, if the workers have different texts."""
+    hashes = [hashlib.sha256(text.encode()).digest()[:7] for text in texts.values()]
+    gathered = all_gather(strategy, *(int.from_bytes(digest, "big") for digest in hashes))
+    different = (gathered != gathered[0]).any(axis=0)
+    if different.any():
+        names = " and ".join(name for name, unlike in zip(texts, different, strict=True) if unlike)
         raise RunError(
-            f"the workers do not have the same {names}: start all of them with the same command, "
-            "code, corpus and run folder"
+            f"the workers have different {names}: start all of them with the same command, code, "
+            "corpus and run directory"
         )
+
+
+def lost_worker_errors(strategy_name: str) -> tuple[type[Exception], ...]:
+    """Return the errors that mean another worker is gone, for a --strategy."""
+    if strategy_name != "multi_worker":
+        return ()
+    return (
+        tf.errors.UnavailableError,
+        tf.errors.AbortedError,
+        tf.errors.CancelledError,
+        tf.errors.DeadlineExceededError,
+    )
+
+
+def lost_worker_message(error: Exception) -> str:
+    """Say what to do about one of the `lost_worker_errors`. The last checkpoint is intact."""
+    return f"lost a worker ({type(error).__name__}): restart all of them with --resume RUN"

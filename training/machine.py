@@ -1,26 +1,67 @@
-"""Cores, file locks and out-of-memory errors."""
+"""Cores, file locks, signals and out-of-memory errors."""
 
 import os
 import re
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import IO
 
 from config import first_line
 
 
-def cores():
-    """The cores that this process may use, by number."""
+def import_tensorflow() -> None:
+    """Import TensorFlow without the lines it prints at start-up.
+
+    They are printed if the import fails, or if CUDA_VISIBLE_DEVICES names a GPU that is not found.
+    """
+    sys.stderr.flush()
+    stderr = os.dup(2)
+    with tempfile.TemporaryFile() as lines:
+        os.dup2(lines.fileno(), 2)  # the lines are written by C++ code
+        wanted = False
+        try:
+            wanted = True
+            import tensorflow as tf
+
+            devices = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+            found = tf.config.list_physical_devices("GPU")  # prints lines, too
+            wanted = devices not in ("", "-1") and not found
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            if wanted:
+                lines.seek(0)
+                sys.stderr.write(lines.read().decode("utf-8", "replace"))
+
+
+def cores() -> list[int]:
+    """Return the numbers of the cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count()))
 
 
-def lock(path):
-    """Keep other processes out of what a lock file stands for → the file, which keeps them out
-    until it is closed. Raises BlockingIOError where another one was quicker.
+def set_parallelism(tasks: int) -> None:
+    """Divide the cores among `tasks` parallel computations: shards or batches.
+
+    Call it before the first TensorFlow operation. A shard with a core of its own never waits. If
+    every operation is divided among all cores, they wait for each other at its end, which takes 15
+    to 20 % of a step.
     """
+    import tensorflow as tf
+
+    tf.config.threading.set_inter_op_parallelism_threads(tasks)
+    tf.config.threading.set_intra_op_parallelism_threads(max(1, len(cores()) // tasks))
+
+
+def lock(path: Path) -> IO:
+    """Lock a file until it is closed. Raises BlockingIOError if another process has locked it."""
     file = open(path, "w")
     try:
         import fcntl
-    except ImportError:  # Windows has no such locks
+    except ImportError:  # Windows
         return file
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -30,30 +71,33 @@ def lock(path):
     return file
 
 
-def set_parallelism(tasks):
-    """Divide the cores among `tasks` parallel computations: shards or batches.
+class StopSignal:
+    """Record Ctrl-C and SIGTERM so that training can save before it exits.
 
-    Call it before the first TensorFlow operation. A shard that has a core to itself never waits;
-    if every operation is divided among all cores, they wait for each other at its end (15 to 20 %
-    of a step's time).
+    number: the signal that was received, or 0. A second signal ends the process at once.
     """
-    import tensorflow as tf
 
-    tf.config.threading.set_inter_op_parallelism_threads(tasks)
-    tf.config.threading.set_intra_op_parallelism_threads(max(1, len(cores()) // tasks))
+    def __init__(self):
+        self.number = 0
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self.record)
+
+    def record(self, number: int, frame) -> None:
+        self.number = number
+        signal.signal(number, signal.SIG_DFL)
+        print("saving and exiting; press Ctrl-C again to quit now", file=sys.stderr)
 
 
-def out_of_memory_errors():
-    """The errors that say that there is not enough. oneDNN's is an aborted operation."""
+def out_of_memory_errors() -> tuple[type[Exception], ...]:
+    """Return the errors that mean there was not enough memory. oneDNN's is AbortedError."""
     import tensorflow as tf
 
     return tf.errors.ResourceExhaustedError, tf.errors.AbortedError, MemoryError
 
 
-def advice(error, knobs):
-    """A sentence about one of the `out_of_memory_errors`. knobs: which to turn for memory."""
+def out_of_memory_message(error: Exception, hint: str) -> str:
+    """Describe one of the `out_of_memory_errors`. hint: which settings need less memory."""
     if "No space left" in str(error):
-        return f"{first_line(error)}: make room"
-    found = re.search(r"tensor with shape\s*(\[[\d,]+\])", str(error))
-    at = f" at a tensor of {found[1]}" if found else ""
-    return f"out of memory{at}: {knobs}"
+        return f"{first_line(error)}: free some disk space"
+    shape = re.search(r"tensor with shape\s*(\[[\d,]+\])", str(error))
+    return f"out of memory{f' at a tensor of shape {shape[1]}' if shape else ''}: {hint}"

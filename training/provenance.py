@@ -1,4 +1,4 @@
-"""Where a run came from: source, commit, versions; and whether code is still the same."""
+"""Where a run came from: source, commit and versions; and whether two sources do the same."""
 
 import ast
 import hashlib
@@ -10,30 +10,20 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parents[1]
-SOURCE = (
-    "*.py",
-    "*.cfg",
-    "*.toml",
-    "*.md",
-    "model",
-    "data",
-    "training",
-    "evaluation",
-    "experiments",
-    "benchmarks",
-    "tests",
-)
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("model", "data", "training", "evaluation", "experiments", "benchmarks", "tests", "docs")
+SOURCE = ("*.py", "*.cfg", "*.toml", "*.md", "*.txt", *PACKAGES)
 
 
-def provenance():
-    """Commit, command, versions and host, as a dict."""
-    import tensorflow as tf  # here, so that the rest needs none of it
+def provenance() -> dict:
+    """Return the commit, command, versions and host."""
+    import tensorflow as tf  # the rest of this module does not need it
 
-    import model  # asked, not assumed
+    import model
 
     packages = ("tensorflow", "keras", "numpy", "sentencepiece", "sacrebleu")
     return {
@@ -53,49 +43,50 @@ def provenance():
     }
 
 
-def git(*arguments, **environment):
-    """What git says in the project's own folder; "" where this is no checkout of the project (a
-    run's source lies inside of one, but is none), or where there is no git.
+def git(*arguments: str, **environment: str) -> str:
+    """Run git in the project's root and return its output.
+
+    Returns "" without git, or if the root is not a checkout of the project. The source directory
+    of a run is not one, though it may lie in one.
     """
 
-    def ask(*words, **more):
-        command = ["git", "-C", str(HERE), *words]
+    def run(*words, **more):
+        command = ["git", "-C", str(ROOT), *words]
         env = os.environ | more
         return subprocess.run(command, capture_output=True, check=True, env=env).stdout
 
     try:
-        ask("ls-files", "--error-unmatch", "train.py")
-        return ask(*arguments, **environment).decode("utf-8", "replace")
+        run("ls-files", "--error-unmatch", "train.py")
+        return run(*arguments, **environment).decode("utf-8", "replace")
     except (OSError, subprocess.CalledProcessError):
         return ""
 
 
-def edits(git, *paths):
-    """The working tree against the last commit, as a diff. New files are part of it, and the user's
-    own settings of git are not.
+def working_tree_diff(git: Callable[..., str], *paths: str) -> str:
+    """Return the diff of the working tree, new files included, against the last commit.
 
-    git: asks it, given words and variables of the environment; paths: git's patterns.
+    git: a function that runs git with arguments and environment variables. paths: git pathspecs.
+    The user's own settings and index of git do not matter and do not change.
     """
+    options = ["--no-color", "--no-ext-diff", "--no-textconv", "--unified=3", "--binary"]
+    settings = ["-c", "diff.noprefix=false", "-c", "diff.mnemonicPrefix=false"]
     with tempfile.TemporaryDirectory() as scratch:
-        index = {"GIT_INDEX_FILE": str(Path(scratch) / "index")}  # the user's own stays as it is
+        index = {"GIT_INDEX_FILE": str(Path(scratch) / "index")}
         git("read-tree", "HEAD", **index)
         git("add", "--intent-to-add", "--", ".", **index)
-        return git(
-            "-c", "diff.noprefix=false", "-c", "diff.mnemonicPrefix=false", "diff", "--no-color",
-            "--no-ext-diff", "--no-textconv", "--unified=3", "--binary", "HEAD", "--", *paths,
-            **index,
-        )  # fmt: skip
+        return git(*settings, "diff", *options, "HEAD", "--", *paths, **index)
 
 
-def source_diff():
-    """The project's own source against the commit; "" where there is none."""
-    return edits(git, *(f":(glob){pattern}" for pattern in SOURCE), ":(exclude)*.png")
+def source_diff() -> str:
+    """Return the diff of the project's source against the commit, "" if there is none."""
+    patterns = (f":(glob){pattern}" for pattern in SOURCE)
+    return working_tree_diff(git, *patterns, ":(exclude)*.png")
 
 
-def copy_source(folder):
-    """The project's own files, and nothing that came later, into a folder."""
+def copy_source(folder: Path) -> None:
+    """Copy the project's source files to a directory."""
     ignored = shutil.ignore_patterns("__pycache__", ".*", "*.png")
-    for path in (found for pattern in SOURCE for found in sorted(HERE.glob(pattern))):
+    for path in (path for pattern in SOURCE for path in sorted(ROOT.glob(pattern))):
         if path.is_dir():
             shutil.copytree(path, folder / path.name, ignore=ignored)
         else:
@@ -103,10 +94,10 @@ def copy_source(folder):
             shutil.copy2(path, folder)
 
 
-def code(path):
-    """What a Python file does, as text: neither comments nor docstrings nor layout count.
+def normalized_code(path: Path) -> str:
+    """Return the code of a Python file. Comments, docstrings and layout changes are ignored.
 
-    A file that is not there does what an empty one does.
+    A missing file is the same as an empty one.
     """
     text = path.read_bytes() if path.exists() else b""
     try:
@@ -116,35 +107,36 @@ def code(path):
             if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
                 if isinstance(getattr(body[0].value, "value", None), str):
                     del body[0]
-        return ast.unparse(tree)  # as text it is the same to each version of Python
+        return ast.unparse(tree)  # the same text in every version of Python
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return repr(text)
 
 
-def fingerprint(folder=HERE):
-    """A hash of what the code in a folder does: comments, docstrings and layout do not count."""
+def fingerprint(folder: str | Path = ROOT) -> str:
+    """Return a hash of the code in a directory. See `normalized_code` for what is ignored."""
     folder, digest = Path(folder), hashlib.sha256()
     files = {
         path
-        for room in ("model", "data", "training", "evaluation")
-        for path in (folder / room).rglob("*")
+        for package in ("model", "data", "training", "evaluation")
+        for path in (folder / package).rglob("*")
     }
     for path in sorted(files | set(folder.glob("*.py"))):
         if path.is_file() and "__pycache__" not in path.parts:
-            text = code(path).encode() if path.suffix == ".py" else path.read_bytes()
-            digest.update(
-                path.relative_to(folder).as_posix().encode() + hashlib.sha256(text).digest()
-            )
+            code = normalized_code(path).encode() if path.suffix == ".py" else path.read_bytes()
+            name = path.relative_to(folder).as_posix().encode()
+            digest.update(name + hashlib.sha256(code).digest())
     return digest.hexdigest()
 
 
-def changed(one, other, *rooms):
-    """The Python files that do not do the same in two folders: names, sorted.
+def changed_files(one: str | Path, other: str | Path, *parts: str) -> list[str]:
+    """Return the sorted names of the Python files whose code differs between two directories.
 
-    rooms: what is compared, files and folders in both.
+    parts: the files and packages to compare.
     """
-    names = set()
-    for folder, room in itertools.product((Path(one), Path(other)), rooms):
-        inside = (folder / room).rglob("*.py") if (folder / room).is_dir() else [folder / room]
-        names |= {path.relative_to(folder).as_posix() for path in inside}
-    return sorted(name for name in names if code(one / name) != code(other / name))
+    one, other, names = Path(one), Path(other), set()
+    for folder, part in itertools.product((one, other), parts):
+        files = (folder / part).rglob("*.py") if (folder / part).is_dir() else [folder / part]
+        names |= {path.relative_to(folder).as_posix() for path in files}
+    return sorted(
+        name for name in names if normalized_code(one / name) != normalized_code(other / name)
+    )

@@ -21,6 +21,14 @@ from config import (
 from data import corpora
 
 
+class RunError(UserError):
+    """A run cannot start or resume."""
+
+
+class Diverged(RunError):
+    """The loss, the gradient or a weight is not finite."""
+
+
 def read_json(path: str | Path) -> dict:
     """Read a JSON object from a file. Raises OSError, and UserError if the file is damaged."""
     return parse_object(Path(path).read_bytes(), str(path))

@@ -11,7 +11,7 @@ from config import UserError, fail, make_parser
 from experiments import patches
 from experiments.jobs import RECIPES
 from experiments.patches import ExperimentError, Patch
-from training.provenance import edits
+from training.provenance import working_tree_diff
 
 
 def save(flags: argparse.Namespace) -> None:
@@ -23,7 +23,7 @@ def save(flags: argparse.Namespace) -> None:
         )
     texts = {key: " ".join(getattr(flags, key).split()) for key in patches.KEYS if key in flags}
     old = patches.read(flags.name) if flags.replace and flags.name in patches.names() else None
-    diff = edits(patches.git, ".", ":(exclude)experiments")
+    diff = working_tree_diff(patches.git, ".", ":(exclude)experiments")
     if old:  # keep what is not given again, and the finding if the edit is the same
         texts = {key: texts[key] or getattr(old, key) for key in texts}
         diff = diff or old.diff

@@ -84,6 +84,17 @@ def test_guard_passes_without_its_patch(copy):
     assert patched.call(patched.run_test, folder, guard) == pytest.ExitCode.OK
 
 
+@pytest.mark.slow
+def test_bigrams_are_vectors_of_neighbouring_words(copy):
+    ids = np.int32([[5, 6, 7, 3, 0], [6, 0, 7, 10, 3]])  # two texts with eos; one word is dropped
+    folder = copy(EXPERIMENTS["bigrams"])
+    embeddings, table, vectors = patched.call(patched.embed_bigrams, folder, ids)
+    expected = table[ids]
+    for place, (first, second) in {(0, 1): (5, 6), (0, 2): (6, 7), (1, 3): (7, 10)}.items():
+        expected[place] += vectors[(first * 1_000_003 + second) % 2**18]
+    np.testing.assert_allclose(embeddings, 2 * expected, rtol=1e-6)  # √d_model = 2
+
+
 # ---- Save, run and compare, in a small repository whose train.py does not train -----------------
 
 MODEL = """
@@ -191,15 +202,17 @@ def edit(path, old, new):
 def test_save_writes_the_edits_of_the_working_tree(repository, monkeypatch, capsys):
     edit(repository / "model/answer.py", "return 40", "return 45")
     (repository / "model/extra.py").write_text("EXTRA = 1\n")
-    (repository / "experiments/LOG.md").write_text("not part of it\n")
+    (repository / "experiments/LOG.md").write_text("not saved\n")
     git("add", "model/answer.py")  # staged or not, all edits are saved
     status = git("status", "--porcelain")
-    save.save(parse(save, monkeypatch, "more", "Is  more better?", "--claim", "he says: it is"))
+    save.save(
+        parse(save, monkeypatch, "more", "Is  more better?", "--claim", "always (A. Author 2020)")
+    )
     assert "3 lines in 2 files" in capsys.readouterr().out
     new = {*git("status", "--porcelain").splitlines()} - {*status.splitlines()}
     assert new == {"?? experiments/more.patch"}
     patch = patches.read("more")
-    assert patch.question == "Is more better?" and patch.claim == "he says: it is"
+    assert patch.question == "Is more better?" and patch.claim == "always (A. Author 2020)"
     assert "LOG" not in patch.diff
     git("reset", "--quiet", "--hard")
     (repository / "model/extra.py").unlink()

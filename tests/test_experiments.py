@@ -205,14 +205,12 @@ def test_save_writes_the_edits_of_the_working_tree(repository, monkeypatch, caps
     (repository / "experiments/LOG.md").write_text("not saved\n")
     git("add", "model/answer.py")  # staged or not, all edits are saved
     status = git("status", "--porcelain")
-    save.save(
-        parse(save, monkeypatch, "more", "Is  more better?", "--claim", "always (A. Author 2020)")
-    )
+    save.save(parse(save, monkeypatch, "more", "Is  more better?", "--claim", "always"))
     assert "3 lines in 2 files" in capsys.readouterr().out
     new = {*git("status", "--porcelain").splitlines()} - {*status.splitlines()}
     assert new == {"?? experiments/more.patch"}
     patch = patches.read("more")
-    assert patch.question == "Is more better?" and patch.claim == "always (A. Author 2020)"
+    assert patch.question == "Is more better?" and patch.claim == "always"
     assert "LOG" not in patch.diff
     git("reset", "--quiet", "--hard")
     (repository / "model/extra.py").unlink()
@@ -321,7 +319,9 @@ def test_runs_are_of_the_commit_with_the_patch(repository, run_experiments, more
     assert (runs / "baseline/seed-0/source.diff").read_text() == ""
 
 
-def test_finished_runs_are_skipped_unless_code_or_flags_differ(repository, run_experiments, more):
+def test_finished_runs_are_skipped_unless_code_or_flags_differ(
+    repository, run_experiments, more, monkeypatch
+):
     def output(*words):
         return run_experiments("more", "--seeds", "1", *words)[1]
 
@@ -330,6 +330,9 @@ def test_finished_runs_are_skipped_unless_code_or_flags_differ(repository, run_e
     times = [path.stat().st_mtime_ns for path in sorted(runs.rglob("value"))]
     assert "2 finished" in output("--splits", "test")
     assert times == [path.stat().st_mtime_ns for path in sorted(runs.rglob("value"))]
+    compare.compare(parse(compare, monkeypatch, "more", "--splits", "test"))
+    with pytest.raises(ExperimentError, match="no finished baseline"):
+        compare.compare(parse(compare, monkeypatch, "more"))
     assert " 0 finished" in output()  # one more split is to be scored
     assert len(list(runs.rglob("scores-compositional.json"))) == 2
     # Comments and docstrings are not code.

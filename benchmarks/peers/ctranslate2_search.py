@@ -31,6 +31,6 @@ if __name__ == "__main__":
             min_decoding_length=0,
             max_decoding_length=2 * (max(map(len, rows)) + 1) + 20,
         )
-        return [target_tokenizer.pieces.decode(result.hypotheses[0]) for result in results]
+        return [target_tokenizer.processor.decode(result.hypotheses[0]) for result in results]
 
     sentences.time_decoding(job, translate)

@@ -161,12 +161,7 @@ def outputs_path(run: Path, suffix: str, labelled: bool) -> Path:
 
 
 def write(
-    run: Path,
-    suffix: str,
-    labelled: bool,
-    split: Split,
-    scores: dict,
-    outputs: Sequence[Output],
+    run: Path, suffix: str, labelled: bool, split: Split, scores: dict, outputs: Sequence[Output]
 ) -> list[str]:
     """Write scores and outputs into a run directory. Returns the names of the files.
 

@@ -1,4 +1,4 @@
-"""Attention: small cases worked by hand, a loop that anyone can follow, and Keras' own layer."""
+"""Attention, compared with numbers worked by hand, a plain loop and Keras' layer."""
 
 import math
 
@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from config import Config
 from model.attention import MultiHeadAttention, scaled_dot_product_attention
+from model.layers import initial_seed
 
-# The four keys of the well-known tutorial; its scores are so large that softmax picks or shares.
+# The scores are so large that softmax picks one key or shares between equal ones.
 KEYS = np.float32([[10, 0, 0], [0, 10, 0], [0, 0, 10], [0, 0, 10]])
 VALUES = np.float32([[1, 0], [10, 0], [100, 5], [1000, 6]])
 
@@ -16,22 +18,22 @@ VALUES = np.float32([[1, 0], [10, 0], [100, 5], [1000, 6]])
 @pytest.mark.parametrize(
     ("query", "weights", "output"),
     [
-        ([0, 10, 0], [0, 1, 0, 0], [10, 0]),  # the second key
-        ([0, 0, 10], [0, 0, 0.5, 0.5], [550, 5.5]),  # a key that is there twice: the mean
-        ([10, 10, 0], [0.5, 0.5, 0, 0], [5.5, 0]),  # two keys, equally far
+        ([0, 10, 0], [0, 1, 0, 0], [10, 0]),  # matches the second key
+        ([0, 0, 10], [0, 0, 0.5, 0.5], [550, 5.5]),  # matches two equal keys
+        ([10, 10, 0], [0.5, 0.5, 0, 0], [5.5, 0]),  # matches two keys equally
     ],
 )
-def test_a_query_gets_the_mean_of_the_values_whose_keys_it_matches(query, weights, output):
+def test_output_is_the_mean_of_the_values_whose_keys_match(query, weights, output):
     got, got_weights = scaled_dot_product_attention(np.float32([query]), KEYS, VALUES)
     np.testing.assert_allclose(got_weights, [weights], atol=1e-6)
     np.testing.assert_allclose(got, [output], rtol=1e-5, atol=1e-4)
 
 
-def test_what_the_mask_hides_has_weight_zero_and_the_rest_sums_to_one():
+def test_masked_keys_have_weight_zero_and_the_others_sum_to_one():
     rng = np.random.default_rng(0)
     query, key = rng.normal(size=(2, 3, 5, 4)), rng.normal(size=(2, 3, 6, 4))
     mask = rng.random((2, 1, 5, 6)) < 0.5
-    mask[..., 0] = True  # each query has a key
+    mask[..., 0] = True  # every query has a key
     _, weights = scaled_dot_product_attention(np.float32(query), np.float32(key), key, mask)
     hidden = np.broadcast_to(~mask, weights.shape)
     assert np.all(weights.numpy()[hidden] == 0)
@@ -39,8 +41,8 @@ def test_what_the_mask_hides_has_weight_zero_and_the_rest_sums_to_one():
     np.testing.assert_allclose(tf.reduce_sum(weights, axis=-1), np.ones((2, 3, 5)), rtol=1e-6)
 
 
-def test_attention_is_the_loop_over_queries_and_keys():
-    """softmax(q k / √d) v, a number at a time; scaled and normalised once, after the keys' loop."""
+def test_attention_equals_a_loop_over_queries_and_keys():
+    """softmax(q k / √d) v, one number at a time, normalized once after the loop over keys."""
     rng = np.random.default_rng(1)
     length, depth = 5, 3
     query, key, value = rng.normal(size=(3, length, depth))
@@ -56,37 +58,42 @@ def test_attention_is_the_loop_over_queries_and_keys():
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
 
 
+def make_attention(num_heads, key_dim):
+    config = Config(d_model=8, num_heads=num_heads, key_dim=key_dim)
+    return MultiHeadAttention(config, initial_seed(0))
+
+
 @pytest.mark.parametrize("key_dim", [16, 64, 256])
 def test_scores_of_unit_variance_vectors_have_unit_variance(key_dim):
-    """The paper's footnote 4: q · k has variance d_k, so softmax would saturate unless scaled."""
+    """Footnote 4: q · k has variance d_k, so that an unscaled softmax would saturate."""
     rng = np.random.default_rng(2)
     query = np.float32(rng.normal(size=(200, key_dim)))
     key = np.float32(rng.normal(size=(2000, key_dim)))
     _, weights = scaled_dot_product_attention(query, key, key)
-    scores = np.log(weights)  # up to a number for each query
+    scores = np.log(weights)  # up to a constant per query
     assert np.mean(np.var(scores, axis=-1)) == pytest.approx(1, rel=0.05)
 
 
-def test_a_head_is_a_slice_of_the_projection():
-    attention = MultiHeadAttention(d_model=8, num_heads=3, key_dim=5, seed=[0, 0])
+def test_each_head_is_a_slice_of_the_projection():
+    attention = make_attention(num_heads=3, key_dim=5)
     x = np.float32(np.random.default_rng(3).normal(size=(2, 4, 15)))
     heads = attention.split_heads(x)
     for h in range(3):
         np.testing.assert_array_equal(heads[:, h], x[:, :, h * 5 : (h + 1) * 5])
 
 
-def test_merging_undoes_splitting():
-    attention = MultiHeadAttention(d_model=8, num_heads=3, key_dim=5, seed=[0, 0])
+def test_merge_heads_inverts_split_heads():
+    attention = make_attention(num_heads=3, key_dim=5)
     x = np.float32(np.random.default_rng(4).normal(size=(2, 4, 15)))
     np.testing.assert_array_equal(attention.merge_heads(attention.split_heads(x)), x)
 
 
 @pytest.mark.parametrize("key_dim", [4, 7])
-def test_multi_head_attention_is_that_of_keras(key_dim):
-    """Output, weights and gradients, with a mask, foreign keys, and heads of any size."""
+def test_multi_head_attention_equals_keras(key_dim):
+    """Output, weights and gradients, with a mask, other keys than queries, and any head size."""
     d_model, num_heads = 8, 2
     rng = np.random.default_rng(5)
-    ours = MultiHeadAttention(d_model, num_heads, key_dim, seed=[0, 0])
+    ours = make_attention(num_heads, key_dim)
     for variable in ours.variables:
         variable.assign(rng.normal(scale=0.5, size=variable.shape))
     query_from = tf.constant(rng.normal(size=(3, 5, d_model)), tf.float32)
@@ -104,7 +111,7 @@ def test_multi_head_attention_is_that_of_keras(key_dim):
 
     with tf.GradientTape(persistent=True) as tape:
         tape.watch([query_from, key_from])
-        output, weights = ours(query_from, ours.project_keys_values(key_from), mask)
+        output, weights = ours(query_from, key_from, key_from, mask)
         loss = tf.reduce_sum(output * direction)
         keras_output, keras_weights = theirs(
             query_from, key_from, attention_mask=mask[:, 0], return_attention_scores=True

@@ -1,4 +1,4 @@
-"""The leaves: their arithmetic, and that every draw is a function of (seed, place) alone."""
+"""Basic layers: their arithmetic, and that a draw depends only on its seed and name."""
 
 import itertools
 
@@ -7,24 +7,28 @@ import pytest
 import tensorflow as tf
 
 from config import Config
-from model import layers, transformer
+from model import build, layers, transformer
 from model.layers import (
     Dense,
     Embedding,
     FeedForward,
     LayerNorm,
+    Seed,
+    TiedProjection,
     dropout,
     fold_in,
-    product,
-    products_in,
+    in_float32,
+    initial_seed,
+    matmul,
+    step_seed,
 )
 from model.transformer import Transformer
 
 RNG = np.random.default_rng(0)
-SEED = tf.constant([0, 1], tf.int64)
+SEED = Seed(0, 1)
 
 
-def randomised(module):
+def randomize(module):
     for variable in module.variables:
         variable.assign(RNG.normal(size=variable.shape))
     return module
@@ -32,28 +36,28 @@ def randomised(module):
 
 @pytest.mark.parametrize("shape", [(4,), (2, 4), (2, 3, 4)])
 def test_dense_is_x_times_kernel_plus_bias(shape):
-    dense = randomised(Dense(4, 5, SEED))
+    dense = randomize(Dense(4, 5, SEED))
     x = np.float32(RNG.normal(size=shape))
     expected = x @ dense.kernel.numpy() + dense.bias.numpy()
     np.testing.assert_allclose(dense(x), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_embedding_is_the_row_of_the_id_times_root_d_model():
+def test_embedding_is_scaled_by_the_root_of_d_model():
     embedding = Embedding(5, 16, SEED)
     table = embedding.table.numpy()
     np.testing.assert_allclose(embedding([[3, 0]]), [[4 * table[3], 4 * table[0]]], rtol=1e-6)
 
 
-def test_feed_forward_is_two_products_around_a_relu():
-    net = randomised(FeedForward(3, 6, SEED))
-    x = np.float32(RNG.normal(size=(2, 4, 3)))
+def test_feed_forward_has_a_relu_between_two_projections():
+    net = randomize(FeedForward(Config(d_model=4, num_heads=2, dff=6), SEED))
+    x = np.float32(RNG.normal(size=(2, 3, 4)))
     hidden = np.maximum(0, x @ net.inner.kernel.numpy() + net.inner.bias.numpy())
     expected = hidden @ net.outer.kernel.numpy() + net.outer.bias.numpy()
     np.testing.assert_allclose(net(x), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_layer_norm_is_that_of_keras():
-    norm = randomised(LayerNorm(8))
+def test_layer_norm_equals_keras():
+    norm = randomize(LayerNorm(8))
     keras = tf.keras.layers.LayerNormalization(epsilon=1e-6)
     x = np.float32(3 + 2 * RNG.normal(size=(2, 5, 8)))
     keras.build(x.shape)
@@ -61,45 +65,28 @@ def test_layer_norm_is_that_of_keras():
     np.testing.assert_allclose(norm(x), keras(x), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("shape", [(7, 8), (2, 5, 8)])
-def test_layer_norms_gradient_is_that_of_the_plain_version(shape):
-    x = tf.constant(3 + 2 * RNG.normal(size=shape), tf.float32)
-    scale, offset = tf.constant(RNG.normal(size=(2, 8)), tf.float32)
-    upstream = tf.constant(RNG.normal(size=shape), tf.float32)
-    results = []
-    for version in (layers.layer_norm, layers.plain_layer_norm):
-        with tf.GradientTape() as tape:
-            tape.watch([x, scale, offset])
-            y = version(x, scale, offset)
-        results.append([y, *tape.gradient(y, [x, scale, offset], upstream)])
-    for name, ours, automatic in zip("y x scale offset".split(), *results, strict=True):
-        np.testing.assert_allclose(ours, automatic, rtol=1e-4, atol=1e-5, err_msg=name)
-
-
-def test_dropout_without_a_seed_is_nothing():
+def test_dropout_without_a_seed_is_the_identity():
     x = tf.ones((3, 4))
     assert dropout(x, 0.9, None) is x
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])
-def test_dropout_zeroes_the_share_it_is_told_and_keeps_the_mean(rate):
+def test_dropout_zeroes_its_rate_and_keeps_the_mean(rate):
     dropped = dropout(tf.ones((100, 1000)), rate, SEED).numpy()
     assert np.mean(dropped == 0) == pytest.approx(rate, abs=0.01)
     np.testing.assert_allclose(dropped[dropped != 0], 1 / (1 - rate), rtol=1e-6)
     assert np.mean(dropped) == pytest.approx(1, abs=0.02)
 
 
-def test_dropout_takes_rows_of_odd_length_and_draws_each_value_apart():
+def test_dropout_draws_are_independent():
     dropped = dropout(tf.ones((4000, 5)), 0.5, SEED).numpy() == 0
-    assert dropped.shape == (4000, 5)
-    # No two columns, and no row and the next, go together.
     assert abs(np.corrcoef(dropped.T) - np.eye(5)).max() < 0.06
     assert abs(np.corrcoef(dropped[:-1].ravel(), dropped[1:].ravel())[0, 1]) < 0.03
 
 
-def test_dropouts_mask_is_a_function_of_run_step_and_place():
-    def mask(run, step, place):
-        return dropout(tf.ones(64), 0.5, fold_in(tf.constant([run, step], tf.int64), place)).numpy()
+def test_dropout_depends_on_run_seed_step_and_name():
+    def mask(run_seed, step, name):
+        return dropout(tf.ones(64), 0.5, fold_in(step_seed(run_seed, step), name)).numpy()
 
     np.testing.assert_array_equal(mask(0, 1, "here"), mask(0, 1, "here"))
     masks = [mask(0, 1, "here"), mask(1, 1, "here"), mask(0, 2, "here"), mask(0, 1, "there")]
@@ -107,11 +94,17 @@ def test_dropouts_mask_is_a_function_of_run_step_and_place():
         assert np.any(one != other)
 
 
-def test_no_seed_stays_no_seed_at_any_place():
+def test_folding_in_two_names_does_not_commute():
+    a_then_b = fold_in(fold_in(SEED, "a"), "b")
+    assert a_then_b != fold_in(fold_in(SEED, "b"), "a")
+    assert a_then_b == fold_in(fold_in(SEED, "a"), "b")
+
+
+def test_no_seed_stays_no_seed():
     assert fold_in(None, "here") is None
 
 
-def test_initial_weights_have_the_spread_of_their_formulas():
+def test_initial_weights_have_the_variance_of_their_formulas():
     kernel = Dense(300, 100, SEED).kernel.numpy()  # Glorot, uniform: ±√(6 / (in + out))
     assert np.max(np.abs(kernel)) == pytest.approx(np.sqrt(6 / 400), rel=0.01)
     assert np.var(kernel) == pytest.approx(2 / 400, rel=0.05)
@@ -127,48 +120,47 @@ def fresh(**flags):
 
 
 def draws(module):
-    """The variables that are drawn, as arrays: all but biases, scales and offsets."""
+    """Randomly initialized variables: all but biases, scales and offsets."""
     return [v.numpy() for v in module.trainable_variables if v.shape.rank > 1]
 
 
 def assert_same_draws(one, other):
-    for mine, its in zip(draws(one), draws(other), strict=True):
-        np.testing.assert_array_equal(mine, its)
+    for mine, theirs in zip(draws(one), draws(other), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
 
 
-def test_one_more_layer_leaves_all_other_weights_as_they_were():
+def test_one_more_layer_leaves_all_other_initial_weights_unchanged():
     two, three = fresh(num_layers=2), fresh(num_layers=3)
     for part in ("encoder", "decoder"):
-        mine, its = getattr(two, part), getattr(three, part)
-        assert_same_draws(mine.embedding, its.embedding)
-        assert_same_draws(mine.positions, its.positions)
+        mine, theirs = getattr(two, part), getattr(three, part)
+        assert_same_draws(mine.embedding, theirs.embedding)
+        assert_same_draws(mine.positions, theirs.positions)
         for i in range(2):
-            assert_same_draws(mine.layers[i], its.layers[i])
+            assert_same_draws(mine.layers[i], theirs.layers[i])
 
 
 @pytest.mark.parametrize("change", [{"norm": "post"}, {"dropout_rate": 0.5}, {"max_length": 40}])
-def test_another_choice_elsewhere_leaves_the_layers_as_they_were(change):
+def test_a_change_elsewhere_leaves_initial_weights_unchanged(change):
     one, other = fresh(), fresh(**change)
     assert_same_draws(one.encoder.layers[1], other.encoder.layers[1])
     assert_same_draws(one.decoder.layers[1], other.decoder.layers[1])
 
 
-def test_another_seed_draws_all_weights_anew():
+def test_another_seed_changes_all_initial_weights():
     assert_same_draws(fresh(seed=5), fresh(seed=5))
-    for mine, its in zip(draws(fresh(seed=5)), draws(fresh(seed=6)), strict=True):
-        assert np.mean(mine == its) < 0.01
+    for mine, theirs in zip(draws(fresh(seed=5)), draws(fresh(seed=6)), strict=True):
+        assert np.mean(mine == theirs) < 0.01
 
 
-def test_no_two_places_of_the_model_share_a_draw(monkeypatch):
-    """Neither two weights nor two dropouts of a step."""
+def test_no_two_draws_of_a_model_share_a_seed(monkeypatch):
     seeds = []
 
     def spy(function):
-        def called(*given):
-            seeds.append(tuple(np.array(given[-1])))  # the seed comes last
-            return function(*given)
+        def call(*arguments):
+            seeds.append(arguments[-1])  # the seed comes last
+            return function(*arguments)
 
-        return called
+        return call
 
     for name in ("glorot_uniform", "normal"):
         monkeypatch.setattr(layers, name, spy(getattr(layers, name)))
@@ -176,37 +168,52 @@ def test_no_two_places_of_the_model_share_a_draw(monkeypatch):
     model = fresh(tie_embeddings=False, positions="none")
     matrices = 2 * (4 + 2) + 2 * (4 + 4 + 2) + 3  # two layers each way, embeddings, output
     assert len(seeds) == matrices
-    ids, step_0 = np.int32([[1, 2, 3]]), tf.constant([0, 0], tf.int64)
-    model.decode(ids, model.encode(ids, True, step_0), True, True, step_0)
+    ids, seed = np.int32([[1, 2, 3]]), Seed(0, 0)
+    model.decode(ids, model.encode(ids, True, seed), True, True, seed)
     assert len(seeds) == matrices + 2 * 2 + 2 * 3 + 2  # after each sublayer and both embeddings
-    assert len(set(seeds)) == len(seeds)
+    assert len({tuple(seed) for seed in seeds}) == len(seeds)
 
 
-def test_products_are_in_float32_but_inside_products_in():
+def test_matmul_multiplies_in_its_dtype_and_returns_float32():
     x, w = (tf.constant(RNG.normal(size=(64, 64)), tf.float32) for _ in range(2))
     exact = x.numpy().astype(float) @ w.numpy().astype(float)
-    with products_in("bfloat16"):
-        with products_in("float32"):
-            inner = product(x, w)
-        low = product(x, w)
-        low_transposed = product(x, tf.transpose(w), transpose_b=True)
-    np.testing.assert_allclose(inner, exact, atol=1e-4)
-    np.testing.assert_allclose(product(x, w), exact, atol=1e-4)
+    np.testing.assert_allclose(matmul(x, w, "float32"), exact, atol=1e-4)
+    low = matmul(x, w, "bfloat16")
     assert low.dtype == tf.float32
     assert 1e-3 < np.abs(low - exact).max() < 0.3
-    np.testing.assert_allclose(low_transposed, low, atol=0.1)
+    transposed = matmul(x, tf.transpose(w), "bfloat16", transpose_b=True)
+    np.testing.assert_allclose(transposed, low, atol=0.1)
 
 
-def test_the_step_multiplies_as_it_is_told_and_sums_up_in_float32():
-    """In bfloat16 the weights' products and their gradients, and nothing else."""
+def test_bfloat16_is_used_for_products_with_weights_only():
     from model.optimizer import Adam
     from train import make_train_step
 
-    for precision, of_weights in [("float32", 0), ("bfloat16", 3 * (6 + 10 + 1))]:
+    for precision, products in [("float32", 0), ("bfloat16", 3 * (6 + 10 + 1))]:
         config = Config(num_layers=1, d_model=8, num_heads=2, dff=8, precision=precision, shards=1)
         model = Transformer(config, 9, 9)
         step = make_train_step(model, Adam(model.trainable_variables), config)
         operations = step.get_concrete_function().graph.get_operations()
         low = [op for op in operations if any(x.dtype == tf.bfloat16 for x in op.outputs)]
-        assert sum(op.type == "MatMul" for op in low) == of_weights
+        assert sum(op.type == "MatMul" for op in low) == products
         assert {op.type for op in low} <= {"MatMul", "Cast"}
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [{"norm": "pre"}, {"norm": "post", "tie_embeddings": False}, {"model": "recurrent"}]
+    + [{"model": "classifier"}],
+)
+def test_in_float32_shares_the_variables_and_multiplies_in_float32(flags):
+    config = Config(num_layers=1, d_model=8, num_heads=2, dff=8, precision="bfloat16", **flags)
+    model = build(config, 9, 9)
+    twin = in_float32(model)
+    shared = {id(variable) for variable in twin.variables}
+    assert shared == {id(variable) for variable in model.variables}
+
+    def dtypes(model):
+        kinds = (Dense, TiedProjection)
+        return {part.compute_dtype for part in model.submodules if isinstance(part, kinds)}
+
+    assert dtypes(model) == {"bfloat16"} and dtypes(twin) == {"float32"}
+    assert initial_seed(0) != initial_seed(1)

@@ -1,14 +1,15 @@
-"""Positions: the formula of section 3.5, and what it is good for."""
+"""Positional encodings: the formula of section 3.5 and its property."""
 
 import math
 
 import numpy as np
 import pytest
 
+from model.layers import initial_seed
 from model.positions import Learned, NoPositions, Sinusoidal
 
 
-def test_sines_and_cosines_are_the_formula_interleaved():
+def test_sines_and_cosines_are_interleaved():
     """PE(p, 2i) = sin(p / 10000^(2i / d_model)), PE(p, 2i + 1) = cos(the same)."""
     d_model = 6
     expected = np.zeros((30, d_model))
@@ -21,7 +22,7 @@ def test_sines_and_cosines_are_the_formula_interleaved():
 
 
 @pytest.mark.parametrize("k", [1, 5, 17])
-def test_a_step_of_k_is_the_same_rotation_everywhere(k):
+def test_an_offset_of_k_is_the_same_rotation_at_every_position(k):
     """E(p + k) is a linear map of E(p) that does not depend on p: why the paper chose sines."""
     d_model, length = 16, 50
     rotation = np.zeros((d_model, d_model))
@@ -34,21 +35,21 @@ def test_a_step_of_k_is_the_same_rotation_everywhere(k):
 
 
 @pytest.mark.parametrize("kind", [Sinusoidal, Learned, NoPositions])
-def test_a_window_is_cut_from_the_whole(kind):
-    """Decoding asks for one position at a time, training for all at once."""
-    positions = kind(8, 20, seed=[0, 0])
+def test_a_range_of_positions_is_a_slice_of_all(kind):
+    """Decoding computes one position at a time, training all of them."""
+    positions = kind(8, 20, seed=initial_seed(0))
     whole = positions(0, 20).numpy()
     assert whole.shape == (20, 8)
     for p in range(20):
         np.testing.assert_allclose(positions(p, p + 1), whole[p : p + 1], atol=1e-6)
 
 
-def test_learned_positions_are_rows_of_a_table_and_the_last_repeats():
-    positions = Learned(8, 5, seed=[0, 0])
+def test_learned_positions_after_the_table_repeat_its_last_row():
+    positions = Learned(8, 5, seed=initial_seed(0))
     table = positions.table.numpy()
     assert len(np.unique(table[:, 0])) == 5
     np.testing.assert_array_equal(positions(0, 7), table[[0, 1, 2, 3, 4, 4, 4]])
 
 
-def test_no_positions_add_nothing():
+def test_no_positions_are_zero():
     assert not np.any(NoPositions(8)(3, 9))

@@ -1,24 +1,22 @@
-"""Whole models: who sees whom, padding that changes nothing, dropout and variables.
-
-What every model that translates must do is asked of the recurrent ones too.
-"""
+"""Whole models: causality, padding, dropout and variables. Recurrent models are included."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from config import Config
 from model import transformer
 from model.attention import MultiHeadAttention
-from model.layers import dropout
+from model.layers import Seed, dropout, fold_in
 from model.loss import cross_entropy, teacher_forcing
-from model.masks import look_ahead_mask, padding_mask
+from model.masks import masks, padding_mask
 
 both_norms = pytest.mark.parametrize("norm", ["post", "pre"])
 every_model = pytest.mark.parametrize(
     "flags",
     [{"norm": "post"}, {"norm": "pre"}]
     + [{"model": "recurrent", "recurrent_attention": a} for a in ("none", "additive", "dot")],
-    ids=["post", "pre", "summary", "additive", "dot"],
+    ids=["post", "pre", "no_attention", "additive", "dot"],
 )
 
 SOURCE = np.int32([[3, 4, 5, 2]])
@@ -32,47 +30,46 @@ PAIRS = [
 
 
 def batch(sentences, extra=0):
-    """Sentences as one array, padded to the longest and so much further."""
+    """Sentences as one array, padded to the longest one and `extra` more columns."""
     length = max(sentence.shape[1] for sentence in sentences) + extra
     return np.vstack([np.pad(s, [(0, 0), (0, length - s.shape[1])]) for s in sentences])
 
 
-# Who sees whom
+# Causality
 
 
 @every_model
-def test_no_logit_sees_a_later_token(tiny, flags):
+def test_logits_do_not_depend_on_later_tokens(tiny, flags):
     model = tiny(**flags)
-    before, _ = teacher_forcing(model, SOURCE, TARGET)  # row i guesses token i + 1
+    before, _ = teacher_forcing(model, SOURCE, TARGET)  # row i predicts token i + 1
     for j in range(1, 6):
         changed = TARGET.copy()
         changed[0, j] = 8
         after, _ = teacher_forcing(model, SOURCE, changed)
         change = np.max(np.abs(after - before), axis=1)
-        assert np.all(change[:j] < 1e-6), f"token {j} is seen before it is guessed"
-        assert np.all(change[j:] > 1e-4), f"token {j} is not seen by all that follow"
+        assert np.all(change[:j] < 1e-6), f"token {j} is seen before it is predicted"
+        assert np.all(change[j:] > 1e-4), f"token {j} is not seen by all later positions"
 
 
 @every_model
-def test_no_gradient_flows_back_from_a_later_token(tiny, flags):
+def test_no_gradient_reaches_later_tokens(tiny, flags):
     """All ids differ, so that a row of the embedding table is a position of the sentence."""
     model = tiny(**flags, shared_vocabulary=False)
     target_in, length = TARGET[:, :-1], TARGET.shape[1] - 1
-    # A random direction: the sum over a norm's output is the same whatever its input.
+    # A random direction, because the sum of a layer norm's output is constant.
     direction = np.float32(np.random.default_rng(0).normal(size=8))
     with tf.GradientTape(persistent=True) as tape:
         memory = model.encode(SOURCE, padding_mask(SOURCE))
-        mask = look_ahead_mask(length, length)
-        hidden, _ = model.decode(target_in, memory, mask, padding_mask(SOURCE))
-        looks = [tf.tensordot(hidden[0, i], direction, 1) for i in range(length)]
-    for i, look in enumerate(looks):
-        rows = tf.convert_to_tensor(tape.gradient(look, model.output.embedding.table))
+        hidden, _ = model.decode(target_in, memory, *masks(SOURCE, target_in))
+        outputs = [tf.tensordot(hidden[0, i], direction, 1) for i in range(length)]
+    for i, output in enumerate(outputs):
+        rows = tf.convert_to_tensor(tape.gradient(output, model.output.embedding.table))
         seen = np.any(tf.gather(rows, target_in[0]) != 0, axis=1)
         np.testing.assert_array_equal(seen, np.arange(length) <= i)
 
 
 @every_model
-def test_every_source_token_is_seen_by_every_logit(tiny, flags):
+def test_every_logit_depends_on_every_source_token(tiny, flags):
     model = tiny(**flags)
     before, _ = teacher_forcing(model, SOURCE, TARGET)
     for j in range(SOURCE.shape[1]):
@@ -83,7 +80,7 @@ def test_every_source_token_is_seen_by_every_logit(tiny, flags):
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
-def test_positions_tell_the_order_of_the_source(tiny, positions):
+def test_the_order_of_the_source_matters_with_positions(tiny, positions):
     model, swapped = tiny(positions=positions), SOURCE[:, [1, 0, 2, 3]]
     logits, _ = teacher_forcing(model, SOURCE, TARGET)
     assert np.max(np.abs(logits - teacher_forcing(model, swapped, TARGET)[0])) > 1e-3
@@ -100,23 +97,21 @@ def test_without_positions_the_source_is_a_bag_of_words(tiny):
 
 @every_model
 @pytest.mark.parametrize(("source_extra", "target_extra"), [(0, 0), (3, 0), (0, 4), (2, 5)])
-def test_a_batch_is_its_sentences_one_by_one(tiny, flags, source_extra, target_extra):
+def test_a_batch_equals_its_sentences_one_by_one(tiny, flags, source_extra, target_extra):
     model = tiny(**flags)
     sources, targets = zip(*PAIRS, strict=True)
     together = batch(sources, source_extra), batch(targets, target_extra)
-    alone = [teacher_forcing(model, *pair)[0] for pair in PAIRS]
+    single = [teacher_forcing(model, *pair)[0] for pair in PAIRS]
     logits, _ = teacher_forcing(model, *together)
-    np.testing.assert_allclose(logits, np.concatenate(alone), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(logits, np.concatenate(single), rtol=1e-5, atol=1e-5)
 
 
 @every_model
-def test_what_a_mask_hides_does_not_matter(tiny, flags):
-    """Any ids may stand where the mask says False: in the source's keys and in the target's."""
+def test_masked_tokens_do_not_matter(tiny, flags):
+    """Any ids may be where the masks are False, in the source and in the target."""
     model = tiny(**flags)
     source, target_in = batch([SOURCE], 3), batch([TARGET], 2)
-    length = target_in.shape[1]
-    source_mask = padding_mask(source)
-    target_mask = look_ahead_mask(length, length) & padding_mask(target_in)
+    target_mask, source_mask = masks(source, target_in)
     results = []
     for filler in (0, 9):
         filled, target_filled = (np.where(ids == 0, filler, ids) for ids in (source, target_in))
@@ -131,14 +126,12 @@ def test_what_a_mask_hides_does_not_matter(tiny, flags):
 
 
 @both_norms
-def test_dropout_follows_every_sublayer_and_both_embeddings_in_training_only(
-    tiny, norm, monkeypatch
-):
+def test_dropout_follows_every_sublayer_and_both_embeddings_in_training(tiny, norm, monkeypatch):
     model, seeds = tiny(norm=norm, num_layers=3, dropout_rate=0.3), []
 
     def spy(x, rate, seed):
         assert rate == 0.3
-        seeds.append(seed if seed is None else tuple(seed.numpy()))
+        seeds.append(seed)
         return dropout(x, rate, seed)
 
     monkeypatch.setattr(transformer, "dropout", spy)
@@ -146,29 +139,53 @@ def test_dropout_follows_every_sublayer_and_both_embeddings_in_training_only(
     teacher_forcing(model, SOURCE, TARGET)
     assert seeds == [None] * places
     seeds.clear()
-    teacher_forcing(model, SOURCE, TARGET, tf.constant([0, 7], tf.int64))
+    teacher_forcing(model, SOURCE, TARGET, Seed(0, 7))
     assert None not in seeds
     assert len(set(seeds)) == len(seeds) == places
 
 
-@pytest.mark.parametrize("kind", [transformer.PostNorm, transformer.PreNorm])
-def test_dropout_drops_what_a_sublayer_adds_and_never_the_stream(kind):
-    residual, seed = kind(64, 0.5), tf.constant([0, 7], tf.int64)
-    x, y = np.float32(np.random.default_rng(0).normal(size=(2, 2, 5, 64)))
-    kept = np.array(dropout(tf.ones_like(y), 0.5, seed))  # 0 or 1 / (1 − rate)
-    expected = x + y * kept
-    if kind is transformer.PostNorm:
-        expected = residual.norm(expected)
-    np.testing.assert_allclose(residual.leave(x, y, seed), expected, atol=1e-5)
+@both_norms
+def test_dropout_applies_to_a_sublayer_and_not_to_the_residual(norm):
+    config = Config(d_model=64, num_heads=2, dropout_rate=0.5, norm=norm)
+    layer, seed = transformer.EncoderLayer(config, Seed(0, -1)), Seed(0, 7)
+    x, y, z = np.float32(np.random.default_rng(0).normal(size=(3, 2, 5, 64)))
+    layer.attention = lambda query, key, value, mask: (y, None)
+    layer.feed_forward = lambda inputs: z
+    expected = x
+    for name, output in (("attention", y), ("feed_forward", z)):
+        kept = dropout(tf.ones_like(output), 0.5, fold_in(seed, name))  # 0 or 1 / (1 − rate)
+        expected = getattr(layer, f"{name}_post_norm")(expected + output * kept)
+    np.testing.assert_allclose(layer(x, None, seed)[0], expected, atol=1e-5)
 
 
-def test_logits_hang_on_the_seed_and_without_one_on_no_dropout_at_all(tiny):
+def test_pre_norm_and_post_norm_are_where_the_papers_have_them():
+    """Post-norm: norm(x + sublayer(x)); pre-norm: x + sublayer(norm(x))."""
+    x = np.float32(np.random.default_rng(0).normal(size=(2, 5, 8)))
+    for norm in ("pre", "post"):
+        config = Config(d_model=8, num_heads=2, dff=4, norm=norm)
+        layer, inputs = transformer.EncoderLayer(config, Seed(0, -1)), []
+        layer.attention = lambda query, key, value, mask, inputs=inputs: (
+            inputs.append(query) or tf.zeros_like(query),
+            None,
+        )
+        layer.feed_forward = lambda y, inputs=inputs: inputs.append(y) or tf.zeros_like(y)
+        output, _ = layer(x, None)
+        normalized = tf.keras.layers.LayerNormalization(epsilon=1e-6)(x)
+        if norm == "pre":
+            expected = [normalized, normalized, x]
+        else:
+            expected = [x, normalized, normalized]
+        for value, reference in zip([*inputs, output], expected, strict=True):
+            np.testing.assert_allclose(value, reference, atol=1e-4)
+
+
+def test_logits_depend_on_the_seed_and_without_one_there_is_no_dropout(tiny):
     model, without = tiny(dropout_rate=0.3), tiny(dropout_rate=0.0)
 
     def logits(model, *seed):
         return np.array(teacher_forcing(model, SOURCE, TARGET, *seed)[0])
 
-    step_7, step_8 = tf.constant([[0, 7], [0, 8]], tf.int64)
+    step_7, step_8 = Seed(0, 7), Seed(0, 8)
     np.testing.assert_array_equal(logits(model), logits(without))
     np.testing.assert_array_equal(logits(model, step_7), logits(model, step_7))
     assert np.max(np.abs(logits(model, step_7) - logits(model))) > 0.01
@@ -181,20 +198,26 @@ def test_logits_hang_on_the_seed_and_without_one_on_no_dropout_at_all(tiny):
 @pytest.mark.parametrize("tie_embeddings", [True, False])
 @pytest.mark.parametrize("shared_vocabulary", [True, False])
 @pytest.mark.parametrize(("norm", "positions"), [("post", "sinusoidal"), ("pre", "learned")])
-def test_all_parameters_exist_at_once_and_their_number_is_the_formulas(
+def test_all_variables_exist_after_init_and_their_number_is_as_computed(
     tiny, norm, positions, shared_vocabulary, tie_embeddings
 ):
-    """Section 3, counted on paper. A variable made at a call would come too late for Adam."""
+    """Section 3, counted on paper. A variable created in a call would be unknown to Adam."""
     source_vocab = target_vocab = 11
     if not shared_vocabulary:
         source_vocab = 13
     layers, d_model, heads, key_dim, dff, longest = 2, 8, 2, 5, 12, 20
     model = tiny(
-        source_vocab, target_vocab, num_layers=layers, key_dim=key_dim, max_length=longest,
-        norm=norm, positions=positions, shared_vocabulary=shared_vocabulary,
+        source_vocab,
+        target_vocab,
+        num_layers=layers,
+        key_dim=key_dim,
+        max_length=longest,
+        norm=norm,
+        positions=positions,
+        shared_vocabulary=shared_vocabulary,
         tie_embeddings=tie_embeddings,
-    )  # fmt: skip
-    at_once = [variable.ref() for variable in model.trainable_variables]
+    )
+    after_init = [variable.ref() for variable in model.trainable_variables]
 
     width = heads * key_dim
     attention = 3 * (d_model * width + width) + (width * d_model + d_model)
@@ -203,9 +226,9 @@ def test_all_parameters_exist_at_once_and_their_number_is_the_formulas(
     count = layers * (attention + feed_forward + 2 * layer_norm)  # the encoder
     count += layers * (2 * attention + feed_forward + 3 * layer_norm)  # the decoder
     if norm == "pre":
-        count += 2 * layer_norm  # each stack ends in one
+        count += 2 * layer_norm  # one at the end of each stack
     if positions == "learned":
-        count += 2 * (longest + 1) * d_model  # bos or eos beside the longest sentence
+        count += 2 * (longest + 1) * d_model  # bos or eos in addition to the longest sentence
     count += target_vocab * d_model
     if not (tie_embeddings and shared_vocabulary):
         count += source_vocab * d_model
@@ -213,9 +236,9 @@ def test_all_parameters_exist_at_once_and_their_number_is_the_formulas(
         count += d_model * target_vocab + target_vocab
     assert sum(variable.shape.num_elements() for variable in model.trainable_variables) == count
 
-    teacher_forcing(model, SOURCE, TARGET, tf.constant([0, 7], tf.int64))
+    teacher_forcing(model, SOURCE, TARGET, Seed(0, 7))
     model.step(tf.constant([1]), model.start(SOURCE))
-    assert [variable.ref() for variable in model.variables] == at_once
+    assert [variable.ref() for variable in model.variables] == after_init
 
 
 @pytest.mark.parametrize("tie_embeddings", [True, False])
@@ -223,7 +246,7 @@ def test_all_parameters_exist_at_once_and_their_number_is_the_formulas(
 def test_gradient_reaches_every_variable(tiny, flags, tie_embeddings):
     learned = {} if "model" in flags else {"positions": "learned"}
     model = tiny(**flags, **learned, tie_embeddings=tie_embeddings, shared_vocabulary=False)
-    # A query's scores all rise by as much, so that softmax does not see a key's bias.
+    # A key's bias adds the same to all scores of a query, so softmax does not depend on it.
     attentions = [module for module in model.submodules if isinstance(module, MultiHeadAttention)]
     key_biases = {attention.key.bias.ref() for attention in attentions}
     assert len(key_biases) == (0 if "model" in flags else 2 + 2 * 2)

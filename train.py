@@ -11,7 +11,7 @@ if __name__ == "__main__":
 import tensorflow as tf
 
 from data import pipeline
-from evaluation.inside import attention_image
+from evaluation.attention import attention_image
 from evaluation.report import validation
 from evaluation.translator import Translator
 from model import build

@@ -1,1 +1,1 @@
-"""From files of text to batches of ids: corpora, the built-in corpus, tokenizer, batches."""
+"""Corpora, tokenizers, the cache of encoded corpora, and batches."""

@@ -1,87 +1,102 @@
-"""Look at a corpus before training on it: `python -m data CORPUS`, with train.py's flags."""
+"""Show a corpus before training on it: splits, tokens, lengths and the first batch.
+
+Takes the flags of train.py.
+"""
 
 import numpy as np
 
 import config
-from data import corpora, pipeline
+from config import Config, UserError
+from data import pipeline
 from data.batches import plan
+from data.pipeline import Dataset
+from data.tokenizer import Labels, Tokenizer
 
 
-def from_flags():
-    """The Config of the command line; a mistake is one line and exit status 2."""
-    parser = config.make_parser(__doc__)
-    config.add_flags(parser, config.Config)
-    parser.add_argument("look_at", metavar="CORPUS", help="what --corpus of train.py takes")
-    given = vars(parser.parse_args())
-    given["corpus"] = given.pop("look_at")
-    try:
-        settings = config.Config(**given)
-        corpora.check(settings.corpus, settings.labelled)
-        return settings
-    except ValueError as error:
-        config.fail(error)
+def parse_config() -> Config:
+    """Parse the command line. Raises UserError."""
+    parser = config.make_parser(__doc__, prog="python -m data")
+    config.add_flags(parser, Config)
+    parser.add_argument("corpus_name", metavar="CORPUS", help="as --corpus of train.py")
+    flags = vars(parser.parse_args())
+    flags["corpus"] = flags.pop("corpus_name")
+    return Config(**flags)
 
 
-def round_trips(tokenizer, texts):
-    """How many texts come back unchanged from encoding and decoding."""
-    if tokenizer.lowercase:
-        texts = [text.lower() for text in texts]
-    return sum(
-        a == b for a, b in zip(tokenizer.decode(tokenizer.encode(texts)), texts, strict=True)
-    )
-
-
-def look(settings):
-    """Print pairs, pieces, round trips, lengths and one batch. Raises corpora.CorpusError."""
-    data = pipeline.load(settings)
-    languages = data.facts["languages"]
-    tokenizers = (data.source_tokenizer, data.target_tokenizer)
-    texts = data.validation_texts
-
+def show(settings: Config) -> None:
+    """Print statistics of a corpus and examples. Raises UserError and OSError."""
+    dataset = pipeline.load(settings)
+    languages = dataset.facts["languages"]
     print(f"{settings.corpus}: {languages[0]} → {languages[1]}")
-    for name, facts in data.facts["splits"].items():
-        too_long = "".join(
-            f", {facts[what]:,} of them too long: {what}"
-            for what in ("dropped", "cut")
-            if facts.get(what)
-        )
-        print(f"  {name:14}{facts['pairs']:10,} pairs{too_long}")
+    for name, facts in dataset.facts["splits"].items():
+        too_long = [
+            f", {facts[outcome]:,} too long and {outcome}"
+            for outcome in ("dropped", "cut")
+            if facts.get(outcome)
+        ]
+        print(f"  {name:14}{facts['pairs']:10,} pairs{''.join(too_long)}")
     if settings.labelled:
-        ids, counts = np.unique(data.train.target.ids, return_counts=True)
-        labels = zip(data.target_tokenizer.tokens(ids), counts, strict=True)
+        ids, counts = np.unique(dataset.train.target.ids, return_counts=True)
+        labels = zip(dataset.target_tokenizer.tokens(ids), counts, strict=True)
         print("  train:", ", ".join(f"{count:,} {label}" for label, count in labels if label))
+    show_examples(dataset)
+    show_lengths(dataset)
+    show_batches(dataset, settings)
 
-    print("\npairs of the validation split, and their pieces")
+
+def show_examples(dataset: Dataset) -> None:
+    """Print three validation pairs with their tokens, and how many texts decode unchanged."""
+    texts = dataset.validation_texts
+    tokenizers = (dataset.source_tokenizer, dataset.target_tokenizer)
+    print("\npairs of the validation split, and their tokens")
     for i in np.linspace(0, len(texts.sources) - 1, 3).astype(int):
         tag = f"  [{texts.tags[i]}]" if texts.tags else ""
         for tokenizer, text in zip(tokenizers, (texts.sources[i], texts.targets[i]), strict=True):
             print(f"  {text}{tag}\n      {' '.join(tokenizer.tokens(tokenizer.encode([text])[0]))}")
             tag = ""
-
     print("\ntokenizer")
-    for language, tokenizer, column in zip(languages, tokenizers, texts, strict=False):
-        same = round_trips(tokenizer, column)
-        print(f"  {language}: {tokenizer.vocab_size:,} pieces; {same:,} of {len(column):,} "
-              "validation texts come back unchanged")  # fmt: skip
+    for language, tokenizer, column in zip(
+        dataset.facts["languages"], tokenizers, texts[:2], strict=True
+    ):
+        unchanged = count_unchanged(tokenizer, column)
+        print(
+            f"  {language}: {tokenizer.vocab_size:,} tokens; {unchanged:,} of {len(column):,} "
+            "validation texts are unchanged by encoding and decoding"
+        )
 
-    print("\npieces a training text, special ones included")
-    for language, rows in zip(languages, data.train, strict=True):
+
+def count_unchanged(tokenizer: Tokenizer | Labels, texts: list[str]) -> int:
+    """Count the texts that encoding and decoding do not change, except to lower case."""
+    if tokenizer.lowercase:
+        texts = [text.lower() for text in texts]
+    decoded = tokenizer.decode(tokenizer.encode(texts))
+    return sum(a == b for a, b in zip(decoded, texts, strict=True))
+
+
+def show_lengths(dataset: Dataset) -> None:
+    """Print the distribution of lengths in the training split."""
+    print("\ntokens per training text, special tokens included")
+    for language, rows in zip(dataset.facts["languages"], dataset.train, strict=True):
         low, median, high, top = np.quantile(rows.lengths, (0, 0.5, 0.99, 1)).astype(int)
-        print(f"  {language}: {low} to {top}, median {median}, 99 % up to {high}")
+        print(f"  {language}: {low} to {top}, median {median}, 99 % at most {high}")
 
-    batches = plan(data.train, settings.batch_tokens, settings.batch_sentences, settings.seed)
-    pairs = len(data.train.source.lengths) / len(batches)
-    real = sum(len(rows.ids) for rows in data.train)
-    positions = sum(len(b) * rows.lengths[b].max() for b in batches for rows in data.train)
-    print(f"\n{len(batches):,} batches an epoch, of {pairs:.0f} pairs on average")
-    print(f"{real / positions:.1%} of their positions are real tokens")
-    print("the first one's first pairs, 0 = padding")
-    for language, ids in zip(languages, data.train.batch(batches[0]), strict=True):
+
+def show_batches(dataset: Dataset, settings: Config) -> None:
+    """Print how full the batches of the first epoch are, and the first rows of the first batch."""
+    train = dataset.train
+    batches = plan(train, settings.batch_tokens, settings.batch_sentences, settings.seed)
+    tokens = sum(len(rows.ids) for rows in train)
+    positions = sum(len(b) * rows.lengths[b].max() for b in batches for rows in train)
+    pairs_per_batch = len(train.source.lengths) / len(batches)
+    print(f"\n{len(batches):,} batches per epoch with {pairs_per_batch:.0f} pairs on average")
+    print(f"{tokens / positions:.1%} of their positions are tokens, the others padding")
+    print("first rows of the first batch, 0 = padding")
+    for language, ids in zip(dataset.facts["languages"], train.batch(batches[0]), strict=True):
         print(f"  {language}: {ids.shape[0]} × {ids.shape[1]}\n{ids[:3]}")
 
 
 if __name__ == "__main__":
     try:
-        look(from_flags())
-    except (corpora.CorpusError, OSError) as error:
+        show(parse_config())
+    except (UserError, OSError) as error:
         config.fail(error)

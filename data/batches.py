@@ -1,70 +1,78 @@
-"""Ids to padded batches of like length. The order is a pure function of (seed, epoch)."""
+"""Batches of pairs of similar length. Their order is a pure function of the seed and the epoch."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 
 class Rows(NamedTuple):
-    """Sentences as ids, one after another: sentence i is ids[offsets[i] : offsets[i + 1]]."""
+    """Sequences of ids, concatenated: sequence i is ids[offsets[i] : offsets[i + 1]]."""
 
     ids: np.ndarray  # (tokens,), int32
-    offsets: np.ndarray  # (sentences + 1,), int64
+    offsets: np.ndarray  # (sequences + 1,), int64
 
     @classmethod
-    def of(cls, sentences):
-        """From a list of lists of ids."""
-        lengths = np.fromiter(map(len, sentences), np.int64, len(sentences))
-        ids = np.fromiter((i for row in sentences for i in row), np.int32, lengths.sum())
+    def of(cls, sequences: Sequence[Sequence[int]]) -> "Rows":
+        """Concatenate lists of ids."""
+        lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
+        ids = np.fromiter((i for row in sequences for i in row), np.int32, lengths.sum())
         return cls(ids, np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]))
 
     @property
-    def lengths(self):
-        """(sentences,), int64."""
+    def lengths(self) -> np.ndarray:
+        """Number of ids of each sequence: (sequences,), int64."""
         return np.diff(self.offsets)
 
-    def padded(self, indices):
-        """The sentences `indices` as one array (len(indices), longest), 0 = padding."""
+    def padded(self, indices: np.ndarray) -> np.ndarray:
+        """Return the sequences `indices`, padded with 0: (len(indices), longest), int32."""
         lengths = self.lengths[indices]
-        place = np.arange(lengths.max())
-        where = np.minimum(self.offsets[indices][:, None] + place, len(self.ids) - 1)
-        return np.where(place < lengths[:, None], self.ids[where], 0).astype(np.int32)
+        position = np.arange(lengths.max())
+        where = np.minimum(self.offsets[indices][:, None] + position, len(self.ids) - 1)
+        return np.where(position < lengths[:, None], self.ids[where], 0).astype(np.int32)
 
 
 class Pairs(NamedTuple):
-    """Pairs as ids: a source ends in eos, a target is bos … eos, or bos and a label."""
+    """Encoded pairs. A source ends in eos. A target is bos … eos, or bos and a label."""
 
     source: Rows
     target: Rows
 
-    def batch(self, indices):
-        """source (batch, source_len) and target (batch, target_len), int32."""
+    def batch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return source (batch, source_len) and target (batch, target_len), padded with 0."""
         return self.source.padded(indices), self.target.padded(indices)
 
 
-def plan(pairs, batch_tokens, batch_sentences, seed=None, epoch=0):
-    """The epoch's batches, as a list of index arrays.
+def plan(
+    pairs: Pairs,
+    batch_tokens: int,
+    batch_sentences: int,
+    seed: int | None = None,
+    epoch: int = 0,
+) -> list[np.ndarray]:
+    """Group all pairs into the batches of an epoch, each an array of indices.
 
-    A batch holds as many pairs as fit into `batch_tokens` positions on its longer side, at the most
-    `batch_sentences`, and at least one. Pairs of like length come together, so that little of a
-    batch is padding; which ones, and the order of the batches, is drawn from (seed, epoch). A seed
-    of None draws nothing.
+    A batch has at least one pair, at most `batch_sentences` pairs, and at most `batch_tokens`
+    positions on its longer side, padding included. Its pairs have similar lengths, so that there is
+    little padding. The grouping and the order of the batches are drawn from (seed, epoch). Without
+    a seed, nothing is random: batches are in ascending order of target length.
     """
     source, target = pairs.source.lengths, pairs.target.lengths
     order = np.arange(len(source))
     if seed is not None:
         random = np.random.default_rng([seed, epoch])
         order = random.permutation(order)
-        # Up to two tokens of noise: new company in every epoch for 2 % more padding.
+        # Noise of up to two tokens regroups the pairs in every epoch, for 2 % more padding.
         source = source + random.uniform(0, 2, len(source))
     order = order[np.lexsort((source[order], target[order]))]
+    # The decoder does not get the last id of a target.
     longer = np.maximum(pairs.source.lengths, pairs.target.lengths - 1)[order]
 
     starts, longest = [0], 0
     for i, length in enumerate(longer.tolist()):
         longest = max(longest, length)
-        count = i + 1 - starts[-1]
-        if count > 1 and (count * longest > batch_tokens or count > batch_sentences):
+        size = i + 1 - starts[-1]
+        if size > 1 and (size * longest > batch_tokens or size > batch_sentences):
             starts.append(i)
             longest = length
     batches = np.split(order, starts[1:]) if len(order) else []

@@ -1,129 +1,103 @@
-"""Where text comes from: built in, tensorflow_datasets, the network, or files of your own.
+"""Find a corpus by its name.
 
-`--corpus` takes one of:
+`--corpus` is one of:
 
-    mini, mini:SIZE   the built-in grammar; SIZE is the number of training pairs
-    NAME/CONFIG       a translation dataset of tensorflow_datasets: ted_hrlr_translate/pt_to_en;
-                      TFDS_DATA_DIR says where prepared datasets lie
-    spa-eng           English and Spanish sentences from Tatoeba, which the Anki project collects
-    a directory       train.SRC and train.TGT, line by line translations of each other, likewise
-                      validation.* and test.*; of the two extensions, the alphabetically first is
-                      the source (`reverse` swaps)
-    a .tsv file       source TAB target; further columns are ignored; 96 % of the sources train,
-                      2 % validate, 2 % test
+    mini, mini:SIZE    the built-in grammar; SIZE is the number of training pairs
+    NAME/CONFIG        a translation dataset of tensorflow_datasets, such as
+                       ted_hrlr_translate/pt_to_en; prepared datasets are read from TFDS_DATA_DIR
+    spa-eng            English and Spanish sentences from Tatoeba, in the Anki project's selection
+    a directory        with train.SRC and train.TGT, one text per line, and likewise validation.*
+                       and test.*; the alphabetically first extension is the source
+    a .tsv file        source TAB target; further columns are ignored; split by a hash of the
+                       source: 96 % train, 2 % validation, 2 % test
 
-and with `--model classifier`, where texts have labels instead of translations, one of:
+With `--model classifier`, which needs texts with labels instead of translations, one of:
 
-    NAME, NAME/CONFIG a dataset of tensorflow_datasets with texts and labels: imdb_reviews
-    a directory       train/LABEL/*.txt, a text a file, likewise test/ and validation/
-    a .tsv file       label TAB text
+    NAME, NAME/CONFIG  a dataset of tensorflow_datasets with texts and labels, such as imdb_reviews
+    a directory        with train/LABEL/*.txt, one text per file, and likewise test and validation
+    a .tsv file        label TAB text
 
-Where a labelled corpus has no validation split, a fifth of its training split becomes one. Files
-are UTF-8, with or without a byte order mark and carriage returns. To add a corpus, write one
-function that returns a Source and name it in `_of_any_kind`.
+If a labelled dataset or directory has no validation split, a fifth of its training split is held
+out. Files are UTF-8; a byte order mark and carriage returns are removed. To add a corpus, write a
+function that returns a `Corpus` and call it in `find`.
 """
 
-import hashlib
-import itertools
 import os
 import re
 from pathlib import Path
 
+from config import Config
 from data import local, mini, tfds
-from data.splits import SPLITS, WAYS, CorpusError, Source, Split
+from data.splits import SPLITS, SUPPORTED, Corpus, CorpusError, Split
 
-__all__ = ["SPLITS", "CorpusError", "Split", "check", "fingerprint", "languages", "load", "splits"]
-
-# Below, `labelled` asks for texts with labels instead of translations: the targets are labels.
+__all__ = ["SPLITS", "Corpus", "CorpusError", "Split", "check", "load", "open"]
 
 
-def check(name: str, labelled: bool = False) -> None:
-    """Refuses a misspelt corpus at once, before TensorFlow is imported and without downloading.
-
-    Raises CorpusError.
-    """
-    _find(name, labelled)
-
-
-def languages(name: str, reverse: bool = False, labelled: bool = False) -> tuple[str, str]:
-    """The (source, target) languages, such as ("pt", "en").  Raises CorpusError."""
-    source, target = _find(name, labelled).languages
-    return (target, source) if reverse else (source, target)
-
-
-def splits(name: str, labelled: bool = False) -> list[str]:
-    """The splits that exist; downloads a dataset that is not here yet.  Raises CorpusError."""
-    return list(_find(name, labelled).files())
+def open(config: Config) -> Corpus:
+    """Return the corpus that a configuration names, in its direction. Raises CorpusError."""
+    return find(config.corpus, config.reverse, config.labelled)
 
 
 def load(name: str, split: str, reverse: bool = False, labelled: bool = False) -> Split:
-    """One split as text, always in the same order; `reverse` swaps sources and targets.
+    """Load one split of a corpus. Raises CorpusError."""
+    return find(name, reverse, labelled).load(split)
 
-    Raises CorpusError, also for a split that the corpus does not have.
+
+def check(name: str, labelled: bool = False) -> None:
+    """Raise CorpusError if a name is invalid. Neither downloads nor imports TensorFlow."""
+    find(name, labelled=labelled)
+
+
+def find(name: str, reverse: bool = False, labelled: bool = False) -> Corpus:
+    """Return the corpus with this name, without downloading it.
+
+    reverse: exchange source and target language. labelled: whether labels are needed instead of
+    translations. Raises CorpusError.
     """
-    corpus = _find(name, labelled)
-    existing = corpus.files()
-    if split not in existing:
-        raise CorpusError(f"{name}: has no {split!r} split, only {', '.join(existing)}")
-    texts = corpus.read(split)
-    return texts._replace(sources=texts.targets, targets=texts.sources) if reverse else texts
-
-
-def fingerprint(name: str, labelled: bool = False) -> str:
-    """Hex hash of the files behind a corpus, unparsed; moving them does not change it.
-
-    Downloads a dataset that is not here yet.  Raises CorpusError.
-    """
-    digest = hashlib.sha256(Path(name).name.encode())  # "mini" and "mini:9" share their files
-    for file in sorted(set(itertools.chain(*_find(name, labelled).files().values()))):
-        inside = file.relative_to(name) if os.path.isdir(name) else Path(file.name)
-        digest.update(inside.as_posix().encode() + hashlib.sha256(file.read_bytes()).digest())
-    return digest.hexdigest()
-
-
-def _find(name: str, labelled: bool) -> Source:
-    source = _of_any_kind(name, labelled)
-    if labelled and not source.labelled:
+    if name.partition(":")[0] == "mini":
+        corpus = built_in(name)
+    elif name == "spa-eng":
+        corpus = tfds.spa_eng()
+    elif os.path.isdir(name):
+        corpus = directory(Path(name), labelled)
+    elif name.endswith(".tsv"):
+        corpus = local.table(Path(name), labelled)
+    # A translation dataset needs a CONFIG: without one, tfds takes its first language pair.
+    elif re.fullmatch(r"\w+/[\w.:*+/-]+", name) or (labelled and re.fullmatch(r"\w+", name)):
+        corpus = tfds.dataset(name)
+    else:
+        raise CorpusError(f"unknown corpus {name!r}: use {SUPPORTED}")
+    if labelled and not corpus.labelled:
         raise CorpusError(
-            f"{name} holds translations, no labels: leave --model classifier out, or give a "
-            "labelled corpus such as imdb_reviews"
+            f"{name} has translations, not labels: leave --model classifier out, or use a labelled "
+            "corpus such as imdb_reviews"
         )
-    if source.labelled and not labelled:
+    if corpus.labelled and not labelled:
         raise CorpusError(
-            f"{name} holds labels, no translations: add --model classifier, or give a corpus of "
+            f"{name} has labels, not translations: add --model classifier, or use a corpus of "
             "translations such as mini"
         )
-    return source
+    return corpus.swap() if reverse else corpus
 
 
-def _of_any_kind(name: str, labelled: bool) -> Source:
-    if name.partition(":")[0] == "mini":
-        return _mini(name)
-    if name == "spa-eng":
-        return tfds.anki()
-    if os.path.isdir(name):
-        path = Path(name)
-        by_label = any(inner.is_dir() for inner in path.glob("train/*"))
-        if labelled or (by_label and not any(path.glob("train.*"))):
-            return local.labelled_folder(path)
-        return local.folder(path)
-    if name.endswith(".tsv"):
-        return local.labelled_table(Path(name)) if labelled else local.table(Path(name))
-    # A translation dataset's bare name would silently mean its first language pair.
-    if re.fullmatch(r"\w+/[\w.:*+/-]+", name) or (labelled and re.fullmatch(r"\w+", name)):
-        return tfds.tfds(name)
-    raise CorpusError(f"unknown corpus {name!r}: give {WAYS}")
+def built_in(name: str) -> Corpus:
+    """Return the corpus `mini` or `mini:SIZE`."""
+    size, limit = name.removeprefix("mini").removeprefix(":"), mini.LIMITS["train"]
+    if name != "mini" and not (size.isdecimal() and 1 <= int(size) <= limit):
+        raise CorpusError(f"{name!r}: the SIZE of mini:SIZE must be from 1 to {limit:,}")
 
-
-def _mini(name: str) -> Source:
-    size, most = name.removeprefix("mini").removeprefix(":"), mini.LIMITS["train"]
-    if name != "mini" and not (size.isdecimal() and 1 <= int(size) <= most):
-        raise CorpusError(f"{name!r}: mini:SIZE takes a number of training pairs from 1 to {most}")
-
-    def read(split):
+    def read(split: str) -> Split:
         pairs = mini.generate(split, int(size) if size and split == "train" else None)
-        return Split(*map(list, zip(*((p.source, p.target, p.tag) for p in pairs), strict=True)))
+        return Split(*map(list, zip(*pairs, strict=True)))
 
     package = Path(mini.__file__).parent
-    grammar = [*package.glob("*.py"), package / "lexicon.tsv"]
-    return Source(("pt", "en"), lambda: dict.fromkeys(mini.SIZES, grammar), read)
+    files = dict.fromkeys(mini.SIZES, [*package.glob("*.py"), package / "lexicon.tsv"])
+    return Corpus(name, ("pt", "en"), lambda: files, read)
+
+
+def directory(path: Path, labelled: bool) -> Corpus:
+    """Return the corpus in a directory. If it has train/*/ but no train.*, it is a labelled one."""
+    has_labels = any(file.is_dir() for file in path.glob("train/*"))
+    if labelled or (has_labels and not any(path.glob("train.*"))):
+        return local.labelled_folder(path)
+    return local.folder(path)

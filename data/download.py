@@ -1,47 +1,48 @@
-"""A file from the network: whole and with the right hash, or not at all."""
+"""Download a file completely and with the right hash, or not at all."""
 
 import hashlib
 import http.client
 import os
 import sys
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 
 from tqdm import tqdm
 
 from config import first_line
 
-TIMEOUT = 30  # seconds without an answer before a host counts as dead
+TIMEOUT = 30  # seconds without a response
 
 
-def fetch(addresses, path: Path, size: int, sha256: str | None = None) -> None:
-    """Writes to `path` what the first of the addresses gives that answers rightly.
+def fetch(urls: Sequence[str], path: Path, size: int, sha256: str | None = None) -> None:
+    """Download a file from the first URL that works, and report on standard error.
 
-    What is tried, and what fails, is said on standard error. size: bytes, for the progress bar.
-    sha256: None where none is published. Raises OSError when no address gives the file.
+    size: in bytes, for the progress bar. Raises OSError if no URL works.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    for url in addresses:
+    for url in urls:
         print(f"downloading {url}", file=sys.stderr)
         try:
-            return _download(url, path, size, sha256)
+            return download(url, path, size, sha256)
         except (OSError, http.client.HTTPException) as error:
             print(f"failed: {first_line(error)}", file=sys.stderr)
-    raise OSError(f"no address gave {path.name}")
+    raise OSError(f"{path.name} could not be downloaded")
 
 
-def _download(url: str, path: Path, size: int, sha256: str | None) -> None:
+def download(url: str, path: Path, size: int, sha256: str | None) -> None:
+    """Download a file from one URL. Raises OSError and HTTPException."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     digest = hashlib.sha256()
     try:
-        with urllib.request.urlopen(url, timeout=TIMEOUT) as answer, part.open("wb") as file:
+        with urllib.request.urlopen(url, timeout=TIMEOUT) as response, part.open("wb") as file:
             with tqdm(total=size, unit="B", unit_scale=True, disable=None) as progress:
-                while block := answer.read(1 << 20):
+                while block := response.read(1 << 20):
                     file.write(block)
                     digest.update(block)
                     progress.update(len(block))
         if sha256 and digest.hexdigest() != sha256:
-            raise OSError("filter_logits or altered: its sha256 is not the registered one")
+            raise OSError("the file is truncated or altered: its sha256 differs")
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)

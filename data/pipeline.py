@@ -1,9 +1,7 @@
-"""A corpus as the model sees it: tokenized once, kept on disk, found again when nothing changed."""
+"""Text to ids: train the tokenizers and encode a corpus once, and cache the result on disk."""
 
 import hashlib
 import json
-import os
-import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -11,29 +9,116 @@ from typing import NamedTuple
 
 import numpy as np
 
-from config import first_line
+from config import Config, UserError, first_line
 from data import corpora, tokenizer
 from data.batches import Pairs, Rows
+from data.splits import Corpus, CorpusError, Split
+from data.tokenizer import Labels, Tokenizer
 
 
 class Dataset(NamedTuple):
-    """What a training run needs of its corpus."""
+    """An encoded corpus."""
 
     train: Pairs
     validation: Pairs
-    validation_texts: corpora.Split  # all of it, over-long pairs too
-    source_tokenizer: tokenizer.Tokenizer
-    target_tokenizer: tokenizer.Tokenizer
-    facts: dict  # languages; and for each split its sha256, pairs and dropped or cut ones
+    validation_texts: Split  # also the pairs that are too long to be in `validation`
+    source_tokenizer: Tokenizer
+    target_tokenizer: Tokenizer | Labels
+    facts: dict  # languages; and for each split: sha256, pairs, and how many are dropped or cut
 
 
-def encode(split, source_tokenizer, target_tokenizer, max_length):
-    """A Split of texts → Pairs, and how many were longer than `max_length`.
+def load(config: Config) -> Dataset:
+    """Return the corpus of `config`, encoded: from the cache, or else encode and cache it.
 
-    Of translations these are left out; texts with labels are cut. Raises ValueError for a label
-    that the tokenizer does not know.
+    Raises UserError and OSError.
     """
-    cut = isinstance(target_tokenizer, tokenizer.Labels)
+    corpus = corpora.open(config)
+    folder = Path(config.cache_dir) / cache_key(config, corpus)
+    if folder.exists():
+        return read(folder, config)
+    folder.parent.mkdir(parents=True, exist_ok=True)  # fails early
+    dataset = build(config, corpus)
+    write(folder, dataset)
+    return dataset
+
+
+def cache_key(config: Config, corpus: Corpus) -> str:
+    """Hash everything that a Dataset depends on: the corpus' files, settings, and this package."""
+    settings = [config.corpus, config.reverse, config.labelled, config.tokenizer, config.vocab_size]
+    settings += [config.shared_vocabulary, config.lowercase, config.max_length]
+    code = [path.read_text("utf-8") for path in sorted(Path(__file__).parent.rglob("*.py"))]
+    inputs = json.dumps([settings, corpus.fingerprint(), code])
+    return hashlib.sha256(inputs.encode()).hexdigest()[:20]
+
+
+def build(config: Config, corpus: Corpus) -> Dataset:
+    """Load a corpus, train the tokenizers and encode, with messages on standard error.
+
+    Raises UserError.
+    """
+    log(f"reading {corpus.name}")
+    splits = {name: corpus.load(name) for name in corpus.splits()}
+    for name in ("train", "validation"):
+        if name not in splits:
+            raise CorpusError(f"{corpus.name} has no {name} split, which training needs: add one")
+    log(f"training the tokenizer on {len(splits['train'].sources):,} pairs")
+    tokenizers = tokenizer.train_pair(splits["train"], config)
+    for trained in dict.fromkeys(tokenizers):
+        if isinstance(trained, Tokenizer) and trained.vocab_size < config.vocab_size:
+            log(f"{trained.vocab_size:,} tokens, fewer than --vocab-size {config.vocab_size}")
+
+    facts = {"languages": list(corpus.languages), "splits": {}}
+    for name, split in splits.items():
+        facts["splits"][name] = {"sha256": split.sha256(), "pairs": len(split.sources)}
+        if config.labelled:
+            check_labels(f"{corpus.name}, {name} split", tokenizers[1], split.targets)
+    encoded = []
+    for name in ("train", "validation"):
+        log(f"encoding {name}")
+        pairs, too_long = encode(splits[name], *tokenizers, config.max_length)
+        outcome = "cut" if config.labelled else "dropped"
+        facts["splits"][name][outcome] = too_long
+        if too_long:
+            log(f"{name}: {outcome} {too_long:,} pairs with more than {config.max_length} tokens")
+        if not len(pairs.source.lengths):
+            raise CorpusError(
+                f"{corpus.name}: all pairs of its {name} split have more than {config.max_length} "
+                "tokens: raise --max-length"
+            )
+        encoded.append(pairs)
+    return Dataset(*encoded, splits["validation"], *tokenizers, facts)
+
+
+def log(message: str) -> None:
+    """Print a message on standard error."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def check_labels(place: str, labels: Labels, texts: list[str]) -> None:
+    """Raise CorpusError if the labels look like texts, or if one is not in the training split."""
+    if len(labels.names) > 99 and len(labels.names) > len(texts) / 2:
+        raise CorpusError(
+            f"{place}: {len(labels.names):,} different labels for {len(texts):,} texts: put the "
+            "label first, then a TAB, then the text"
+        )
+    try:
+        labels.encode(texts)
+    except UserError as error:
+        raise CorpusError(f"{place}: {error}") from error
+
+
+def encode(
+    split: Split,
+    source_tokenizer: Tokenizer,
+    target_tokenizer: Tokenizer | Labels,
+    max_length: int,
+) -> tuple[Pairs, int]:
+    """Encode a split. Also returns how many pairs have more than `max_length` tokens on a side.
+
+    Translations that are too long are dropped; texts with labels are cut. Raises UserError if a
+    label is not in the training split.
+    """
+    cut = isinstance(target_tokenizer, Labels)
     sources, targets, too_long = [], [], 0
     for source, target in zip(
         source_tokenizer.encode(split.sources), target_tokenizer.encode(split.targets), strict=True
@@ -46,109 +131,43 @@ def encode(split, source_tokenizer, target_tokenizer, max_length):
     return Pairs(Rows.of(sources), Rows.of(targets)), too_long
 
 
-def load(config):
-    """The corpus of `config`, from the cache or into it.
+def write(folder: Path, dataset: Dataset) -> None:
+    """Write a Dataset atomically: to a temporary directory, which is then renamed.
 
-    The cache's key is a hash of everything that it was made from: the corpus' own files, the
-    settings, and the code in this folder and below. Raises corpora.CorpusError.
+    Raises OSError.
     """
-    settings = [config.corpus, config.reverse, config.labelled, config.tokenizer,
-                config.vocab_size, config.shared_vocabulary, config.lowercase,
-                config.max_length]  # fmt: skip
-    code = [path.read_text("utf-8") for path in sorted(Path(__file__).parent.rglob("*.py"))]
-    inputs = json.dumps([settings, corpora.fingerprint(config.corpus, config.labelled), code])
-    folder = Path(config.cache_dir) / hashlib.sha256(inputs.encode()).hexdigest()[:20]
-    if not folder.exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        # Made beside its place and renamed when whole: a reader never meets half a cache.
-        unfinished = Path(tempfile.mkdtemp(prefix="unfinished-", dir=folder.parent))
+    with tempfile.TemporaryDirectory(prefix="unfinished-", dir=folder.parent) as temporary:
+        unfinished = Path(temporary) / folder.name
+        unfinished.mkdir()
+        tokenizer.save_pair(unfinished, dataset.source_tokenizer, dataset.target_tokenizer)
+        for name, pairs in (("train", dataset.train), ("validation", dataset.validation)):
+            for side, rows in zip(("source", "target"), pairs, strict=True):
+                np.save(unfinished / f"{name}.{side}.ids.npy", rows.ids)
+                np.save(unfinished / f"{name}.{side}.offsets.npy", rows.offsets)
+        texts = json.dumps(dataset.validation_texts, ensure_ascii=False)
+        (unfinished / "validation.json").write_text(texts, "utf-8")
+        (unfinished / "facts.json").write_text(json.dumps(dataset.facts, indent=1), "utf-8")
         try:
-            write(unfinished, config)
-            os.rename(unfinished, folder)
+            unfinished.rename(folder)
         except OSError:
-            if not folder.exists():  # else another run was quicker: its files are as good
+            if not folder.exists():  # otherwise another run has just written the same files
                 raise
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
-    try:
-        return read(folder, config)
-    except (OSError, EOFError, ValueError, TypeError) as error:
-        raise corpora.CorpusError(
-            f"{folder} is damaged: delete it, and it will be made anew ({first_line(error)})"
-        ) from error
 
 
-def check_labels(what, labels, texts):
-    """Raise CorpusError where texts are labels that training has not, or are no labels at all."""
-    if len(labels.names) > 99 and len(labels.names) > len(texts) / 2:
-        raise corpora.CorpusError(
-            f"{what}: has {len(labels.names):,} different labels for {len(texts):,} texts: the "
-            "label comes first, then a TAB, then the text"
-        )
-    try:
-        labels.encode(texts)
-    except ValueError as error:
-        raise corpora.CorpusError(f"{what}: {error}") from error
+def read(folder: Path, config: Config) -> Dataset:
+    """Read the Dataset that `write` wrote. Raises CorpusError if a file is damaged."""
 
-
-def write(folder, config):
-    """Load, train the tokenizers, encode; say how it went on standard error."""
-    say = lambda text: print(text, file=sys.stderr, flush=True)  # noqa: E731
-    say(f"reading {config.corpus}")
-    splits = {
-        name: corpora.load(config.corpus, name, config.reverse, config.labelled)
-        for name in corpora.splits(config.corpus, config.labelled)
-    }
-    for needed in ("train", "validation"):
-        if needed not in splits:
-            raise corpora.CorpusError(f"{config.corpus} has no {needed} split: training needs one")
-    say(f"training the tokenizer on {len(splits['train'].sources):,} pairs")
-    try:
-        tokenizers = tokenizer.train_pair(splits["train"], config)
-    except ValueError as error:
-        raise corpora.CorpusError(f"{config.corpus}: {error}") from error
-    for made in dict.fromkeys(tokenizers):
-        if made.vocab_size < config.vocab_size and not isinstance(made, tokenizer.Labels):
-            say(f"the text supports {made.vocab_size:,} pieces, fewer than {config.vocab_size:,}")
-    tokenizer.save_pair(folder, *tokenizers)
-
-    languages = corpora.languages(config.corpus, config.reverse, config.labelled)
-    facts = {"languages": languages, "splits": {}}
-    for name, split in splits.items():
-        facts["splits"][name] = {"sha256": split.sha256(), "pairs": len(split.sources)}
-        if config.labelled:
-            check_labels(f"{config.corpus}, {name} split", tokenizers[1], split.targets)
-        if name not in ("train", "validation"):
-            continue
-        say(f"encoding {name}")
-        pairs, too_long = encode(split, *tokenizers, config.max_length)
-        what = "cut" if config.labelled else "dropped"
-        facts["splits"][name][what] = too_long
-        if too_long:
-            say(f"{name}: {what} {too_long:,} of more than {config.max_length} pieces")
-        if not len(pairs.source.lengths):
-            raise corpora.CorpusError(
-                f"{config.corpus}: no pair of its {name} split has at most {config.max_length} "
-                "pieces a side: raise --max-length"
-            )
-        for side, rows in zip(("source", "target"), pairs, strict=True):
-            np.save(folder / f"{name}.{side}.ids.npy", rows.ids)
-            np.save(folder / f"{name}.{side}.offsets.npy", rows.offsets)
-    texts = json.dumps(splits["validation"], ensure_ascii=False)
-    (folder / "validation.json").write_text(texts, "utf-8")
-    (folder / "facts.json").write_text(json.dumps(facts, indent=1), "utf-8")
-
-
-def read(folder, config):
-    """What `write` left in a folder."""
-
-    def rows(name):
+    def rows(name: str) -> Rows:
         return Rows(np.load(folder / f"{name}.ids.npy"), np.load(folder / f"{name}.offsets.npy"))
 
-    train, validation = (
-        Pairs(rows(f"{name}.source"), rows(f"{name}.target")) for name in ("train", "validation")
-    )
-    texts = corpora.Split(*json.loads((folder / "validation.json").read_text("utf-8")))
-    facts = json.loads((folder / "facts.json").read_text("utf-8"))
-    tokenizers = tokenizer.load_pair(folder, config.lowercase, config.tokenizer == "word")
+    try:
+        train = Pairs(rows("train.source"), rows("train.target"))
+        validation = Pairs(rows("validation.source"), rows("validation.target"))
+        texts = Split(*json.loads((folder / "validation.json").read_text("utf-8")))
+        facts = json.loads((folder / "facts.json").read_text("utf-8"))
+        tokenizers = tokenizer.load_pair(folder, config.lowercase, config.tokenizer == "word")
+    except (OSError, EOFError, ValueError, TypeError) as error:
+        raise CorpusError(
+            f"{folder} is damaged ({first_line(error)}): delete it, and it will be written again"
+        ) from error
     return Dataset(train, validation, texts, *tokenizers, facts)

@@ -1,153 +1,166 @@
-"""Corpora that are downloaded: those of tensorflow_datasets, and the Anki sentence pairs."""
+"""Corpora that are downloaded: tensorflow_datasets, and English-Spanish sentence pairs."""
 
 import contextlib
 import hashlib
 import os
 import sys
 import zipfile
+import zlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from config import first_line
 from data.download import fetch
-from data.splits import SPLITS, WAYS, CorpusError, Source, Split, divided, hold_out, plain
+from data.splits import (
+    SPLITS,
+    SUPPORTED,
+    Corpus,
+    CorpusError,
+    Split,
+    hold_out,
+    split_by_hash,
+    strip_markup,
+)
 
-# The host of the TED talks is often down; the second address is an archived copy of the same file.
-TED_HOST = "http://www.phontron.com/data/qi18naacl-dataset.tar.gz"
-TED_ADDRESSES = (TED_HOST, "https://web.archive.org/web/20240301220426if_/" + TED_HOST)
+if TYPE_CHECKING:
+    from tensorflow_datasets.core import DatasetBuilder
 
-ANKI_ADDRESS = "https://storage.googleapis.com/download.tensorflow.org/data/spa-eng.zip"
-ANKI_SIZE = 2_700_000  # bytes, about
-ANKI_SHA256 = "6ec60e212f812ee3430f7568ea6f33b6fb080e32193c5952e8da0ee8ba45574c"  # of the text
-ANKI_LARGEST = 2**27  # bytes that are unpacked at the most; the text has 8 million
+# The host of the TED talks is often down. The second URL is an archived copy of the same file.
+TED_URL = "http://www.phontron.com/data/qi18naacl-dataset.tar.gz"
+TED_URLS = (TED_URL, "https://web.archive.org/web/20240301220426if_/" + TED_URL)
+
+ANKI_URL = "https://storage.googleapis.com/download.tensorflow.org/data/spa-eng.zip"
+ANKI_SIZE = 2_700_000  # bytes, approximately
 ANKI_TEXT = "spa-eng/spa.txt"  # English TAB Spanish
+ANKI_SHA256 = "6ec60e212f812ee3430f7568ea6f33b6fb080e32193c5952e8da0ee8ba45574c"  # of the text
 
 
-def tfds(name: str) -> Source:
-    """A translation dataset of tensorflow_datasets, or one of texts with labels.
+def dataset(name: str) -> Corpus:
+    """Open a dataset of tensorflow_datasets: translations, or texts with labels.
 
     Raises CorpusError.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # the record reader reports buffer sizes
-    import tensorflow_datasets  # takes 0.3 s: it imports TensorFlow only to read or write
+    import tensorflow_datasets  # 0.3 s; imports TensorFlow only when data is read or written
 
-    try:
-        # tfds reads the variable once, when imported; this makes it count whenever it is set.
-        builder = tensorflow_datasets.builder(name, data_dir=os.environ.get("TFDS_DATA_DIR"))
-    except Exception as error:  # a name, a configuration or a version it has not, or a bad file
-        # Before the reason tfds prints its arguments, after it long lists.
-        reason = first_line(error).rpartition('": ')[2].partition(". ")[0]
-        raise CorpusError(f"{name!r}: no such directory; {reason}; give {WAYS}") from error
-    features = builder.info.features
-    keys = builder.info.supervised_keys
+    builder = make_builder(name)
+    features, keys = builder.info.features, builder.info.supervised_keys
     labelled = not isinstance(features, tensorflow_datasets.features.Translation)
-    if not labelled:
-        if len(features) != 2:
-            raise CorpusError(f"{name}: not a translation between two languages; give {WAYS}")
-        # Where only the prepared files are known, `features` is sorted: the keys keep the
-        # direction.
-        languages = keys or tuple(features)
-        decode = [lambda text: text.decode()] * 2
-    else:
+    if labelled:
         kinds = [type(features[key]) for key in keys] if keys and len(keys) == 2 else None
         if kinds != [tensorflow_datasets.features.Text, tensorflow_datasets.features.ClassLabel]:
-            raise CorpusError(f"{name}: neither translations nor texts with labels; give {WAYS}")
-        decode = [lambda text: plain(text.decode()), features[keys[1]].int2str]
+            raise CorpusError(f"{name}: neither translations nor labelled texts; use {SUPPORTED}")
         languages = ("text", "label")
+        decoders = (lambda text: strip_markup(text.decode()), features[keys[1]].int2str)
+    else:
+        if len(features) != 2:
+            raise CorpusError(f"{name}: not a translation between two languages; use {SUPPORTED}")
+        # The features of a dataset that is read from disk are sorted; `supervised_keys` are not.
+        keys = languages = keys or tuple(features)
+        decoders = (bytes.decode, bytes.decode)
 
-    def files():
-        _prepare(name, builder)
-        # What is no split of these has no labels: imdb_reviews' `unsupervised`.
+    def files() -> dict[str, list[Path]]:
+        prepare(name, builder)
+        # Other splits of labelled datasets have no labels, such as `unsupervised` of imdb_reviews.
         return {
-            split: list(map(Path, info.filepaths))
+            split: [Path(file) for file in info.filepaths]
             for split, info in builder.info.splits.items()
             if split in SPLITS or not labelled
         }
 
-    def read(split):
+    def read(split: str) -> Split:
         in_file_order = tensorflow_datasets.ReadConfig(
             interleave_cycle_length=1, try_autocache=False
         )
         rows = builder.as_dataset(split=split, shuffle_files=False, read_config=in_file_order)
         texts = Split([], [])
-        for batch in rows.batch(1024).as_numpy_iterator():  # row by row takes sixty times as long
-            for key, column, text in zip(keys or languages, texts, decode, strict=False):
-                column.extend(map(text, batch[key]))
-            if labelled and min(batch[keys[1]]) < 0:  # tfds' sign for none
+        for batch in rows.batch(1024).as_numpy_iterator():  # 60 times as fast as row by row
+            for key, column, decode in zip(keys, texts[:2], decoders, strict=True):
+                column.extend(map(decode, batch[key]))
+            if labelled and min(batch[keys[1]]) < 0:  # tfds' value for a missing label is -1
                 raise CorpusError(f"{name}: its {split} split has texts without a label")
-        if labelled:  # an empty text has no label, whatever it says
-            texts = texts.take([i for i, text in enumerate(texts.sources) if text])
+        if labelled:
+            texts = texts.take(i for i, text in enumerate(texts.sources) if text)
         return texts
 
-    source = Source(tuple(languages), files, read, labelled)
-    return hold_out(source) if labelled else source
+    corpus = Corpus(name, languages, files, read, labelled)
+    return hold_out(corpus) if labelled else corpus
 
 
-def _prepare(name: str, builder) -> None:
-    """Downloads a dataset that is not here yet and writes it to the data directory, or nothing."""
+def make_builder(name: str) -> "DatasetBuilder":
+    """Return the tfds builder of a dataset. Raises CorpusError if there is none."""
+    import tensorflow_datasets
+
+    try:
+        # tfds itself reads TFDS_DATA_DIR only once, when it is imported.
+        return tensorflow_datasets.builder(name, data_dir=os.environ.get("TFDS_DATA_DIR"))
+    except Exception as error:  # tfds documents none: ValueError, AssertionError, ParseError, …
+        # The reason is between the arguments and a long list of names.
+        reason = first_line(error).rpartition('": ')[2].partition(". ")[0]
+        raise CorpusError(f"{name!r}: no such directory; {reason}; use {SUPPORTED}") from error
+
+
+def prepare(name: str, builder: "DatasetBuilder") -> None:
+    """Download a dataset and write it to the data directory, unless it is there already.
+
+    Raises CorpusError.
+    """
     if builder.data_path.exists():
         return
-    ways = "set TFDS_DATA_DIR to a directory that holds it prepared, or use --corpus mini"
+    remedy = "set TFDS_DATA_DIR to a directory with the prepared dataset, or use --corpus mini"
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # a program's output is not tfds' to write to
+        with contextlib.redirect_stdout(sys.stderr):  # tfds prints to standard output
             if builder.name == "ted_hrlr_translate":
-                archive = by_hand(TED_HOST)
-                ways = f"put {TED_HOST} (125 MiB) at {archive} yourself, {ways}"
-                _fetch_ted(archive, *builder.url_infos.values())
+                archive = manual_path(TED_URL)
+                remedy = f"save {TED_URL} (125 MiB) as {archive}, {remedy}"
+                # tfds itself would try the dead host eleven times, without a timeout.
+                if not archive.exists():
+                    (expected,) = builder.url_infos.values()
+                    fetch(TED_URLS, archive, expected.size, expected.checksum)
             builder.download_and_prepare()
-    except Exception as error:  # whatever a network, a disk or a dataset's own code can raise
-        raise CorpusError(f"{name}: cannot be prepared: {first_line(error)}; {ways}") from error
+    except Exception as error:  # the code of a dataset may raise anything
+        raise CorpusError(f"{name} cannot be prepared: {first_line(error)}; {remedy}") from error
 
 
-def _fetch_ted(archive: Path, expected) -> None:
-    """Puts the archive where tfds looks before it downloads, so that tfds need not.
-
-    tfds itself asks a dead host eleven times, without a timeout, and knows no second address.
-    """
-    if not archive.exists():
-        fetch(TED_ADDRESSES, archive, expected.size, expected.checksum)
-
-
-def by_hand(address: str) -> Path:
-    """Where a file from the network may be put by hand: tfds' folder for that."""
+def manual_path(url: str) -> Path:
+    """Return the path to which users can download a file themselves: in tfds' `manual`."""
     data = os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
-    return Path(data).expanduser() / "downloads" / "manual" / Path(address).name
+    return Path(data).expanduser() / "downloads" / "manual" / Path(url).name
 
 
-def anki() -> Source:
-    """English and Spanish sentences from Tatoeba, as the tutorials have them: 118,964 pairs.
+def spa_eng() -> Corpus:
+    """Open the English-Spanish sentence pairs of TensorFlow's tutorials: 118,964 pairs.
 
-    A sentence that has several translations falls to one split with all of them.
+    All translations of a sentence are in the same split.
     """
-    archive = by_hand(ANKI_ADDRESS)
+    archive = manual_path(ANKI_URL)
 
-    def pairs():
-        here = archive.exists()
+    def read_rows() -> list[list[str]]:
+        downloaded = not archive.exists()
         try:
-            if not here:
-                fetch([ANKI_ADDRESS], archive, ANKI_SIZE)
-            with zipfile.ZipFile(archive) as opened:
-                if opened.getinfo(ANKI_TEXT).file_size > ANKI_LARGEST:
-                    raise zipfile.BadZipFile(f"{ANKI_TEXT} is more than {ANKI_LARGEST:,} bytes")
-                text = opened.read(ANKI_TEXT)
-            rows = [line.split("\t") for line in text.decode().replace("\r", "").split("\n")]
-        except (OSError, KeyError, UnicodeDecodeError, zipfile.BadZipFile) as error:
-            if not here:  # what came is worth nothing
+            if downloaded:
+                fetch([ANKI_URL], archive, ANKI_SIZE)
+            with zipfile.ZipFile(archive) as file:
+                text = file.read(ANKI_TEXT)
+            lines = text.decode().replace("\r", "").split("\n")
+        except (OSError, KeyError, UnicodeDecodeError, zipfile.BadZipFile, zlib.error) as error:
+            if downloaded:
                 archive.unlink(missing_ok=True)
             raise CorpusError(
-                f"spa-eng: {first_line(error)}; put {ANKI_ADDRESS} at {archive} yourself, or use "
-                "--corpus mini"
+                f"spa-eng: {first_line(error)}; save {ANKI_URL} as {archive}, or use --corpus mini"
             ) from error
         if hashlib.sha256(text).hexdigest() != ANKI_SHA256:
             print(
-                f"warning: {archive} holds another edition of the sentences than the one that the "
-                "published results come from",
+                f"warning: {archive} is not the edition that the published results are from",
                 file=sys.stderr,
             )
-        return [row for row in rows if len(row) > 1]
+        return [line.split("\t") for line in lines if "\t" in line]
 
-    def files():
+    def files() -> dict[str, list[Path]]:
         if not archive.exists():
-            pairs()
+            read_rows()
         return dict.fromkeys(SPLITS, [archive])
 
-    return Source(("en", "es"), files, lambda split: divided("spa-eng", pairs())[split])
+    def read(split: str) -> Split:
+        return split_by_hash("spa-eng", read_rows())[split]
+
+    return Corpus("spa-eng", ("en", "es"), files, read)

@@ -1,184 +1,190 @@
-"""Text to ids and back: SentencePiece, trained on the training split alone; and labels."""
+"""Text to ids and back: a SentencePiece model trained on the training split, and labels."""
 
 import io
 import re
 import sys
 import unicodedata
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
 import sentencepiece
 
+from config import Config, UserError, first_line
+from data.splits import Split
+
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 
 
 class Tokenizer:
-    """A SentencePiece model. What is encoded decodes to the same text, but for U+2581, which is
-    SentencePiece's own sign for a space, and for upper case with `lowercase`. With `words`, spaces
-    come between words and other signs, and words out of the vocabulary are left out.
+    """A SentencePiece model.
+
+    Decoding undoes encoding, except that U+2581, SentencePiece's symbol for a space, becomes a
+    space, and that text is in lower case with `lowercase`. With `words`, spaces surround
+    punctuation, and words that are not in the vocabulary are missing.
     """
 
-    ending = [EOS]  # what follows a target
+    ending = [EOS]  # the last ids of a target
 
-    def __init__(self, model, lowercase=False, words=False):
-        """model: the bytes of a trained SentencePiece model. Raises ValueError for others."""
+    def __init__(self, model: bytes, lowercase: bool = False, words: bool = False):
+        """model: a serialised SentencePiece model. Raises UserError if it is not a valid one."""
         self.model, self.lowercase, self.words = model, lowercase, words
-        self.pieces = sentencepiece.SentencePieceProcessor()
+        self.processor = sentencepiece.SentencePieceProcessor()
         try:
-            self.pieces.LoadFromSerializedProto(model)
-            ids = [getattr(self.pieces, f"{name}_id")() for name in ("pad", "unk", "bos", "eos")]
+            self.processor.LoadFromSerializedProto(model)
+            ids = [getattr(self.processor, f"{name}_id")() for name in ("pad", "unk", "bos", "eos")]
         except RuntimeError as error:
             reason = " ".join(str(error).split())
-            raise ValueError(f"this is no SentencePiece model: {reason}") from None
+            raise UserError(f"not a SentencePiece model: {reason}") from None
         if ids != [PAD, UNK, BOS, EOS]:
-            raise ValueError(f"this SentencePiece model has its special pieces at {ids}")
-        self.vocab_size = self.pieces.get_piece_size()
+            raise UserError(f"not one of our models: ids of pad, unk, bos and eos are {ids}")
+        self.vocab_size = self.processor.get_piece_size()
 
-    def encode(self, texts):
-        """Texts → a list of ids each, without bos and eos."""
-        return self.pieces.encode(prepared(texts, self.lowercase, self.words))
+    def encode(self, texts: Iterable[str]) -> list[list[int]]:
+        """Encode texts, without bos and eos."""
+        return self.processor.encode(preprocess(texts, self.lowercase, self.words))
 
-    def decode(self, rows):
-        """Lists of ids → texts. A row ends at its first eos; padding, bos and unk are left out."""
+    def decode(self, rows: Iterable[Iterable[int]]) -> list[str]:
+        """Decode rows of ids, each up to its first eos. Padding, bos and unk are left out."""
         kept = []
         for row in rows:
             row = [int(i) for i in row]
             row = row[: row.index(EOS)] if EOS in row else row
             kept.append([i for i in row if i > EOS])
-        return self.pieces.decode(kept)
+        return self.processor.decode(kept)
 
-    def tokens(self, ids):
-        """Ids → the pieces' own text, for axes and tables."""
-        return [self.pieces.id_to_piece(int(i)) for i in ids]
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """Return the token of each id."""
+        return [self.processor.id_to_piece(int(i)) for i in ids]
 
 
 class Labels:
-    """The tokenizer of labels: each is one token, which nothing follows."""
+    """A tokenizer of labels: each is one token, without eos."""
 
     ending, lowercase = [], False
 
-    def __init__(self, names):
-        """names: the labels, in the order of their ids, which begin after `EOS`."""
+    def __init__(self, names: Iterable[str]):
+        """names: the labels in the order of their ids, of which the first is `EOS` + 1."""
         self.names = list(names)
         self.model = "".join(name + "\n" for name in self.names).encode()
         self.ids = {name: i for i, name in enumerate(self.names, EOS + 1)}
         self.vocab_size = EOS + 1 + len(self.names)
 
-    def encode(self, texts):
-        """Labels → a list of one id each. Raises ValueError for one that is not known."""
+    def encode(self, texts: Iterable[str]) -> list[list[int]]:
+        """Encode each label as a list of one id. Raises UserError if a label is unknown."""
+        texts = list(texts)
         for text in texts:
             if text not in self.ids:
-                known = ", ".join(self.names[:9]) + ", …" * (len(self.names) > 9)
-                raise ValueError(
-                    f"the training split has no text with the label {text!r}, only {known}: add "
-                    "some, or take the label out"
+                names = ", ".join(self.names[:9]) + ", …" * (len(self.names) > 9)
+                raise UserError(
+                    f"the label {text!r} is not in the training split, which has {names}: add "
+                    "training texts with this label, or remove it"
                 )
         return [[self.ids[text]] for text in texts]
 
-    def decode(self, rows):
-        """Lists of ids → the label of each, "" where there is none."""
+    def decode(self, rows: Iterable[Iterable[int]]) -> list[str]:
+        """Return the first label of each row of ids, or "" if there is none."""
         return [next((self.names[i - EOS - 1] for i in row if i > EOS), "") for row in rows]
 
-    def tokens(self, ids):
-        """Ids → labels, for axes and tables."""
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """Return the label of each id, or ""."""
         return self.decode([[i] for i in ids])
 
 
-def prepared(texts, lowercase, words):
-    """The texts as SentencePiece gets them."""
+def preprocess(texts: Iterable[str], lowercase: bool, words: bool) -> list[str]:
+    """Convert texts to the form that the SentencePiece model is trained on."""
     if lowercase:
-        texts = [text.lower() for text in texts]
+        texts = (text.lower() for text in texts)
     if words:
-        texts = [" ".join(word_or_mark().findall(text)) for text in texts]
+        texts = (" ".join(word_pattern().findall(text)) for text in texts)
     return list(texts)
 
 
 @cache
-def word_or_mark():
-    """What is one token where words are: letters and digits, or one sign that is neither."""
-    signs = (chr(code) for code in range(sys.maxunicode + 1))
-    # Accents and vowel signs that stand by themselves belong to the letter before them.
-    accents = "".join(sign for sign in signs if unicodedata.category(sign)[0] == "M")
-    return re.compile(rf"[\w{accents}]+|[^\w\s]")
+def word_pattern() -> re.Pattern:
+    """Compile the pattern of a word, or of a single character that is neither space nor word."""
+    characters = map(chr, range(sys.maxunicode + 1))
+    # \w does not match combining accents and vowel signs, which belong to the letter before them.
+    marks = "".join(c for c in characters if unicodedata.category(c).startswith("M"))
+    return re.compile(rf"[\w{marks}]+|[^\w\s]")
 
 
-def train(texts, vocab_size, lowercase=False, words=False):
-    """A Tokenizer of `vocab_size` pieces at the most, fewer where the text supports no more.
+def train(
+    texts: Iterable[str], vocab_size: int, lowercase: bool = False, words: bool = False
+) -> Tokenizer:
+    """Train a tokenizer of at most `vocab_size` tokens, fewer if the text does not have as many.
 
-    Byte-pair encoding (Sennrich et al. 2016) with a piece for each byte, so that nothing is unknown
-    that was never seen; no normalisation, so that no character is rewritten; digits one by one.
-    words: the most frequent words instead. Raises ValueError where there is no text.
+    Byte-pair encoding (Sennrich et al. 2016). Unseen characters are encoded as bytes, text is not
+    normalised, and numbers are split into digits. words: use the most frequent words instead.
+    Raises UserError if `texts` is empty, or if its characters exceed the vocabulary.
     """
-    kind = (
-        {"model_type": "word"}
-        if words
-        else {"model_type": "bpe", "byte_fallback": True, "split_digits": True}
-    )
+    options = {"model_type": "bpe", "byte_fallback": True, "split_digits": True}
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(prepared(texts, lowercase, words)),
+            sentence_iterator=iter(preprocess(texts, lowercase, words)),
             model_writer=model,
             vocab_size=vocab_size,
-            hard_vocab_limit=False,  # a ceiling
+            hard_vocab_limit=False,  # vocab_size is a maximum
             character_coverage=0.9999,
             normalization_rule_name="identity",
             remove_extra_whitespaces=False,
             max_sentence_length=1 << 20,
-            pad_id=PAD, unk_id=UNK, bos_id=BOS, eos_id=EOS,
+            pad_id=PAD,
+            unk_id=UNK,
+            bos_id=BOS,
+            eos_id=EOS,
             minloglevel=2,
-            **kind,
-        )  # fmt: skip
+            **({"model_type": "word"} if words else options),
+        )
     except RuntimeError as error:
         if needed := re.search(r"required_chars\. \d+ vs (\d+)", str(error)):
-            raise ValueError(
-                f"its letters alone make {needed[1]} pieces: raise --vocab-size {vocab_size}"
+            raise UserError(
+                f"--vocab-size {vocab_size} is too small for the characters of these texts: "
+                f"raise it to {needed[1]}"
             ) from None
-        raise ValueError(f"SentencePiece could not be trained: {error}") from error
+        raise UserError(f"SentencePiece cannot be trained on these texts: {error}") from error
     return Tokenizer(model.getvalue(), lowercase, words)
 
 
-def train_pair(split, config):
-    """The tokenizers of source and target; the same one twice with a shared vocabulary."""
-    how = (config.vocab_size, config.lowercase, config.tokenizer == "word")
+def train_pair(split: Split, config: Config) -> tuple[Tokenizer, Tokenizer | Labels]:
+    """Train the tokenizers of source and target. A shared vocabulary is the same object twice."""
+    options = (config.vocab_size, config.lowercase, config.tokenizer == "word")
     if config.labelled:
-        return train(split.sources, *how), Labels(sorted(set(split.targets)))
+        return train(split.sources, *options), Labels(sorted(set(split.targets)))
     if config.shared_vocabulary:
-        shared = train(split.sources + split.targets, *how)
+        shared = train(split.sources + split.targets, *options)
         return shared, shared
-    return tuple(train(texts, *how) for texts in (split.sources, split.targets))
+    return train(split.sources, *options), train(split.targets, *options)
 
 
-def save_pair(folder, source, target):
-    """Write `tokenizer.model`, or one file a language where they differ, or `labels.txt`."""
-    folder = Path(folder)
+def save_pair(folder: str | Path, source: Tokenizer, target: Tokenizer | Labels) -> None:
+    """Write `tokenizer.model`, also `labels.txt`, or one tokenizer.*.model per language."""
+    files = {"tokenizer.source.model": source, "tokenizer.target.model": target}
     if source is target:
-        (folder / "tokenizer.model").write_bytes(source.model)
+        files = {"tokenizer.model": source}
     elif isinstance(target, Labels):
-        (folder / "tokenizer.model").write_bytes(source.model)
-        (folder / "labels.txt").write_bytes(target.model)
-    else:
-        (folder / "tokenizer.source.model").write_bytes(source.model)
-        (folder / "tokenizer.target.model").write_bytes(target.model)
+        files = {"tokenizer.model": source, "labels.txt": target}
+    for name, tokenizer in files.items():
+        (Path(folder) / name).write_bytes(tokenizer.model)
 
 
-def load_pair(folder, lowercase=False, words=False):
-    """The tokenizers that `save_pair` wrote. Raises FileNotFoundError, and ValueError where a file
-    is damaged.
-    """
+def load_pair(
+    folder: str | Path, lowercase: bool = False, words: bool = False
+) -> tuple[Tokenizer, Tokenizer | Labels]:
+    """Load the tokenizers that `save_pair` wrote. Raises OSError, and UserError for a bad file."""
 
-    def made(name):
+    def load(name: str) -> Tokenizer | Labels:
         path = Path(folder) / name
         content = path.read_bytes()
         try:
             if name == "labels.txt":
                 return Labels(content.decode().split("\n")[:-1])
             return Tokenizer(content, lowercase, words)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
+        except (UserError, UnicodeDecodeError) as error:
+            raise UserError(f"{path}: {first_line(error)}; restore the file") from None
 
-    if (Path(folder) / "tokenizer.model").exists():
-        shared = made("tokenizer.model")
-        labelled = (Path(folder) / "labels.txt").exists()
-        return shared, made("labels.txt") if labelled else shared
-    return made("tokenizer.source.model"), made("tokenizer.target.model")
+    if not (Path(folder) / "tokenizer.model").exists():
+        return load("tokenizer.source.model"), load("tokenizer.target.model")
+    shared = load("tokenizer.model")
+    return shared, load("labels.txt") if (Path(folder) / "labels.txt").exists() else shared

@@ -1,1 +1,1 @@
-"""A trained model at work, and what it is worth: translating, measuring, scoring."""
+"""Translation with a trained model, its scores, figures and exports."""

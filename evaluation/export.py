@@ -1,185 +1,230 @@
-"""A trained model for production: as a CTranslate2 model, or as a SavedModel. Each is a folder."""
+"""Export a model for production, as a CTranslate2 model or a TensorFlow SavedModel."""
 
+import argparse
 import contextlib
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tensorflow as tf
 
+import config
+from config import UserError
 from data import tokenizer
-from evaluation.translator import decode_with
-from model import IDS
-from model.layers import EPSILON, LayerNorm, TiedProjection
-from model.loss import cross_entropy, teacher_forcing
-from model.transformer import Transformer
+from evaluation import command_line
+from evaluation.search import Search
+
+if TYPE_CHECKING:
+    from evaluation.translator import Translator
+    from model.attention import MultiHeadAttention
+    from model.layers import Dense, LayerNorm
 
 EDITED = (
-    "CTranslate2 does not compute what this model computes: was model/ edited? "
-    "--export saved_model takes any model"
+    "CTranslate2 does not compute the same as this model, which has been edited: export it as a "
+    "saved_model"
 )
 
 
-def ctranslate2(inference, folder):
-    """Write an Translator as a model for `ctranslate2.Translator`, the tokenizer beside it.
+def ctranslate2(translator: "Translator", folder: str | Path) -> None:
+    """Write a Transformer as a model for `ctranslate2.Translator`, with its tokenizer.
 
-    It takes the pieces of a source, and gives those of its translation; eos and bos are added by
-    itself. Its beam search divides by length^penalty where ours divides by ((5 + length) /
-    6)^penalty: with a penalty of 0 they are the same. A run with `--lowercase` or with `--tokenizer
-    word` wants its texts as `data.tokenizer.prepared` makes them. Raises ValueError and
-    FileExistsError.
+    The exported model maps source tokens to target tokens; it adds eos and bos itself. Its beam
+    search divides by length^penalty, ours by ((5 + length) / 6)^penalty; without a penalty they are
+    the same. With `--lowercase` or `--tokenizer word`, texts must first go through
+    `data.tokenizer.prepared`. Raises UserError if the model is not a Transformer, or was edited so
+    that CTranslate2 computes something else, and FileExistsError.
     """
+    from model.transformer import Transformer
+
     try:
         import ctranslate2
     except ImportError:
-        raise ValueError('this needs CTranslate2: pip install -e ".[export]"') from None
-    if not isinstance(inference.model, Transformer):
-        raise ValueError("CTranslate2 takes a Transformer alone; --export saved_model any model")
+        raise UserError('CTranslate2 is not installed: pip install -e ".[export]"') from None
+    if not isinstance(translator.model, Transformer):
+        raise UserError("CTranslate2 has only Transformers: export this model as a saved_model")
     try:
-        spec = specification(ctranslate2.specs, inference)
-    except AttributeError:  # a part that it has not any more
-        raise ValueError(EDITED) from None
-    with new_folder(folder) as made:
-        spec.save(str(made))
-        tokenizer.save_pair(made, *inference.tokenizers)
-        check(ctranslate2.Translator(str(made), compute_type="float32"), inference)
+        spec = specification(ctranslate2.specs, translator)
+    except AttributeError:  # a part that an edit has removed
+        raise UserError(EDITED) from None
+    with new_folder(folder) as unfinished:
+        spec.save(str(unfinished))
+        tokenizer.save_pair(unfinished, translator.source_tokenizer, translator.target_tokenizer)
+        exported = ctranslate2.Translator(str(unfinished), compute_type="float32")
+        check_log_probabilities(exported, translator)
 
 
-def specification(specs, inference):
-    """An Translator of a Transformer as CTranslate2's own TransformerSpec; specs: its module."""
-    model = inference.model
+def specification(specs: ModuleType, translator: "Translator") -> Any:
+    """Return a Transformer as a TransformerSpec. specs: the module ctranslate2.specs."""
+    from model.layers import EPSILON, LayerNorm, TiedProjection
+
+    model = translator.model
     encoder, decoder = model.encoder, model.decoder
-    heads = decoder.layers[0].self_attention
-    pre_norm = isinstance(decoder.last_norm, LayerNorm)
-    sizes = {"num_heads": heads.num_heads, "pre_norm": pre_norm, "head_dim": heads.key_dim}
+    attention = decoder.layers[0].self_attention
+    pre_norm = isinstance(decoder.final_norm, LayerNorm)
+    sizes = {"num_heads": attention.num_heads, "pre_norm": pre_norm, "head_dim": attention.depth}
     spec = specs.TransformerSpec(
         specs.TransformerEncoderSpec(len(encoder.layers), **sizes),
         specs.TransformerDecoderSpec(len(decoder.layers), **sizes),
     )
     spec.config.add_source_eos = True
     spec.config.layer_norm_epsilon = EPSILON
-    pieces = [made.tokens(range(made.vocab_size)) for made in inference.tokenizers]
-    spec.register_source_vocabulary(pieces[0])
-    spec.register_target_vocabulary(pieces[1])
-    spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = pieces[1][1:4]
+    tokenizers = translator.source_tokenizer, translator.target_tokenizer
+    source_tokens, target_tokens = (each.tokens(range(each.vocab_size)) for each in tokenizers)
+    spec.register_source_vocabulary(source_tokens)
+    spec.register_target_vocabulary(target_tokens)
+    spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = target_tokens[1:4]
     spec.config.decoder_start_token = spec.config.bos_token
-    # It reads 1,024 pieces at the most, and so many it writes if nobody tells it less.
-    length = max(1025, 2 * (inference.max_length + 1) + 20)
-
-    def stack(to, ours):
-        to.scale_embeddings = True
-        to.position_encodings.encodings = ours.positions(0, length).numpy()
+    # CTranslate2 reads at most 1,024 tokens, and writes as many by default.
+    length = max(1025, 2 * (translator.max_length + 1) + 20)
+    for target, stack in ((spec.encoder, encoder), (spec.decoder, decoder)):
+        target.scale_embeddings = True
+        target.position_encodings.encodings = stack.positions(0, length).numpy()
         if pre_norm:
-            norm(to.layer_norm, ours.last_norm)
-
-    stack(spec.encoder, encoder)
-    stack(spec.decoder, decoder)
+            copy_norm(target.layer_norm, stack.final_norm)
     spec.encoder.embeddings[0].weight = encoder.embedding.table.numpy()
     spec.decoder.embeddings.weight = decoder.embedding.table.numpy()
     if isinstance(model.output, TiedProjection):
         spec.decoder.projection.weight = decoder.embedding.table.numpy()
     else:
-        linear(spec.decoder.projection, model.output)
-    for to, ours in zip(spec.encoder.layer, encoder.layers, strict=True):
-        attention(to.self_attention, ours.attention, ours.attention_residual)
-        feed_forward(to.ffn, ours)
-    for to, ours in zip(spec.decoder.layer, decoder.layers, strict=True):
-        attention(to.self_attention, ours.self_attention, ours.self_residual)
-        attention(to.attention, ours.cross_attention, ours.cross_residual)
-        feed_forward(to.ffn, ours)
+        copy_dense(spec.decoder.projection, model.output)
+    for target, layer in zip(spec.encoder.layer, encoder.layers, strict=True):
+        copy_attention(target.self_attention, layer.attention, norm_of(layer, "attention"))
+        copy_feed_forward(target.ffn, layer)
+    for target, layer in zip(spec.decoder.layer, decoder.layers, strict=True):
+        copy_attention(target.self_attention, layer.self_attention, norm_of(layer, "self"))
+        copy_attention(target.attention, layer.cross_attention, norm_of(layer, "cross"))
+        copy_feed_forward(target.ffn, layer)
     spec.validate()
     spec.optimize()
     return spec
 
 
-def check(translator, inference):
-    """Raise ValueError where the exported model has other log probabilities than ours.
+def norm_of(layer: Any, sublayer: str) -> "LayerNorm":
+    """Return the layer norm before or after a sublayer, whichever there is."""
+    pre, post = (getattr(layer, f"{sublayer}_{place}_norm") for place in ("pre", "post"))
+    return pre if hasattr(pre, "scale") else post
 
-    Only weights are exported; what model/ does with them may have been edited.
+
+def copy_norm(target: Any, norm: "LayerNorm") -> None:
+    """Copy a LayerNorm into a CTranslate2 spec."""
+    target.gamma, target.beta = norm.scale.numpy(), norm.offset.numpy()
+
+
+def copy_dense(target: Any, *layers: "Dense") -> None:
+    """Copy Dense layers into one CTranslate2 spec, whose kernel is (d_out, d_in)."""
+    target.weight = np.concatenate([dense.kernel.numpy() for dense in layers], axis=1).T.copy()
+    target.bias = np.concatenate([dense.bias.numpy() for dense in layers])
+
+
+def copy_attention(target: Any, attention: "MultiHeadAttention", norm: "LayerNorm") -> None:
+    """Copy a MultiHeadAttention. CTranslate2 joins projections that have the same input."""
+    copy_norm(target.layer_norm, norm)
+    if len(target.linear) == 2:  # self-attention
+        copy_dense(target.linear[0], attention.query, attention.key, attention.value)
+    else:
+        copy_dense(target.linear[0], attention.query)
+        copy_dense(target.linear[1], attention.key, attention.value)
+    copy_dense(target.linear[-1], attention.output)
+
+
+def copy_feed_forward(target: Any, layer: Any) -> None:
+    """Copy the FeedForward of a layer."""
+    copy_norm(target.layer_norm, norm_of(layer, "feed_forward"))
+    copy_dense(target.linear_0, layer.feed_forward.inner)
+    copy_dense(target.linear_1, layer.feed_forward.outer)
+
+
+def check_log_probabilities(exported: Any, translator: "Translator") -> None:
+    """Raise UserError if the exported model gives random pairs other log probabilities.
+
+    Only weights are exported; the equations of an edited model/ are not.
     """
-    draw = np.random.default_rng(0)
-    ids = [draw.integers(4, made.vocab_size, (8, 12)) for made in inference.tokenizers]
-    pieces = [
-        [made.tokens(row) for row in rows]
-        for made, rows in zip(inference.tokenizers, ids, strict=True)
+    import tensorflow as tf
+
+    from model.loss import cross_entropy, teacher_forcing
+
+    rng = np.random.default_rng(0)
+    tokenizers = translator.source_tokenizer, translator.target_tokenizer
+    ids = [rng.integers(4, each.vocab_size, (8, 12)) for each in tokenizers]
+    tokens = [
+        [each.tokens(row) for row in rows] for each, rows in zip(tokenizers, ids, strict=True)
     ]
-    theirs = [sum(found.log_probs) for found in translator.score_batch(*pieces)]
-    with_eos = [np.pad(x, [(0, 0), (0, 1)], constant_values=tokenizer.EOS) for x in ids]
-    target = np.pad(with_eos[1], [(0, 0), (1, 0)], constant_values=tokenizer.BOS)
-    source, target = (tf.constant(x, tf.int32) for x in (with_eos[0], target))
-    losses = cross_entropy(*teacher_forcing(inference.model, source, target))
+    theirs = [sum(result.log_probs) for result in exported.score_batch(*tokens)]
+    source, target = (
+        np.pad(rows, [(0, 0), (0, 1)], constant_values=tokenizer.EOS).astype(np.int32)
+        for rows in ids
+    )
+    target = np.pad(target, [(0, 0), (1, 0)], constant_values=tokenizer.BOS)
+    losses = cross_entropy(*teacher_forcing(translator.model, source, target))
     ours = -tf.reduce_sum(tf.reshape(losses, (8, 13)), axis=1)
     if not np.allclose(ours, theirs, rtol=1e-4):
-        raise ValueError(EDITED)
+        raise UserError(EDITED)
 
 
-def linear(to, *ours):
-    """Dense layers side by side, as one; there a kernel is (d_out, d_in)."""
-    to.weight = np.concatenate([dense.kernel.numpy() for dense in ours], axis=1).T.copy()
-    to.bias = np.concatenate([dense.bias.numpy() for dense in ours])
+def saved_model(translator: "Translator", folder: str | Path) -> None:
+    """Write a model as a SavedModel, with its tokenizer in `assets`.
 
-
-def norm(to, ours):
-    """A LayerNorm."""
-    to.gamma, to.beta = ours.scale.numpy(), ours.offset.numpy()
-
-
-def attention(to, ours, residual):
-    """A MultiHeadAttention: what is projected from the same place is one matrix there."""
-    norm(to.layer_norm, residual.norm)
-    projections = (ours.query, ours.key, ours.value)
-    if len(to.linear) == 2:  # self-attention
-        linear(to.linear[0], *projections)
-    else:
-        linear(to.linear[0], ours.query)
-        linear(to.linear[1], *projections[1:])
-    linear(to.linear[-1], ours.output)
-
-
-def feed_forward(to, layer):
-    """A layer's FeedForward."""
-    norm(to.layer_norm, layer.feed_forward_residual.norm)
-    linear(to.linear_0, layer.feed_forward.inner)
-    linear(to.linear_1, layer.feed_forward.outer)
-
-
-def saved_model(inference, folder):
-    """Write an Translator as a SavedModel, the tokenizer in its `assets`.
-
-    Served by `tf.saved_model.load(folder).translate(source)`, which needs none of this code: source
-    (batch, source_len), int32, sentences that end in eos, 0 = padding → a dict of "ids" (batch,
-    n_best, output_len) and "scores" (batch, n_best). The search is that of the Translator; samples
-    are drawn from the seed alone. Texts: see `ctranslate2`. Raises FileExistsError.
+    `tf.saved_model.load(folder).translate(source)` needs no code of this project: source (batch,
+    source_len), int32, ids that end in eos, 0 = padding → a dict of "ids" (batch, n_best,
+    output_len) and "scores" (batch, n_best). The search is that of the Translator; samples depend
+    only on the seed. Texts: see `ctranslate2`. Raises FileExistsError.
     """
+    import tensorflow as tf
 
-    def translate(source):
-        outputs, scores = decode_with(
-            inference.search, inference.model, source, one_token=inference.labelled
-        )
-        return {"ids": outputs, "scores": scores}
+    from evaluation.translator import decode_with
+    from model import IDS
 
     module = tf.Module()
-    module.model = inference.model  # its variables are saved
-    module.translate = tf.function(translate, [IDS])
-    with new_folder(folder) as made:
-        tf.saved_model.save(module, str(made), signatures={"serving_default": module.translate})
-        tokenizer.save_pair(made / "assets", *inference.tokenizers)
+    module.model = translator.model  # its variables are saved
+
+    @tf.function(input_signature=[IDS])
+    def translate(source):
+        ids, scores = decode_with(
+            translator.search, translator.model, source, one_token=translator.labelled
+        )
+        return {"ids": ids, "scores": scores}
+
+    module.translate = translate
+    with new_folder(folder) as unfinished:
+        signatures = {"serving_default": translate}
+        tf.saved_model.save(module, str(unfinished), signatures=signatures)
+        tokenizers = translator.source_tokenizer, translator.target_tokenizer
+        tokenizer.save_pair(unfinished / "assets", *tokenizers)
 
 
 @contextlib.contextmanager
-def new_folder(path):
-    """A folder to write in, which comes to its place once it is whole; else nothing does.
+def new_folder(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary directory that is renamed to `path` if the block succeeds.
 
-    Raises FileExistsError where there is something already.
+    Raises FileExistsError if `path` exists and is not empty.
     """
     path = Path(path).resolve()
     if path.exists() and any(path.iterdir()):
-        raise FileExistsError(f"{path} is not empty: name a new folder")
+        raise FileExistsError(f"{path} is not empty: choose a new directory")
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f"{path.name}.", dir=path.parent) as scratch:
-        made = Path(scratch, "made")
-        made.mkdir()
-        yield made
+        unfinished = Path(scratch, "unfinished")
+        unfinished.mkdir()
+        yield unfinished
         if path.exists():
             path.rmdir()
-        made.rename(path)
+        unfinished.rename(path)
+
+
+def main(flags: argparse.Namespace) -> None:
+    """Export the model. Raises UserError and OSError."""
+    if flags.format == "ctranslate2" and flags.search != Search():
+        raise UserError("the search of a CTranslate2 model is set at each call: remove its flags")
+    export = {"ctranslate2": ctranslate2, "saved_model": saved_model}[flags.format]
+    export(command_line.load(flags), flags.folder)
+    print(f"written: {flags.folder}")
+
+
+if __name__ == "__main__":
+    PARSER = command_line.make_parser(__doc__)
+    PARSER.add_argument("format", choices=("ctranslate2", "saved_model"))
+    PARSER.add_argument("folder", type=Path, metavar="DIR", help="a new directory")
+    config.add_flags(PARSER, Search)
+    command_line.run(main, command_line.parse(PARSER))

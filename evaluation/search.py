@@ -1,13 +1,14 @@
-"""How a translation is looked for. Knows nothing of TensorFlow, so that flags are checked first."""
+"""Settings of the search for a translation. Does not import TensorFlow."""
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 from config import UserError, flag, setting
 
 
 @dataclass(frozen=True)
 class Search:
-    """Greedy, unless there is a beam or a draw. Raises ValueError, in a sentence."""
+    """Greedy search, beam search or sampling. Raises UserError if a value is invalid."""
 
     beam: int = setting(1, "hypotheses per sentence in beam search; 1 is greedy search")
     length_penalty: float = setting(0.6, "exponent of the length penalty in beam search")
@@ -19,35 +20,31 @@ class Search:
     seed: int = setting(0, "with --sample: random seed")
 
     def __post_init__(self):
-        for name in ("beam", "n_best"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{flag(name)} {getattr(self, name)} is not at least 1")
-        if self.n_best > self.beam:
-            raise UserError(f"--n-best {self.n_best} is more than --beam {self.beam} can find")
-        if not 0 <= self.length_penalty < float("inf"):
-            raise UserError(f"--length-penalty {self.length_penalty} is not at least 0")
+        for name, valid, rule in (
+            ("beam", self.beam >= 1, "at least 1"),
+            ("length_penalty", 0 <= self.length_penalty < float("inf"), "at least 0"),
+            ("n_best", 1 <= self.n_best <= self.beam, "at least 1 and at most --beam"),
+            ("temperature", 0 < self.temperature < float("inf"), "greater than 0"),
+            ("top_k", 0 <= self.top_k < 2**31, "at least 0"),
+            ("top_p", 0 < self.top_p <= 1, "greater than 0 and at most 1"),
+            ("seed", 0 <= self.seed < 2**31, "at least 0 and less than 2**31"),
+        ):
+            if not valid:
+                raise UserError(f"{flag(name)} {getattr(self, name)}: must be {rule}")
         if self.sample and self.beam > 1:
-            raise UserError("--sample draws one translation: it does not go with --beam")
-        if not 0 < self.temperature < float("inf"):
-            raise UserError(f"--temperature {self.temperature} is not above 0")
-        if not 0 <= self.top_k < 2**31:
-            raise UserError(f"--top-k {self.top_k} is not at least 0")
-        if not 0 < self.top_p <= 1:
-            raise UserError(f"--top-p {self.top_p} is not above 0 and at most 1")
-        if not 0 <= self.seed < 2**31:
-            raise UserError(f"--seed {self.seed} is not at least 0 and below 2**31")
+            raise UserError("--sample and --beam exclude each other: remove one of them")
         for name in self.changed():
             if name in ("temperature", "top_k", "top_p", "seed") and not self.sample:
-                raise UserError(f"{flag(name)} goes with --sample")
+                raise UserError(f"{flag(name)} has no effect without --sample")
             if name == "length_penalty" and self.beam == 1:
-                raise UserError("--length-penalty goes with --beam")
+                raise UserError("--length-penalty has no effect without --beam")
 
-    def changed(self):
-        """The fields that are not as they are by default, by name."""
+    def changed(self) -> dict[str, Any]:
+        """Return the fields that differ from their defaults."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {f.name: values[f.name] for f in fields(self) if values[f.name] != f.default}
 
-    def __str__(self):
+    def __str__(self) -> str:
         if self.sample:
             return (
                 f"sampled, temperature {self.temperature:g}, top-k {self.top_k}, top-p "
@@ -58,10 +55,10 @@ class Search:
         return "greedy"
 
     @property
-    def suffix(self):
-        """In names of files: all that makes a difference; greedy search has none."""
-        parts = {name: value for name, value in self.changed().items() if name != "n_best"}
+    def suffix(self) -> str:
+        """Part of file names: the settings that change a translation; empty for greedy search."""
         return "".join(
             f"-{name.replace('_', '-')}" + ("" if value is True else f"{value:.12g}")
-            for name, value in parts.items()
+            for name, value in self.changed().items()
+            if name != "n_best"
         )

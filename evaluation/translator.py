@@ -1,6 +1,8 @@
-"""A trained model at work: translating text, and being measured under teacher forcing."""
+"""Translation of text, and loss and accuracy under teacher forcing, with a trained model."""
 
+import dataclasses
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -8,152 +10,205 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from config import first_line
+from config import Config, UserError, first_line
 from data import tokenizer
 from data.batches import Pairs, Rows, plan
+from data.tokenizer import Labels, Tokenizer
 from evaluation.search import Search
 from model import IDS, build
 from model.decoding import beam_search, greedy, sample
 from model.loss import teacher_forcing, token_sums
-from training.checkpoints import readable_checkpoints
-
-
-def decode_with(search, model, source, number=0, scores=True, one_token=False):
-    """source (batch, source_len) → ids (batch, n_best, output_len), scores (batch, n_best).
-
-    number: a scalar, the batch's own; samples are drawn from it. scores: log probabilities, over
-    the length penalty with a beam; NaN where none are asked for, which makes greedy search quicker,
-    and where translations are drawn. one_token: outputs are labels.
-    """
-    ends = (tokenizer.BOS, tokenizer.EOS)
-    limit = tf.ones(tf.shape(source)[0], tf.int32) if one_token else None
-    if search.sample:
-        how = (search.temperature, search.top_k, search.top_p)
-        seed = tf.stack([tf.constant(search.seed, tf.int64), tf.cast(number, tf.int64) * 2**20])
-        outputs = sample(model, source, *ends, seed, *how, limit)
-    elif search.beam == 1 and not scores:
-        outputs = greedy(model, source, *ends, limit)
-    else:
-        penalty = search.length_penalty if search.beam > 1 else 0.0
-        return beam_search(model, source, *ends, search.beam, penalty, search.n_best, limit)
-    return outputs[:, tf.newaxis], tf.fill((tf.shape(source)[0], 1), float("nan"))
-
+from training.checkpoints import checkpoint_step
 
 GREEDY = Search()
+
+
+def decode_with(
+    search: Search,
+    model: tf.Module,
+    source: tf.Tensor,
+    batch_number: tf.Tensor | int = 0,
+    scores: bool = True,
+    one_token: bool = False,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Decode source (batch, source_len) → ids (batch, n_best, output_len), scores (batch, n_best).
+
+    Scores are log probabilities, divided by the length penalty in beam search. They are NaN for
+    samples, and if `scores` is False, which makes greedy search faster. Samples depend on
+    `batch_number`, a scalar. one_token: the outputs are labels.
+    """
+    special = (tokenizer.BOS, tokenizer.EOS)
+    limit = tf.ones(tf.shape(source)[0], tf.int32) if one_token else None
+    if search.sample:
+        filters = (search.temperature, search.top_k, search.top_p)
+        stream = tf.cast(batch_number, tf.int64) * 2**20
+        seed = tf.stack([tf.constant(search.seed, tf.int64), stream])
+        outputs = sample(model, source, *special, seed, *filters, limit)
+    elif search.beam == 1 and not scores:
+        outputs = greedy(model, source, *special, limit)
+    else:
+        penalty = search.length_penalty if search.beam > 1 else 0.0
+        return beam_search(model, source, *special, search.beam, penalty, search.n_best, limit)
+    return outputs[:, tf.newaxis], tf.fill((tf.shape(source)[0], 1), float("nan"))
 
 
 class Translator:
     """A model with its tokenizers. Each graph is traced once, at its first call."""
 
-    def __init__(self, model, source_tokenizer, target_tokenizer, max_length, search=GREEDY):
+    def __init__(
+        self,
+        model: tf.Module,
+        source_tokenizer: Tokenizer,
+        target_tokenizer: Tokenizer | Labels,
+        max_length: int,
+        search: Search = GREEDY,
+    ):
         self.model, self.max_length, self.search = model, max_length, search
-        self.tokenizers = source_tokenizer, target_tokenizer
+        self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
+        self.labelled = isinstance(target_tokenizer, Labels)
         self.pool = ThreadPoolExecutor(tf.config.threading.get_inter_op_parallelism_threads() or 1)
-        self.labelled = isinstance(target_tokenizer, tokenizer.Labels)
-        # A greedy translation's score is never shown; a label's says how sure the model is.
+        # The score of a label is shown; the score of a single translation is not.
         scores = search.n_best > 1 or self.labelled
-        self.decode = tf.function(
-            lambda source, number: decode_with(
-                search, model, source, number, scores, self.labelled
-            ),
-            [IDS, tf.TensorSpec([], tf.int64)],
-            autograph=False,
-        )
 
+        @tf.function(input_signature=[IDS, tf.TensorSpec([], tf.int64)], autograph=False)
+        def decode(source, batch_number):
+            return decode_with(search, model, source, batch_number, scores, self.labelled)
+
+        @tf.function(input_signature=[IDS, IDS], autograph=False)
         def totals(source, target):
             logits, labels = teacher_forcing(model, source, target)
             _, loss, correct = token_sums(logits, labels)
             return tf.stack([loss, correct, tf.cast(tf.size(labels), tf.float32)])
 
-        self.totals = tf.function(totals, [IDS, IDS], autograph=False)
+        self.decode, self.totals = decode, totals
 
     @property
-    def parameters(self):
-        """How many numbers training may change."""
+    def num_parameters(self) -> int:
+        """Number of trainable parameters."""
         return sum(variable.shape.num_elements() for variable in self.model.trainable_variables)
 
-    def mean(self, pairs, batches):
-        """Loss, nats a token, and accuracy, 0 to 1, over all real target tokens of the batches.
+    def mean(self, pairs: Pairs, batches: Sequence[np.ndarray]) -> tuple[float, float]:
+        """Return loss (nats per token) and accuracy (0 to 1) over the target tokens of batches.
 
-        batches: index arrays into the Pairs. Neither dropout nor smoothing.
+        batches: index arrays into the Pairs. Without dropout and label smoothing.
         """
         totals = list(self.pool.map(lambda batch: self.totals(*pairs.batch(batch)), batches))
-        totals = np.sum(totals, axis=0, dtype=float)
-        return float(totals[0] / totals[2]), float(totals[1] / totals[2])
+        loss, correct, tokens = np.sum(totals, axis=0, dtype=float)
+        return float(loss / tokens), float(correct / tokens)
 
-    def loss_and_accuracy(self, pairs, batch_tokens=4096):
-        """`mean` of all Pairs."""
-        # No batch has more sentences than tokens.
-        return self.mean(pairs, plan(pairs, batch_tokens, batch_tokens))
+    def loss_and_accuracy(self, pairs: Pairs, batch_tokens: int = 4096) -> tuple[float, float]:
+        """Return `mean` of all Pairs."""
+        return self.mean(pairs, plan(pairs, batch_tokens, batch_sentences=batch_tokens))
 
-    def translate(self, texts, batch_tokens=4096, batch_sentences=128, progress=False, first=1):
-        """The best translation, or the label, of each line, in the same order; an empty line stays
-        empty.
+    def translate(
+        self,
+        texts: Sequence[str],
+        batch_tokens: int = 4096,
+        batch_sentences: int = 128,
+        progress: bool = False,
+        first: int = 1,
+    ) -> list[str]:
+        """Return the best translation, or the label, of each text; "" for an empty text.
 
-        A line of more than `max_length` pieces is cut there, as the model never saw longer ones,
-        and that is said on standard error, by its number counted from `first`.
+        Texts of more than `max_length` tokens are truncated, with a warning that numbers the texts
+        from `first`.
         """
-        found = self.n_best(texts, batch_tokens, batch_sentences, progress, first)
-        return [best[0][1] for best in found]
+        outputs = self.n_best(texts, batch_tokens, batch_sentences, progress, first)
+        return [best[0][1] for best in outputs]
 
-    def n_best(self, texts, batch_tokens=4096, batch_sentences=128, progress=False, first=1):
-        """`translate`, but a list of (score, translation) for each line, best first."""
+    def n_best(
+        self,
+        texts: Sequence[str],
+        batch_tokens: int = 4096,
+        batch_sentences: int = 128,
+        progress: bool = False,
+        first: int = 1,
+    ) -> list[list[tuple[float, str]]]:
+        """Return `search.n_best` pairs of score and translation for each text, best first."""
         texts = [" ".join(text.split("\n")) for text in texts]
-        asked = [i for i, text in enumerate(texts) if text.strip()]
-        source_tokenizer, target_tokenizer = self.tokenizers
-        rows = source_tokenizer.encode([texts[i] for i in asked])
-        for i, row in zip(asked, rows, strict=True):
-            if len(row) > self.max_length and not self.labelled:  # labelled texts always are cut
-                print(
-                    f"warning: line {first + i} has {len(row):,} pieces: only the first "
-                    f"{self.max_length} are read",
-                    file=sys.stderr,
-                )
+        indices = [i for i, text in enumerate(texts) if text.strip()]
+        rows = self.source_tokenizer.encode([texts[i] for i in indices])
+        if not self.labelled:  # texts with labels are truncated in training, too
+            self.warn_if_truncated(rows, [first + i for i in indices])
         source = Rows.of([[*row[: self.max_length], tokenizer.EOS] for row in rows])
-        found = [[(0.0, "")] * self.search.n_best for _ in texts]
-        # Of the outputs' lengths nothing is known yet: the sources stand in for them.
-        # The longest first: so no core has a long batch to do when the others are done.
+        # The lengths of the outputs are unknown, so the sources take their place. The longest batch
+        # comes first: no core should be left with a long batch at the end.
         batches = plan(Pairs(source, source), batch_tokens, batch_sentences)[::-1]
 
-        def decode(indices):
-            number = first + int(indices[0])  # no other batch has it
-            return [x.numpy() for x in self.decode(source.padded(indices), number)]
+        def decode(batch):
+            batch_number = first + int(batch[0])  # unique
+            return [x.numpy() for x in self.decode(source.padded(batch), batch_number)]
 
-        bar = tqdm(total=len(asked), unit="line", leave=False, disable=not progress or None)
-        with bar:  # on a terminal only
-            for indices, (ids, scores) in zip(batches, self.pool.map(decode, batches), strict=True):
-                for i, row, row_scores in zip(indices, ids, scores, strict=True):
-                    # Whatever some reader takes for the end of a line: U+2028 and its kin too.
-                    lines = (" ".join(text.splitlines()) for text in target_tokenizer.decode(row))
-                    found[asked[i]] = list(zip(row_scores.tolist(), lines, strict=True))
-                bar.update(len(indices))
-        return found
+        outputs = [[(0.0, "")] * self.search.n_best for _ in texts]
+        # The progress bar appears only on a terminal.
+        with tqdm(total=len(rows), unit="line", leave=False, disable=not progress or None) as bar:
+            for batch, (ids, scores) in zip(batches, self.pool.map(decode, batches), strict=True):
+                for i, row, row_scores in zip(batch, ids, scores, strict=True):
+                    decoded = self.target_tokenizer.decode(row)
+                    # Some programs also end a line at U+2028 and other characters.
+                    lines = [" ".join(text.splitlines()) for text in decoded]
+                    outputs[indices[i]] = list(zip(row_scores.tolist(), lines, strict=True))
+                bar.update(len(batch))
+        return outputs
+
+    def warn_if_truncated(self, rows: list[list[int]], numbers: list[int]) -> None:
+        """Warn about rows of ids that are longer than `max_length`."""
+        for number, row in zip(numbers, rows, strict=True):
+            if len(row) > self.max_length:
+                print(
+                    f"warning: line {number} has {len(row):,} tokens; only the first "
+                    f"{self.max_length} are translated",
+                    file=sys.stderr,
+                )
 
 
-def load(folder, config, checkpoint="last", average=1, search=GREEDY):
-    """The Translator of a run folder at its `last` or `best` checkpoint.
+def load(
+    run: str | Path,
+    config: Config,
+    checkpoint: str = "last",
+    average: int = 1,
+    search: Search = GREEDY,
+) -> Translator:
+    """Load the model of a run directory from its `last` or `best` checkpoint, in float32.
 
-    average: how many of the latest checkpoints' weights are averaged (section 6.1), 1 for none.
-    Raises FileNotFoundError where a file or a checkpoint is missing, and ValueError where a
-    checkpoint does not fit the model.
+    average: number of latest checkpoints whose weights are averaged (section 6.1). Raises OSError
+    for a missing file, and UserError if a checkpoint is missing or does not fit the model.
     """
-    folder = Path(folder)
-    tokenizers = tokenizer.load_pair(folder, config.lowercase, config.tokenizer == "word")
-    model = build(config, *(made.vocab_size for made in tokenizers))
-    where = folder / "checkpoints" / ("best" if checkpoint == "best" else "")
-    paths = readable_checkpoints(where, average)
-    if len(paths) < average:
-        raise FileNotFoundError(f"{where} holds {len(paths)} checkpoints of {average}")
-    saved = tf.train.Checkpoint(model=model)
-    totals = [np.zeros(variable.shape) for variable in model.trainable_variables]
-    for path in paths[::-1]:
-        try:
-            # The optimizer's values stay unread; each of the model's own must be there.
-            saved.restore(path).assert_existing_objects_matched().expect_partial()
-        except Exception as error:  # whatever TensorFlow says of a graph that is none
-            raise ValueError(f"{path} does not fit this model: {first_line(error)}") from error
-        for total, variable in zip(totals, model.trainable_variables, strict=True):
-            total += variable.numpy()
-    for total, variable in zip(totals, model.trainable_variables, strict=True):
-        variable.assign(total / average)
+    tokenizers = tokenizer.load_pair(run, config.lowercase, config.tokenizer == "word")
+    config = dataclasses.replace(config, precision="float32")
+    model = build(config, *(each.vocab_size for each in tokenizers))
+    restore(model, Path(run, "checkpoints", "best" if checkpoint == "best" else ""), average)
     return Translator(model, *tokenizers, config.max_length, search)
+
+
+def restore(model: tf.Module, folder: Path, average: int = 1) -> None:
+    """Restore a model from the newest checkpoint of a folder, or the mean of the newest `average`.
+
+    A damaged checkpoint is skipped with a warning. Raises UserError if too few are readable, or if
+    one does not fit the model.
+    """
+    saved = tf.train.Checkpoint(model=model)
+    variables = [variable for variable in model.variables if variable.dtype.is_floating]
+    paths = sorted((p.with_suffix("") for p in folder.glob("ckpt-*.index")), key=checkpoint_step)
+    restored, totals = 0, [0.0] * len(variables)
+    while paths and restored < average:
+        path = paths.pop()
+        try:
+            # Values of the optimizer are left out; each variable of the model must be present.
+            saved.restore(str(path)).assert_existing_objects_matched().expect_partial()
+        except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
+            raise UserError(f"{path} does not fit this model: {first_line(error)}") from error
+        except (tf.errors.OpError, IndexError) as error:
+            print(
+                f"warning: {path} cannot be read, using an older checkpoint: {first_line(error)}",
+                file=sys.stderr,
+            )
+            continue
+        restored += 1
+        if average > 1:
+            totals = [t + v.numpy().astype(float) for t, v in zip(totals, variables, strict=True)]
+    if restored < average:
+        raise UserError(f"{folder} has {restored} readable checkpoints, not {average}")
+    if average > 1:
+        for variable, total in zip(variables, totals, strict=True):
+            variable.assign(total / average)

@@ -7,6 +7,7 @@ example and returns the plain version where they differ, so an edited equation a
 import functools
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import tensorflow as tf
@@ -15,8 +16,9 @@ import tensorflow as tf
 @functools.cache
 def fastest(plain: Callable, kernel: Callable) -> Callable:
     """Return `kernel` if it agrees with `plain` on its example, otherwise `plain`, with a note."""
-    with tf.init_scope():  # eagerly, even while a graph is traced
-        if all(agree(plain, kernel, arguments) for arguments in EXAMPLES[kernel]()):
+    # A new thread executes eagerly and records gradients, even while this one traces a graph.
+    with ThreadPoolExecutor(1) as thread:
+        if thread.submit(agree, plain, kernel).result():
             return kernel
     print(
         f"note: {plain.__module__}.{plain.__name__} was edited: it is used instead of its faster "
@@ -26,24 +28,28 @@ def fastest(plain: Callable, kernel: Callable) -> Callable:
     return plain
 
 
-def agree(plain: Callable, kernel: Callable, arguments: tuple) -> bool:
-    """Whether two functions have equal values and gradients for these arguments."""
-    inputs = [x for x in arguments if tf.is_tensor(x) and x.dtype.is_floating]
-    results = []
-    for function in (kernel, plain):
-        with tf.GradientTape() as tape:
-            tape.watch(inputs)
-            try:
-                value = function(*arguments)
-            except Exception:  # an edited version may not fit the example; the model will show
+def agree(plain: Callable, kernel: Callable) -> bool:
+    """Whether two functions have equal values and gradients on the kernel's examples."""
+    for arguments in EXAMPLES[kernel]():
+        expected = value_and_gradients(kernel, arguments)
+        try:
+            actual = value_and_gradients(plain, arguments)
+        except Exception:  # an edited version that the example does not suit
+            return False
+        for x, y in zip(actual, expected, strict=True):
+            if x.shape != y.shape or not np.allclose(x, y, rtol=1e-4, atol=1e-5):
                 return False
-        upstream = tf.reshape(tf.linspace(0.5, 1.5, tf.size(value)), tf.shape(value))
-        gradients = tape.gradient(value, inputs, upstream, unconnected_gradients="zero")
-        results.append([value, *gradients])
-    return all(
-        x.shape == y.shape and np.allclose(x, y, rtol=1e-4, atol=1e-5)
-        for x, y in zip(*results, strict=True)
-    )
+    return True
+
+
+def value_and_gradients(function: Callable, arguments: tuple) -> list[tf.Tensor]:
+    """Return a function's value, and its gradients with respect to the float tensors."""
+    inputs = [x for x in arguments if tf.is_tensor(x) and x.dtype.is_floating]
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        value = function(*arguments)
+    upstream = tf.reshape(tf.linspace(0.5, 1.5, tf.size(value)), tf.shape(value))
+    return [value, *tape.gradient(value, inputs, upstream, unconnected_gradients="zero")]
 
 
 @tf.custom_gradient

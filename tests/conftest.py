@@ -1,28 +1,29 @@
-"""What tests share: tiny models, evaluate.py at hand, and the way to the code from everywhere."""
+"""Shared fixtures: tiny models, and programs that run in the process of the tests."""
 
+import io
 import os
 import runpy
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-sys.path.insert(0, str(Path(__file__).parents[1]))
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
 
 
 def pytest_collection_modifyitems(items):
-    """The longest files first: so the two processes end together."""
-    longest = {"test_run": 0, "test_distribution": 1, "test_every_model": 2}
-    items.sort(key=lambda item: longest.get(item.path.stem, 3))
+    """Start the longest files first, so that parallel processes end at the same time."""
+    longest = ["test_run", "test_distribution", "test_every_model", "test_evaluate"]
+    places = {name: place for place, name in enumerate(longest)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
 
 
 @pytest.fixture(scope="session")
 def tiny():
-    """Makes tiny models all of whose variables are random: no bias is 0 and no scale is 1.
-
-    A fresh model has biases of 0 and scales of 1, behind which a forgotten or a swapped one hides.
-    """
+    """Create tiny models with random variables: a bias of 0 or a scale of 1 could hide a bug."""
     import numpy as np  # here, so that the tests without TensorFlow start without it
 
     from config import NOT_APPLICABLE, Config
@@ -41,23 +42,35 @@ def tiny():
     return make
 
 
-@pytest.fixture
-def evaluate_here(monkeypatch, capsys):
-    """Runs evaluate.py, in this process to save the time of loading TensorFlow.
+class Result(NamedTuple):
+    """What a program has done."""
 
-    → its exit status, standard output and standard error.
+    status: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def run_program(monkeypatch, capsys):
+    """Run a program, such as "translate.py" or "evaluation/figures.py", in this process.
+
+    An own process would have to load TensorFlow. stdin: bytes for standard input. Exceptions other
+    than SystemExit propagate.
     """
 
-    def run(*flags, cwd="."):
-        monkeypatch.chdir(cwd)
-        monkeypatch.setattr(sys, "argv", ["evaluate.py", *map(str, flags)])
-        # Too late in a process that has begun.
+    def run(program: str, *flags, stdin: bytes = b"") -> Result:
+        file = io.BytesIO(stdin)
+        file.name = "<stdin>"
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(file))
+        monkeypatch.setattr(sys, "argv", [str(ROOT / program), *map(str, flags)])
+        monkeypatch.setattr("signal.signal", lambda *_: None)  # pytest handles signals
+        # Threads cannot be set any more once TensorFlow has run.
         monkeypatch.setattr("training.machine.set_parallelism", lambda tasks: None)
         status = 0
         try:
-            runpy.run_path(str(Path(__file__).parents[1] / "evaluate.py"), run_name="__main__")
+            runpy.run_path(str(ROOT / program), run_name="__main__")
         except SystemExit as error:
             status = error.code
-        return status, *capsys.readouterr()
+        return Result(status, *capsys.readouterr())
 
     return run

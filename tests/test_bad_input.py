@@ -3,15 +3,12 @@
 By the hundred thousand: python -m tests.fuzz.
 """
 
-import io
 import json
 import os
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-import sentencepiece
 import tensorflow as tf
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -19,8 +16,6 @@ from hypothesis import strategies as st
 import config
 import evaluate
 from config import Config
-from data import corpora, pipeline, tokenizer
-from data.splits import SPLITS, CorpusError
 from evaluation.inside import metrics_of
 from training import records
 from training.checkpoints import rewrite_checkpoint_list
@@ -47,36 +42,6 @@ DEEP = b"[" * 100_000  # deeper than Python's stack
 def one_line(error):
     """Whether an error is a sentence in one line."""
     return str(error).strip() and len(str(error).splitlines()) == 1
-
-
-@given(BYTES, BYTES)
-@example(b"a\r\nb", b"c\n\xef\xbb\xbfd\n")
-@example(b"a\x85b\x1cc\n", "d\u2028e".encode())
-def test_a_folder_gives_every_line_of_both_files_or_none(tmp_path, source, target):
-    (tmp_path / "train.en").write_bytes(source)
-    (tmp_path / "train.pt").write_bytes(target)
-    try:
-        split = corpora.load(str(tmp_path), "train")
-    except CorpusError as error:
-        assert one_line(error)
-        return
-    for texts, raw in zip(split[:2], (source, target), strict=True):
-        whole = raw.removeprefix(b"\xef\xbb\xbf").decode()
-        assert [text + "\n" for text in texts] == [
-            line.removesuffix("\r") + "\n" for line in whole.removesuffix("\n").split("\n")
-        ]
-
-
-@given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\t\n\r"), min_size=1),
-                min_size=300, max_size=300))  # fmt: skip
-@settings(max_examples=10)
-def test_each_line_of_a_table_falls_to_one_split(tmp_path, texts):
-    rows = [(f"{number} {text}", f"x{text}") for number, text in enumerate(texts)]
-    path = tmp_path / "table.tsv"
-    path.write_bytes("".join(f"{a}\t{b}\tmore\n" for a, b in rows).encode())
-    splits = [corpora.load(str(path), name) for name in SPLITS]
-    found = [pair for split in splits for pair in zip(split.sources, split.targets, strict=True)]
-    assert sorted(found) == sorted(rows)
 
 
 @given(BYTES)
@@ -176,32 +141,6 @@ def test_bytes_on_a_command_line_that_are_no_text_are_said(monkeypatch, capsys):
     assert "--translate is not all UTF-8" in capsys.readouterr().err
 
 
-@given(st.binary(max_size=99))
-@settings(max_examples=20)
-def test_a_damaged_tokenizer_is_named(tmp_path, content):
-    (tmp_path / "tokenizer.model").write_bytes(content)
-    with pytest.raises(ValueError, match=r"tokenizer\.model: ") as error:
-        tokenizer.load_pair(tmp_path)
-    assert one_line(error.value)
-
-
-def test_a_tokenizer_with_its_signs_elsewhere_is_refused(tmp_path):
-    """SentencePiece's own order is unk, bos, eos, and no pad: each id would mean something else."""
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(["a b"] * 9), model_writer=model, vocab_size=6, minloglevel=2
-    )
-    (tmp_path / "tokenizer.model").write_bytes(model.getvalue())
-    with pytest.raises(ValueError, match=r"special pieces at \[-1, 0, 1, 2\]"):
-        tokenizer.load_pair(tmp_path)
-
-
-def test_letters_that_do_not_fit_into_the_vocabulary_are_counted():
-    letters = "".join(map(chr, range(0x4E00, 0x4E00 + 200)))
-    with pytest.raises(ValueError, match="make 4[56][0-9] pieces: raise --vocab-size 300"):
-        tokenizer.train([letters] * 3, 300)
-
-
 @pytest.mark.parametrize("inside", [".", "checkpoints/best"])
 @pytest.mark.parametrize(
     "make",
@@ -250,31 +189,6 @@ def test_only_checkpoints_of_the_folder_are_ever_deleted(tmp_path):
     ]
     rewrite_checkpoint_list(tmp_path / "theirs")
     assert tf.train.latest_checkpoint(theirs).endswith("ckpt-11")
-
-
-def test_a_damaged_cache_is_named_and_no_pickle_in_it_is_run(tmp_path, capsys):
-    wanted = Config(corpus="mini:300", cache_dir=str(tmp_path), vocab_size=500)
-    pipeline.load(wanted)
-    (ids,) = tmp_path.glob("*/train.source.ids.npy")
-    good = ids.read_bytes()
-    np.save(ids, np.array([Touching(tmp_path / "touched")], dtype=object))
-    for damage in (ids.read_bytes(), good[:-9], b""):
-        ids.write_bytes(damage)
-        with pytest.raises(CorpusError, match=f"{ids.parent} is damaged: delete it"):
-            pipeline.load(wanted)
-    assert not (tmp_path / "touched").exists()
-    ids.write_bytes(good)
-    pipeline.load(wanted)
-
-
-class Touching:
-    """Its pickle, when it is read, makes a file."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return Path.touch, (self.path,)
 
 
 def test_a_folder_that_cannot_be_looked_into_is_refused(tmp_path, monkeypatch):

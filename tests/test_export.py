@@ -1,4 +1,4 @@
-"""The ways out: CTranslate2 and a plain SavedModel find what this project's own search finds."""
+"""Exported models give the same translations and scores as the search of this project."""
 
 import json
 import subprocess
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from config import UserError
 from data import tokenizer
 from data.batches import Rows
 from evaluation import export
@@ -25,54 +26,58 @@ def trained_tokenizer():
     return tokenizer.train(TEXTS, 300)
 
 
-def inference_of(tiny, made, search, ends=0.6, **flags):
-    """A random model that ends its outputs as gladly as `ends` says, and says no other special."""
+def make_translator(tiny, pieces, search, eos_bias=0.6, **flags):
+    """A random model without special tokens in its output, but eos with this bias."""
     flags = {"tie_embeddings": False} | flags
-    model = tiny(made.vocab_size, made.vocab_size, spread=0.05, **flags)
+    model = tiny(pieces.vocab_size, pieces.vocab_size, spread=0.05, **flags)
     if isinstance(model.output, Dense):
         never = [-20.0] * 3  # padding, unknown, bos
-        model.output.bias[:4].assign([*never, ends])
+        model.output.bias[:4].assign([*never, eos_bias])
         model.output.kernel.assign(model.output.kernel * 3)
-    return Translator(model, made, made, 20, search)
+    return Translator(model, pieces, pieces, 20, search)
 
 
 @pytest.mark.parametrize(
     "flags",
     [
-        {"norm": "post", "ends": 2.7},
-        {"norm": "pre", "ends": 1.8, "key_dim": 5, "positions": "learned"},
-        {"norm": "post", "ends": 2.5, "positions": "none"},
+        {"norm": "post", "eos_bias": 2.7},
+        {"norm": "pre", "eos_bias": 1.8, "key_dim": 5, "positions": "learned"},
+        {"norm": "post", "eos_bias": 2.5, "positions": "none"},
         {"norm": "pre", "tie_embeddings": True},
     ],
     ids=["post", "key_dim_and_learned", "no_positions", "tied"],
 )
 @pytest.mark.parametrize("beam", [1, 4])
-def test_ctranslate2_finds_the_same_with_the_same_scores(
+def test_ctranslate2_gives_the_same_translations_and_scores(
     tiny, trained_tokenizer, tmp_path, flags, beam
 ):
     ctranslate2 = pytest.importorskip("ctranslate2")
     search = Search(beam, 0.0) if beam > 1 else Search()
-    ours = inference_of(tiny, trained_tokenizer, search, **flags)
+    ours = make_translator(tiny, trained_tokenizer, search, **flags)
     export.ctranslate2(ours, tmp_path / "exported")
     theirs = ctranslate2.Translator(
         str(tmp_path / "exported"), compute_type="float32", intra_threads=1
     )
     rows = trained_tokenizer.encode(TEXTS)
-    found = theirs.translate_batch(
-        [trained_tokenizer.tokens(row) for row in rows], beam_size=beam, length_penalty=0,
-        return_scores=True, min_decoding_length=0, max_decoding_length=80,
-    )  # fmt: skip
+    results = theirs.translate_batch(
+        [trained_tokenizer.tokens(row) for row in rows],
+        beam_size=beam,
+        length_penalty=0,
+        return_scores=True,
+        min_decoding_length=0,
+        max_decoding_length=80,
+    )
     source = Rows.of([[*row, tokenizer.EOS] for row in rows]).padded(np.arange(len(rows)))
     ids, scores = decode_with(ours.search, ours.model, tf.constant(source))
     lengths = set()
-    for output, score, its in zip(ids[:, 0].numpy(), scores[:, 0], found, strict=True):
+    for output, score, result in zip(ids[:, 0].numpy(), scores[:, 0], results, strict=True):
         pieces = trained_tokenizer.tokens([i for i in output if i > tokenizer.EOS])
         if tokenizer.EOS in output:
-            assert pieces == its.hypotheses[0]
-            np.testing.assert_allclose(score, its.scores[0], atol=1e-3)
+            assert pieces == result.hypotheses[0]
+            np.testing.assert_allclose(score, result.scores[0], atol=1e-3)
             lengths.add(len(pieces))
-        elif beam == 1:  # our limit cut it
-            assert len(pieces) > 20 and pieces == its.hypotheses[0][: len(pieces)]
+        elif beam == 1:  # truncated at our limit
+            assert len(pieces) > 20 and pieces == result.hypotheses[0][: len(pieces)]
     assert isinstance(ours.model.output, TiedProjection) or len(lengths) > 3
 
 
@@ -83,20 +88,22 @@ def test_a_model_with_two_vocabularies_is_exported(tiny, trained_tokenizer, tmp_
     model = tiny(trained_tokenizer.vocab_size, other.vocab_size, **flags)
     ours = Translator(model, trained_tokenizer, other, 20)
     export.ctranslate2(ours, tmp_path)  # which compares log probabilities
-    found = ctranslate2.Translator(str(tmp_path)).translate_batch([["▁the", "▁cat"]])
-    assert set(found[0].hypotheses[0]) <= set(other.tokens(range(other.vocab_size)))
+    results = ctranslate2.Translator(str(tmp_path)).translate_batch([["▁the", "▁cat"]])
+    assert set(results[0].hypotheses[0]) <= set(other.tokens(range(other.vocab_size)))
 
 
-def test_an_edited_model_is_not_exported_as_another(tiny, trained_tokenizer, tmp_path, monkeypatch):
-    """Weights are all that goes out: what else the model does has to be what CTranslate2 does."""
+def test_an_edited_model_is_not_exported_to_ctranslate2(
+    tiny, trained_tokenizer, tmp_path, monkeypatch
+):
+    """Only weights are exported: CTranslate2 must compute the same with them."""
     pytest.importorskip("ctranslate2")
     monkeypatch.setattr("tensorflow.nn.relu", tf.nn.gelu)
-    ours = inference_of(tiny, trained_tokenizer, Search())
-    with pytest.raises(ValueError, match="model/ edited"):
-        export.ctranslate2(ours, tmp_path / "made")
+    ours = make_translator(tiny, trained_tokenizer, Search())
+    with pytest.raises(UserError, match="edited"):
+        export.ctranslate2(ours, tmp_path / "out")
     del ours.model.decoder.layers[0].cross_attention.output
-    with pytest.raises(ValueError, match="model/ edited"):
-        export.ctranslate2(ours, tmp_path / "made")
+    with pytest.raises(UserError, match="edited"):
+        export.ctranslate2(ours, tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 
@@ -109,44 +116,48 @@ print(json.dumps({name: value.numpy().tolist() for name, value in outcome.items(
 """
 
 
-def test_a_saved_model_is_served_without_this_code(tiny, trained_tokenizer, tmp_path):
-    ours = inference_of(tiny, trained_tokenizer, Search(3, 0.6, n_best=2), norm="pre")
+def test_a_saved_model_needs_no_code_of_this_project(tiny, trained_tokenizer, tmp_path):
+    ours = make_translator(tiny, trained_tokenizer, Search(3, 0.6, n_best=2), norm="pre")
     export.saved_model(ours, tmp_path / "served")
     source = Rows.of([[*row, 3] for row in trained_tokenizer.encode(TEXTS[:5])]).padded(range(5))
     served = subprocess.run(
         [sys.executable, "-c", SERVE, str(tmp_path / "served"), json.dumps(source.tolist())],
-        cwd=tmp_path, capture_output=True, text=True,
-    )  # fmt: skip
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
     assert served.returncode == 0, served.stderr
     outcome = json.loads(served.stdout)
     ids, scores = decode_with(ours.search, ours.model, tf.constant(source))
     np.testing.assert_array_equal(outcome["ids"], ids)
     np.testing.assert_allclose(outcome["scores"], scores, rtol=1e-6)
-    beside = tokenizer.load_pair(tmp_path / "served" / "assets")
-    assert beside[0].encode(TEXTS) == trained_tokenizer.encode(TEXTS)
+    pair = tokenizer.load_pair(tmp_path / "served" / "assets")
+    assert pair[0].encode(TEXTS) == trained_tokenizer.encode(TEXTS)
 
 
-def test_nothing_is_written_over(tiny, trained_tokenizer, tmp_path):
+def test_exports_need_an_empty_directory(tiny, trained_tokenizer, tmp_path):
     (tmp_path / "kept").write_text("kept")
     with pytest.raises(FileExistsError, match="not empty"):
-        export.saved_model(inference_of(tiny, trained_tokenizer, Search()), tmp_path)
+        export.saved_model(make_translator(tiny, trained_tokenizer, Search()), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 
 
-def test_lines_of_many_batches_and_threads_come_back_in_order(tiny, trained_tokenizer):
-    """Each line's translations are its own, blank lines stay blank, whoever is done first."""
-    ours = inference_of(tiny, trained_tokenizer, Search(2, 0.5, n_best=2), norm="post", ends=2.7)
+def test_translations_of_many_batches_and_threads_are_in_order(tiny, trained_tokenizer):
+    """Whichever batch is finished first; empty lines stay empty."""
+    ours = make_translator(
+        tiny, trained_tokenizer, Search(2, 0.5, n_best=2), norm="post", eos_bias=2.7
+    )
     ours.pool = ThreadPoolExecutor(4)
     texts = [text for pair in zip(TEXTS, [""] * len(TEXTS), strict=True) for text in pair]
-    found = ours.n_best(texts, batch_sentences=3)
-    for text, best in zip(texts, found, strict=True):
-        alone = ours.n_best([text])[0]
-        assert [line for _, line in best] == [line for _, line in alone]
-        np.testing.assert_allclose([s for s, _ in best], [s for s, _ in alone], atol=1e-4)
-    assert len({best[0][1] for best in found}) > 10
+    outputs = ours.n_best(texts, batch_sentences=3)
+    for text, best in zip(texts, outputs, strict=True):
+        single = ours.n_best([text])[0]
+        assert [line for _, line in best] == [line for _, line in single]
+        np.testing.assert_allclose([s for s, _ in best], [s for s, _ in single], atol=1e-4)
+    assert len({best[0][1] for best in outputs}) > 10
 
 
-def test_the_same_line_is_drawn_anew_in_each_batch(tiny, trained_tokenizer):
-    ours = inference_of(tiny, trained_tokenizer, Search(sample=True), norm="pre", ends=2.0)
+def test_batches_have_different_samples(tiny, trained_tokenizer):
+    ours = make_translator(tiny, trained_tokenizer, Search(sample=True), norm="pre", eos_bias=2.0)
     one, other = (ours.translate(["the cat"] * 40, batch_sentences=8) for _ in range(2))
     assert one == other and len(set(one)) > 30

@@ -1,4 +1,4 @@
-"""The corpus `mini`: splits that never overlap, a translation for each source, correct grammar."""
+"""The corpus `mini`: disjoint splits, unique translations, correct grammar."""
 
 import re
 import sys
@@ -26,7 +26,7 @@ def corpus(split):
 
 @cache
 def drafts():
-    """Sentences straight from the grammar, before they are dealt to the splits."""
+    """Sentences of the grammar, before they are assigned to splits."""
     rng, sentences = Random("drafts"), []
     for i in range(60_000):
         draft, tag = mini.Draft(rng), mini.TAGS[i % len(mini.TAGS)]
@@ -40,7 +40,7 @@ def words(text):
 
 
 class WishfulDraft(mini.Draft):
-    """A draft that prefers the options it is told to, so that one sentence can be asked for."""
+    """A draft that prefers certain options, to generate a certain sentence."""
 
     def __init__(self, rng, wishes):
         super().__init__(rng)
@@ -48,7 +48,7 @@ class WishfulDraft(mini.Draft):
 
     def pick(self, options):
         wanted = [o for o in options if self.names(o) & self.wishes]
-        # Now and then against the wish: the grammar draws until two people differ.
+        # Not always, because the grammar draws until two people differ.
         return super().pick(wanted if wanted and self.chance(0.9) else options)
 
     def names(self, option):
@@ -63,7 +63,7 @@ class WishfulDraft(mini.Draft):
         return {option}
 
 
-def test_the_default_training_split_never_changes():
+def test_the_default_training_split_is_unchanged():
     text = "\n".join("\t".join(pair) for pair in corpus("train"))
     assert zlib.crc32(text.encode()) == PINNED
 
@@ -73,49 +73,52 @@ def test_a_smaller_size_is_a_prefix_of_a_larger_one(split):
     assert mini.generate(split, 200) == corpus(split)[:200]
 
 
-def test_the_seed_matters():
+def test_another_seed_generates_other_pairs():
     assert mini.generate("train", 50, seed=1) != mini.generate("train", 50, seed=2)
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_size_and_distinct_sources(split):
+def test_splits_have_their_size_and_distinct_sources(split):
     assert len({pair.source for pair in corpus(split)}) == mini.SIZES[split] == len(corpus(split))
 
 
-def test_sizes_out_of_reach_are_refused():
+def test_unknown_splits_and_invalid_sizes_are_rejected():
     with pytest.raises(ValueError, match=str(mini.LIMITS["test"])):
         mini.generate("test", mini.LIMITS["test"] + 1)
     with pytest.raises(ValueError, match="unknown split"):
         mini.generate("dev")
 
 
-def test_no_source_is_in_two_splits_whatever_the_seed():
-    splits = {}
+def test_no_source_is_in_two_splits_also_with_other_seeds():
+    split_of = {}
     for split in SPLITS:
         for pair in [*corpus(split), *mini.generate(split, 500, seed=1)]:
-            assert splits.setdefault(pair.source, split) == split
+            assert split_of.setdefault(pair.source, split) == split
 
 
 def test_each_source_has_one_target_one_tag_and_one_split():
-    known = {}
+    first = {}
     for source, *rest in drafts():
-        assert known.setdefault(source, rest) == rest
+        assert first.setdefault(source, rest) == rest
 
 
 @pytest.mark.parametrize("split", ["validation", "test", "compositional"])
 @pytest.mark.parametrize("tag", mini.TAGS)
-def test_tags_have_about_equal_shares(split, tag):
-    share = sum(pair.tag == tag for pair in corpus(split)) / len(corpus(split))
-    assert 0.06 < share < 0.13
+def test_tags_are_about_equally_frequent(split, tag):
+    frequency = sum(pair.tag == tag for pair in corpus(split)) / len(corpus(split))
+    assert 0.06 < frequency < 0.13
 
 
 def test_every_word_of_the_compositional_split_occurs_in_training():
     for side in (0, 1):
-        known = set().union(*(words(pair[side]) for pair in corpus("train")))
-        assert set().union(*(words(pair[side]) for pair in corpus("compositional"))) <= known
+        train, test = (
+            set().union(*(words(pair[side]) for pair in corpus(split)))
+            for split in ("train", "compositional")
+        )
+        assert test <= train
 
 
-def test_every_kind_of_held_out_combination_has_its_share():
+def test_every_kind_of_held_out_combination_occurs():
     kinds, rng = Counter(), Random("kinds")
     for i in range(20_000):
         draft = mini.Draft(rng)
@@ -127,7 +130,7 @@ def test_every_kind_of_held_out_combination_has_its_share():
 
 
 @pytest.mark.parametrize("split", ["train", "compositional"])
-def test_lengths(split):
+def test_lengths_are_those_of_short_sentences(split):
     for side in (0, 1):
         lengths = sorted(len(pair[side].split()) for pair in corpus(split))
         assert 7 <= sum(lengths) / len(lengths) <= 10
@@ -189,12 +192,12 @@ EXPECTED = [
 
 
 @pytest.mark.parametrize("tag, source, target", EXPECTED)
-def test_expected_translations(tag, source, target):
+def test_translations_of_given_sources(tag, source, target):
     assert translate(tag, source) == target
 
 
 def translate(tag, source):
-    """The grammar's target for a source, found by wishing for its words and their lemmas."""
+    """Generate sentences with the words of a source until the source is among them."""
     wishes = words(source)
     for verb in lexicon.VERBS:
         for tense, forms in [*verb.finite.items(), ("future", [verb.infinitive])]:
@@ -219,7 +222,7 @@ def translate(tag, source):
 ARTICLES = "o a os as|um uma alguns algumas|do da dos das|no na nos nas|ao à aos às"
 
 
-def test_the_article_agrees_with_the_noun():
+def test_articles_agree_with_nouns():
     nouns = {form: n.gender + 2 * i for n in lexicon.NOUNS for i, form in enumerate(n.pt)}
     articles = {a: i for row in ARTICLES.split("|") for i, a in enumerate(row.split())}
     checked = 0
@@ -233,18 +236,18 @@ def test_the_article_agrees_with_the_noun():
     assert checked > 50_000
 
 
-def test_contractions_are_never_left_open():
+def test_all_contractions_are_made():
     demonstrative = "est[ea]s?|aquel[ea]s?"
     left_open = rf"\b(de|em) ([oa]s?|{demonstrative}) |\bpor [oa]s? |\ba ([oa]s?|aquel[ea]s?) "
     assert not [source for source, *_ in drafts() if re.search(left_open, source)]
 
 
-def test_a_and_an():
+def test_a_and_an_are_chosen_by_the_next_letter():
     for _, target, *_ in drafts():
         assert not re.search(r"\ban [^aeiou]|\ba [aeiou]", target), target
 
 
-def test_the_text_convention():
+def test_texts_are_lower_case_without_final_period():
     for source, target, *_ in drafts():
         for text in (source, target):
             assert text == text.lower() and text == " ".join(text.split())
@@ -260,6 +263,6 @@ def test_negation_and_questions_have_do_support():
             assert re.search(r"^(\w+ )?(do|does|did|will|am|is|are) ", target), target
 
 
-def test_every_noun_takes_an_adjective():
+def test_every_noun_has_an_adjective():
     for noun in lexicon.NOUNS:
         assert noun.after + noun.colours + noun.before, noun.lemma

@@ -1,4 +1,4 @@
-"""The page in a real browser: the right weights, and nothing in a sentence is taken for markup."""
+"""The attention page in a real browser: right weights, and text is never markup."""
 
 import html
 import json
@@ -24,7 +24,7 @@ def weights(*shape):
 
 
 def browse(path, address, script):
-    """What a script that stands at the end of the page returns there."""
+    """Append a script to the page and return its result from the browser."""
     probe = f"const report = (() => {{ {script} }})();"
     probe += "document.body.append(Object.assign(document.createElement('pre'), "
     probe += "{id: 'report', textContent: JSON.stringify(report)}));"
@@ -37,7 +37,7 @@ def browse(path, address, script):
     return json.loads(html.unescape(re.search('<pre id="report">(.*?)</pre>', dom)[1]))
 
 
-# Numbers and tints of the words looked at, after each thing that a reader does.
+# Numbers and tints of the keys after each action of a reader.
 READER = """
 const seen = [];
 const look = () => seen.push([...document.querySelectorAll(".key")].map((key) => [
@@ -62,16 +62,22 @@ return seen;
 
 
 @needs_browser
-def test_every_way_to_a_word_shows_its_weights(tmp_path):
+def test_every_way_to_select_a_word_shows_its_weights(tmp_path):
     own, cross = weights(2, 4, 6, 6), weights(3, 4, 5, 6)
     source, target = list("abcdef"), list("vwxyz")
     kinds = {"self": (own, source, source), "cross": (cross, target, source)}
     page.write(tmp_path / "page.html", kinds, "title")
     seen = browse(tmp_path / "page.html", "kind=2&layer=2&head=3&word=4", READER)
     expected = [
-        cross[1, 2, 3], cross[1, 2, 1], cross[1, 2, 4], cross[1, 2, 3], cross[1, 3, 3],
-        cross[0, 3, 3], cross[0, :, 3].mean(axis=0), own[0, :, 3].mean(axis=0),
-    ]  # fmt: skip
+        cross[1, 2, 3],
+        cross[1, 2, 1],
+        cross[1, 2, 4],
+        cross[1, 2, 3],
+        cross[1, 3, 3],
+        cross[0, 3, 3],
+        cross[0, :, 3].mean(axis=0),
+        own[0, :, 3].mean(axis=0),
+    ]
     for shown, row in zip(seen, expected, strict=True):
         numbers, tints = np.transpose(shown)
         np.testing.assert_array_equal(numbers, np.rint(1000 * row) / 1000)
@@ -79,33 +85,44 @@ def test_every_way_to_a_word_shows_its_weights(tmp_path):
 
 
 @needs_browser
-def test_a_sentence_is_text_whatever_is_in_it(tmp_path):
+def test_text_is_never_markup(tmp_path):
     shouts = "document.title = 'run'"
     tokens = [
-        f"</script><script>{shouts}</script>", f'<img src="x" onerror="{shouts}">', "&lt;",
-        "<!--<script>", "@TITLE@", "\u2028", "\\u003c", '"', "<s>",
-    ]  # fmt: skip
+        f"</script><script>{shouts}</script>",
+        f'<img src="x" onerror="{shouts}">',
+        "&lt;",
+        "<!--<script>",
+        "@TITLE@",
+        "\u2028",
+        "\\u003c",
+        '"',
+        "<s>",
+    ]
     name = f"<img src='x' onerror=\"{shouts}\">"
     title = f"</title></h1><script>{shouts}</script> @DATA@"
     page.write(tmp_path / "page.html", {name: (weights(1, 1, 9, 9), tokens, tokens)}, title)
-    report = browse(tmp_path / "page.html", "word=2", """
+    report = browse(
+        tmp_path / "page.html",
+        "word=2",
+        """
         const texts = (what) => [...document.querySelectorAll(what)].map((e) => e.textContent);
         return [document.title, texts("h1"), texts("#kinds label"), texts(".query"),
                 texts(".key .text"), document.querySelectorAll("img, script").length];
-    """)  # fmt: skip
-    # The page's own scripts are two: the data and the code; the report's is the third.
+    """,
+    )
+    # Three scripts: data and code of the page, and the report.
     assert report == [title, [title], [name], tokens, tokens, 3]
 
 
-def test_the_file_names_no_address(tmp_path):
+def test_the_page_has_no_addresses(tmp_path):
     page.write(tmp_path / "page.html", {"self": (weights(1, 1, 1, 1), ["▁a"], ["▁a"])}, "title")
     text = (tmp_path / "page.html").read_text("utf-8")
     assert not re.search(r"//\w|url\(|@import|\b(src|href) *=", text)
 
 
-def test_weights_that_do_not_fit_the_tokens_are_refused(tmp_path):
+def test_weights_that_do_not_fit_the_tokens_are_rejected(tmp_path):
     kinds = {"good": (weights(1, 1, 1, 1), "a", "b"), "bad": (weights(1, 1, 2, 3), "abc", "ab")}
-    for given in (kinds, {}):
+    for invalid in (kinds, {}):
         with pytest.raises(ValueError):
-            page.write(tmp_path / "page.html", given, "title")
+            page.write(tmp_path / "page.html", invalid, "title")
     assert not list(tmp_path.iterdir())

@@ -1,10 +1,14 @@
-"""Text to ids and back, with nothing lost on the way."""
+"""Tokenizers and labels: text to ids and back."""
 
+import io
 import random
 
 import pytest
+import sentencepiece
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from config import Config
+from config import Config, UserError
 from data import corpora, tokenizer
 
 
@@ -18,11 +22,11 @@ def shared(split):
     return tokenizer.train(split.sources + split.targets, vocab_size=600)
 
 
-def round_trip(made, *texts):
-    return made.decode(made.encode(texts))
+def round_trip(tokenizer, *texts):
+    return tokenizer.decode(tokenizer.encode(texts))
 
 
-# ---- Nothing is lost ----------------------------------------------------------------------------
+# ---- Round trips --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -30,7 +34,7 @@ def round_trip(made, *texts):
     [
         "o menino lê um livro.",
         "À noite, a avó e o avô não põem açúcar: três pães, lingüiça!",
-        "½ ﬁ ² Ⅷ ｆｕｌｌ ﷺ",  # compatibility characters, which NFKC would rewrite
+        "½ ﬁ ² Ⅷ ｆｕｌｌ ﷺ",  # changed by NFKC
         "e\u0301 is not \u00e9",  # decomposed and composed
         "👩‍👩‍👧‍👦 🇵🇹 👍🏽",
         "日本語の文。 Русский текст. العربية 𓀀",  # in no training text
@@ -41,7 +45,7 @@ def round_trip(made, *texts):
         "     ",
         "",
         "a\tb\rc\x00d\u2028e\xa0f\u3000g\ufeff",
-        "<s> </s> <unk> <pad> <0x41>",  # text that looks like a piece with a meaning
+        "<s> </s> <unk> <pad> <0x41>",  # looks like special tokens
         "1999, 3.14",
         "x" * 10_000,
     ],
@@ -51,10 +55,10 @@ def test_decode_undoes_encode(shared, text):
 
 
 def test_decode_undoes_encode_for_any_characters(shared):
-    """All but line feeds, surrogates and U+2581, which is SentencePiece's sign for a space."""
+    """Except line feeds, surrogates and U+2581, which is SentencePiece's symbol for a space."""
     draw = random.Random(0)
-    alphabets = [range(32, 127), range(0x250), range(0x2580), range(0x2582, 0xD800),
-                 range(0xE000, 0x110000), b" "]  # fmt: skip
+    alphabets = [range(32, 127), range(0x250), range(0x2580), b" "]
+    alphabets += [range(0x2582, 0xD800), range(0xE000, 0x110000)]
     texts = [
         "".join(chr(draw.choice(draw.choice(alphabets))) for _ in range(draw.randrange(12)))
         for _ in range(3000)
@@ -63,7 +67,7 @@ def test_decode_undoes_encode_for_any_characters(shared):
     assert round_trip(shared, *texts) == texts
 
 
-def test_nothing_is_unknown(shared):
+def test_unseen_characters_are_not_unknown(shared):
     (ids,) = shared.encode(["日本語 👍 ½"])
     assert tokenizer.UNK not in ids
 
@@ -81,36 +85,36 @@ def test_encoding_adds_no_special_ids(shared, split):
     assert min(ids) > tokenizer.EOS and max(ids) < shared.vocab_size
 
 
-def test_decoding_ends_at_the_first_eos_and_leaves_special_ids_out(shared):
+def test_decoding_ends_at_the_first_eos_and_skips_special_ids(shared):
     (ids,) = shared.encode(["o livro"])
     assert shared.decode([[2, *ids, 3, *ids, 3, 0, 0]]) == ["o livro"]
     assert shared.decode([[0, 2, *ids, 1, 0]]) == ["o livro"]
     assert shared.decode([[3, *ids], [2, 3], [0, 0], []]) == ["", "", "", ""]
 
 
-def test_a_frequent_word_is_one_piece(shared):
+def test_a_frequent_word_is_one_token(shared):
     assert shared.tokens(shared.encode(["the"])[0]) == ["▁the"]
 
 
 # ---- Vocabularies -------------------------------------------------------------------------------
 
 
-def test_the_vocabulary_size_is_met_where_the_text_supports_it(shared):
+def test_the_vocabulary_has_the_requested_size(shared):
     assert shared.vocab_size == 600
 
 
-def test_the_vocabulary_size_is_a_ceiling():
-    made = tokenizer.train(["um livro", "uma casa"], vocab_size=8000)
-    assert 260 < made.vocab_size < 300
-    assert round_trip(made, "um livro e uma casa") == ["um livro e uma casa"]
+def test_the_vocabulary_is_smaller_if_the_text_is_short():
+    trained = tokenizer.train(["um livro", "uma casa"], vocab_size=8000)
+    assert 260 < trained.vocab_size < 300
+    assert round_trip(trained, "um livro e uma casa") == ["um livro e uma casa"]
 
 
-def test_no_text_is_an_error_that_can_be_shown():
-    with pytest.raises(ValueError, match="SentencePiece"):
+def test_a_tokenizer_cannot_be_trained_without_text():
+    with pytest.raises(UserError, match="SentencePiece"):
         tokenizer.train([], vocab_size=400)
 
 
-def test_training_is_repeatable(split):
+def test_training_is_deterministic(split):
     texts = split.sources[:100]
     assert tokenizer.train(texts, 400).model == tokenizer.train(texts, 400).model
 
@@ -120,30 +124,102 @@ def test_a_shared_vocabulary_is_one_tokenizer(split):
     assert source is target
 
 
-def test_separate_vocabularies_each_know_their_own_language(split):
+def test_separate_vocabularies_fit_their_languages(split):
     source, target = tokenizer.train_pair(split, Config(vocab_size=600, shared_vocabulary=False))
 
-    def pieces(made, texts):
-        return sum(map(len, made.encode(texts)))
+    def count_tokens(tokenizer, texts):
+        return sum(map(len, tokenizer.encode(texts)))
 
-    assert pieces(source, split.sources) < pieces(target, split.sources)
-    assert pieces(target, split.targets) < pieces(source, split.targets)
+    assert count_tokens(source, split.sources) < count_tokens(target, split.sources)
+    assert count_tokens(target, split.targets) < count_tokens(source, split.targets)
 
 
 @pytest.mark.parametrize("shared_vocabulary", [True, False])
-def test_save_and_load_keep_the_tokenizers(split, tmp_path, shared_vocabulary):
-    settings = Config(vocab_size=400, shared_vocabulary=shared_vocabulary)
-    made = tokenizer.train_pair(split, settings)
-    tokenizer.save_pair(tmp_path, *made)
+def test_tokenizers_can_be_saved_and_loaded(split, tmp_path, shared_vocabulary):
+    config = Config(vocab_size=400, shared_vocabulary=shared_vocabulary)
+    saved = tokenizer.train_pair(split, config)
+    tokenizer.save_pair(tmp_path, *saved)
     assert (tmp_path / "tokenizer.model").exists() == shared_vocabulary
-    for before, after, texts in zip(made, tokenizer.load_pair(tmp_path), split[:2], strict=True):
+    for before, after, texts in zip(saved, tokenizer.load_pair(tmp_path), split[:2], strict=True):
         assert after.vocab_size == before.vocab_size
         assert after.encode(texts) == before.encode(texts)
 
 
-def test_lower_case_is_a_choice(split, tmp_path):
-    made = tokenizer.train(split.sources, 400, lowercase=True)
-    assert round_trip(made, "Não É ÁGUA") == ["não é água"]
-    tokenizer.save_pair(tmp_path, made, made)
+def test_lowercase_is_optional(split, tmp_path):
+    trained = tokenizer.train(split.sources, 400, lowercase=True)
+    assert round_trip(trained, "Não É ÁGUA") == ["não é água"]
+    tokenizer.save_pair(tmp_path, trained, trained)
     for lowercase, text in (True, "não é água"), (False, "Não É ÁGUA"):
         assert round_trip(tokenizer.load_pair(tmp_path, lowercase)[0], "Não É ÁGUA") == [text]
+
+
+# ---- Words and labels ---------------------------------------------------------------------------
+
+
+def test_words_and_punctuation_are_separate_and_rare_words_unknown():
+    texts = ["It isn't bad, is it?"] * 5 + ["rare"]
+    trained = tokenizer.train(texts, 260, lowercase=True, words=True)
+    (ids,) = trained.encode(["IT is,bad unheard"])
+    assert [token.lstrip("▁") for token in trained.tokens(ids)] == ["it", "is", ",", "bad", "<unk>"]
+    assert trained.decode([ids]) == ["it is , bad"]
+
+
+@pytest.mark.parametrize("word", ["हिन्दी", "cafe\u0301"])
+def test_combining_marks_do_not_split_words(word):
+    assert tokenizer.preprocess([f"({word})"], False, True) == [f"( {word} )"]
+
+
+def test_labels_are_ids_after_the_special_tokens(tmp_path):
+    labels = tokenizer.Labels(["neg", "pos"])
+    assert labels.encode(["pos", "neg"]) == [[5], [4]] and labels.vocab_size == 6
+    assert labels.decode([[5], [4, 0], [2, 5], [3]]) == ["pos", "neg", "pos", ""]
+    with pytest.raises(UserError, match="'neutral'.* neg, pos"):
+        labels.encode(["pos", "neutral"])
+    texts = tokenizer.train(["some text"], 300)
+    tokenizer.save_pair(tmp_path, texts, labels)
+    source, target = tokenizer.load_pair(tmp_path)
+    assert source.model == texts.model and target.names == labels.names
+
+
+# ---- Bad files ----------------------------------------------------------------------------------
+
+
+@given(st.binary(max_size=99))
+@settings(
+    max_examples=20,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+def test_damaged_tokenizers_are_rejected_by_name(tmp_path, content):
+    (tmp_path / "tokenizer.model").write_bytes(content)
+    with pytest.raises(UserError, match=r"tokenizer\.model: ") as error:
+        tokenizer.load_pair(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_damaged_labels_are_rejected_by_name(tmp_path, shared):
+    tokenizer.save_pair(tmp_path, shared, tokenizer.Labels(["a", "b"]))
+    (tmp_path / "labels.txt").write_bytes(b"\xff\n")
+    with pytest.raises(UserError, match=r"labels\.txt: "):
+        tokenizer.load_pair(tmp_path)
+
+
+def test_a_tokenizer_with_other_special_ids_is_rejected(tmp_path):
+    """SentencePiece's default is unk, bos, eos, and no pad."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["a b"] * 9), model_writer=model, vocab_size=6, minloglevel=2
+    )
+    (tmp_path / "tokenizer.model").write_bytes(model.getvalue())
+    with pytest.raises(UserError, match=r"\[-1, 0, 1, 2\]"):
+        tokenizer.load_pair(tmp_path)
+
+
+def test_a_vocabulary_smaller_than_the_alphabet_is_rejected_with_the_size_needed():
+    letters = "".join(map(chr, range(0x4E00, 0x4E00 + 200)))
+    with pytest.raises(UserError, match="--vocab-size 300.*raise it to 4") as error:
+        tokenizer.train([letters] * 3, 300)
+    needed = int(str(error.value).split()[-1])
+    assert tokenizer.train([letters] * 3, needed).vocab_size == needed

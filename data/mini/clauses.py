@@ -1,4 +1,4 @@
-"""Clauses, in both languages at once: a verb, its subject, what follows, and relative clauses.
+"""Clauses in both languages: verbs with subjects and complements, and relative clauses.
 
 A tense is present, past, future or progressive. A form is statement, negative, never, question or
 negative question.
@@ -24,7 +24,7 @@ BE = ("am", "is", "are")
 
 
 def tense_for(d: Draft, verb: Verb) -> str:
-    """A tense that the verb can be in."""
+    """Draw a tense that the verb allows."""
     tense = d.pick(("present", "past", "past", "future", "progressive"))
     if tense == "progressive" and "stative" in verb.grammar:
         return "present"
@@ -34,7 +34,7 @@ def tense_for(d: Draft, verb: Verb) -> str:
 
 
 def portuguese(verb: Verb, tense: str, subject: NP) -> str:
-    """The verb as its subject demands: comprou, vai comprar, está comprando."""
+    """Inflect a Portuguese verb for its subject: comprou, vai comprar, está comprando."""
     if tense == "future":
         return f"{lexicon.BY_LEMMA['ir'].finite['present'][subject.person]} {verb.infinitive}"
     if tense == "progressive":
@@ -43,7 +43,7 @@ def portuguese(verb: Verb, tense: str, subject: NP) -> str:
 
 
 def english(verb: Verb, tense: str, subject: NP) -> tuple[str, str, str]:
-    """Auxiliary, main verb, and the two fused as in a statement: did, buy, bought."""
+    """Return auxiliary, main verb, and the form in a statement: did, buy, bought."""
     base, third, past, _, ing = verb.en
     if tense == "future":
         return "will", base, f"will {base}"
@@ -59,7 +59,7 @@ def english(verb: Verb, tense: str, subject: NP) -> tuple[str, str, str]:
 
 
 def clause(verb: Verb, tense: str, form: str, subject: NP, rest: Text, wh: Text = EMPTY) -> Text:
-    """One clause; `rest` is what follows the verb, `wh` the word that a question begins with."""
+    """Build a clause. rest: what follows the verb. wh: the question word."""
     aux, main, fused = english(verb, tense, subject)
     negative = "negative" in form
     negation = "não" if negative else "nunca" if form == "never" else ""
@@ -75,20 +75,20 @@ def clause(verb: Verb, tense: str, form: str, subject: NP, rest: Text, wh: Text 
 
 
 def note_object(d: Draft, verb: Verb, np: NP) -> None:
-    """Note the features of a verb and its object."""
+    """Record the features of a verb and its object."""
     d.note("verb+object", verb.lemma, np.noun.lemma)
     if np.plural:
         d.note("plural object", np.noun.lemma)
 
 
 def governed(d: Draft, verb: Verb, np: NP) -> Text:
-    """The object after the preposition its verb demands; the English one is part of the verb."""
+    """Return the object with the verb's preposition, which in English is part of the verb."""
     note_object(d, verb, np)
     return contract(verb.preposition, np.pt) if verb.preposition else np.pt, np.en
 
 
 def complement(d: Draft, verb: Verb, owned: bool = False) -> Text:
-    """What follows the verb: nothing, an object, or an object and a recipient."""
+    """Draw the complement of a verb: nothing, an object, or an object and a recipient."""
     if not verb.objects:
         return EMPTY
     if owned:
@@ -103,18 +103,18 @@ def complement(d: Draft, verb: Verb, owned: bool = False) -> Text:
 
 
 def setting(d: Draft, verb: Verb, tense: str) -> Text:
-    """Where and when, at the end of a clause; a verb of movement has its place already."""
+    """Draw the place, unless the verb is one of movement, and the time at the end of a clause."""
     where = place(d, lexicon.PLACES) if not verb.moving and d.chance(0.25) else EMPTY
     return both(where, d.pick(lexicon.ADVERBS[tense])) if d.chance(0.35) else where
 
 
 def maybe_time(d: Draft, tense: str) -> Text:
-    """When, or nothing at all."""
+    """Draw a time, or nothing."""
     return d.pick(lexicon.ADVERBS[tense]) if d.chance(0.3) else EMPTY
 
 
 def relative_clause(d: Draft, np: NP) -> NP:
-    """The noun phrase with a relative clause that says what it does or what is done to it."""
+    """Add a relative clause to a noun phrase, which is its subject or its object."""
     d.relative = True
     if "person" in np.noun.classes and d.chance(0.5):
         pt, en = subject_relative(d, np)
@@ -125,7 +125,7 @@ def relative_clause(d: Draft, np: NP) -> NP:
 
 
 def subject_relative(d: Draft, np: NP) -> Text:
-    """What the person does: que viu a menina → who saw the girl."""
+    """Draw a relative clause about a subject: que viu a menina → who saw the girl."""
     verb = d.pick(lexicon.TRANSITIVE)
     tense, form = tense_for(d, verb), "statement"
     if d.chance(0.2):
@@ -136,7 +136,7 @@ def subject_relative(d: Draft, np: NP) -> Text:
 
 
 def object_relative(d: Draft, np: NP) -> Text:
-    """What is done to it: com quem a menina falou → that the girl talked to."""
+    """Draw a clause about an object: com quem a menina falou → that the girl talked to."""
     verb = d.pick(lexicon.TAKERS[np.noun.lemma])
     note_object(d, verb, np)
     subject = person(d)

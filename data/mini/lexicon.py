@@ -1,7 +1,7 @@
-"""The words of the corpus `mini`: lexicon.tsv, inflected, and lists of them to draw from.
+"""The words of `mini`: lexicon.tsv with inflected forms, and lists of words to draw from.
 
-Forms follow the rules below; the table writes out those that do not. The classes in its last
-column say which words go together: what can be red, eaten or waited for.
+Regular forms follow the rules below; irregular ones are in the table. The classes in its last
+column determine which words go together: what can be red, eaten or waited for.
 """
 
 import re
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 def portuguese_plural(word: str) -> str:
-    """The plural of a noun or an adjective: flor → flores, lição → lições."""
+    """Form the plural of a noun or an adjective: flor → flores, lição → lições."""
     for ending, plural in (("ão", "ões"), ("m", "ns"), ("al", "ais"), ("el", "éis")):
         if word.endswith(ending):
             return word.removesuffix(ending) + plural
@@ -21,7 +21,7 @@ def portuguese_plural(word: str) -> str:
 
 
 def adjective_forms(words: str) -> list[str]:
-    """Masculine, feminine, and their plurals."""
+    """Return masculine, feminine, and their plurals."""
     masculine, *irregular = words.split("/")
     if irregular:
         return [masculine, *irregular]
@@ -30,12 +30,12 @@ def adjective_forms(words: str) -> list[str]:
 
 
 def portuguese_verb(words: str) -> list[str]:
-    """Infinitive, present and past (each for eu, ele, eles), participle."""
+    """Return infinitive, present and past (each for eu, ele, eles), and participle."""
     infinitive, *irregular = words.split("/")
     if irregular:
         return [infinitive, *irregular]
     stem, theme, last = infinitive[:-2], infinitive[-2], infinitive[-3]
-    # The last consonant keeps its sound, and so changes its spelling: dançar, dancei.
+    # The spelling of the last consonant changes so that its sound does not: dançar, dancei.
     if theme == "a":
         soft = stem[:-1] + {"c": "qu", "ç": "c", "g": "gu"}.get(last, last)
         forms = f"{stem}o {stem}a {stem}am {soft}ei {stem}ou {stem}aram {stem}ado"
@@ -46,14 +46,14 @@ def portuguese_verb(words: str) -> list[str]:
 
 
 def english_s(word: str) -> str:
-    """The plural of a noun, and the third person of a verb."""
+    """Form the plural of a noun, or the third person of a verb."""
     if re.search("[^aeiou]y$", word):
         return word[:-1] + "ies"
     return word + ("es" if re.search("(s|x|z|ch|sh|o)$", word) else "s")
 
 
 def english_verb(words: str) -> list[str]:
-    """Base, third person, past, participle, -ing."""
+    """Return base, third person, past, participle, and -ing form."""
     head, _, particle = words.partition(" ")
     base, *irregular = head.split("/")
     # A short closed syllable doubles its consonant: hug, hugged.
@@ -73,12 +73,12 @@ class Adjective(NamedTuple):
     lemma: str
     pt: list[str]  # masculine, feminine, their plurals
     en: str
-    grammar: set[str]  # its place beside the noun (pre, post, colour), its copula
+    grammar: set[str]  # its position at the noun (pre, post, colour), its copula
     classes: set[str]  # the nouns it suits
 
 
 class Noun(NamedTuple):
-    """A noun, with the adjectives that suit it by their place in Portuguese."""
+    """A noun, with the adjectives that suit it, by their position in Portuguese."""
 
     lemma: str
     pt: list[str]  # singular, plural
@@ -94,7 +94,7 @@ class Noun(NamedTuple):
 
     @property
     def ownable(self) -> bool:
-        """Can it be anyone's? Not a place; and "a minha mulher" would be "my wife"."""
+        """Whether it can have an owner. Not a place; "a minha mulher" would mean "my wife"."""
         return not self.classes & {"place", "unowned"}
 
 
@@ -110,7 +110,7 @@ class Verb(NamedTuple):
     preposition: str  # before its object in Portuguese
     grammar: set[str]
     objects: list[Noun]
-    moving: bool  # its object is where to, or from
+    moving: bool  # its object is a destination or an origin
 
 
 class Determiner(NamedTuple):
@@ -121,13 +121,13 @@ class Determiner(NamedTuple):
 
 
 def make_adjective(words: str, grammar: str, english: str, classes: str) -> Adjective:
-    """An Adjective from its line of the table."""
+    """Make an Adjective from its line of the table."""
     forms = adjective_forms(words)
     return Adjective(forms[0], forms, english, set(grammar.split()), set(classes.split()))
 
 
 def make_noun(words: str, gender: str, english: str, classes: str, cues: str = "") -> Noun:
-    """A Noun from its line of the table."""
+    """Make a Noun from its line of the table."""
     singular, *plural = words.split("/")
     base, *irregular = english.split("/")
     kinds = {singular, *classes.split()}
@@ -148,7 +148,7 @@ def make_noun(words: str, gender: str, english: str, classes: str, cues: str = "
 
 
 def make_verb(words: str, grammar: str, english: str, classes: str = "") -> Verb:
-    """A Verb from its line of the table."""
+    """Make a Verb from its line of the table."""
     name, _, forms = words.rpartition(":")
     infinitive, *finite, participle = portuguese_verb(forms)
     tags, kinds = set(grammar.split()), set(classes.split())
@@ -168,7 +168,7 @@ def make_verb(words: str, grammar: str, english: str, classes: str = "") -> Verb
 
 
 def read_table() -> dict[str, list[list[str]]]:
-    """The lines of lexicon.tsv by category, each as its other columns."""
+    """Read the lines of lexicon.tsv: category → the other columns of each line."""
     table = defaultdict(list)
     for line in Path(__file__).with_name("lexicon.tsv").read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):
@@ -192,16 +192,16 @@ ADVERBS = defaultdict(list)
 for pt, tense, en in TABLE["adverb"]:
     ADVERBS[tense].append((pt, en))
 
-# ---- What the grammar draws from ----------------------------------------------------------------
+# ---- Lists to draw from -------------------------------------------------------------------------
 
 DEFINITE, INDEFINITE, POSSESSIVE = DETERMINERS[0], DETERMINERS[1], DETERMINERS[4:]
-# The articles are the commonest determiners, as they are in real text.
+# Articles are the most common determiners, as in real text.
 FREQUENT = [DEFINITE] * 6 + [INDEFINITE] * 3 + DETERMINERS[2:]
 SPECIFIC = [DEFINITE] * 5 + DETERMINERS[2:]
 
 
 def nouns(*classes: str) -> list[Noun]:
-    """The nouns of at least one of these classes."""
+    """Return the nouns in at least one of these classes."""
     return [noun for noun in NOUNS if noun.classes & set(classes)]
 
 
@@ -212,7 +212,7 @@ RELATIONS = [noun for noun in ADULTS if noun.ownable]
 MOVABLE = ANIMALS + [noun for noun in THINGS if not noun.preposition]
 DESCRIBED = [noun for noun in NOUNS if noun.states]
 COUNTED = [noun for noun in DESCRIBED if "mass" not in noun.classes]
-# "jovem", "feliz" and the like suit every person.
+# Adjectives such as "jovem" and "feliz" suit every person.
 PERSONAL_STATES = next(noun for noun in NOUNS if noun.lemma == "menino").states
 
 INTRANSITIVE = [v for v in VERBS if not v.objects]
@@ -226,13 +226,14 @@ OWNING = [v for v in TRANSITIVE if not v.moving and v.lemma not in ("dirigir", "
 
 
 def takers(noun: Noun) -> list[Verb]:
-    """The verbs it can be the object of in a relative clause: "para que" only as "para quem"."""
+    """Return the verbs that can have this object in a relative clause."""
     verbs = [v for v in TRANSITIVE if noun in v.objects and not v.moving]
+    # "para quem" is possible for people, "para que" is not for things.
     return [v for v in verbs if "person" in noun.classes or v.preposition in ("", "de")]
 
 
 def following(noun: Noun) -> list[Verb]:
-    """What may be done to it once it is bought, found, seen or made."""
+    """Return what can be done with a thing after it is bought, found, seen or made."""
     done = (
         "ler comer beber cortar vender fechar abrir lavar pintar consertar dirigir usar esconder "
         "desenhar visitar ajudar abraçar chamar convidar seguir perder quebrar"

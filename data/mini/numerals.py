@@ -1,4 +1,4 @@
-"""Numbers, times and dates, and the sentences that have them, in both languages at once."""
+"""Numbers, times and dates in both languages, and sentences with them."""
 
 from data.mini import lexicon
 from data.mini.clauses import BE, clause, complement, governed, maybe_time, tense_for
@@ -19,7 +19,7 @@ from data.mini.phrases import (
 
 
 def number_words(n: int, gender: int) -> Text:
-    """A number in words, before a noun of this gender: 21 → vinte e um or uma, twenty-one."""
+    """Spell out a number before a noun of this gender: 21 → vinte e um or uma, twenty-one."""
     if n in lexicon.NUMBERS:
         pt, en = lexicon.NUMBERS[n]
         return pt[-gender], en  # one form for both genders, or two
@@ -28,12 +28,12 @@ def number_words(n: int, gender: int) -> Text:
 
 
 def small_number(d: Draft) -> int:
-    """From 2 to 99, half of them up to 20."""
+    """Draw a number from 2 to 99, half of them up to 20."""
     return d.pick(range(2, 21)) if d.chance(0.5) else d.pick(range(21, 100))
 
 
 def counted(d: Draft, noun: Noun) -> NP:
-    """So many things: vinte livros → twenty books; larger numbers are digits to copy."""
+    """Draw a counted noun: vinte livros → twenty books. Numbers over 100 are in digits."""
     n = small_number(d)
     count = number_words(n, noun.gender) if d.chance(0.7) else (str(n + 100), str(n + 100))
     return headed(noun, True, *both(count, nominal(d, noun, True)))
@@ -43,7 +43,7 @@ MINUTES = [number_words(5, 0), number_words(10, 0), ("quinze", "a quarter"), num
 
 
 def clock(d: Draft) -> Text:
-    """A time of day: às três e meia → at half past three; às dez para as seis → at ten to six."""
+    """Draw a time: às três e meia → at half past three; às dez para as seis → at ten to six."""
     hour = d.pick(range(1, 13))
     if hour == 12:
         return d.pick((("ao meio-dia", "at noon"), ("à meia-noite", "at midnight")))
@@ -74,7 +74,7 @@ def clock(d: Draft) -> Text:
 
 
 def date(d: Draft, tense: str) -> Text:
-    """A date, in the past mostly with its year: no dia 2 de maio de 1987 → on may 2, 1987."""
+    """Draw a date, in the past mostly with a year: no dia 2 de maio de 1987 → on may 2, 1987."""
     (month, month_en), day = d.pick(lexicon.MONTHS), d.pick(range(2, 29))
     if tense != "past" or d.chance(0.3):
         return f"no dia {day} de {month}", f"on {month_en} {day}"
@@ -83,7 +83,7 @@ def date(d: Draft, tense: str) -> Text:
 
 
 def number(d: Draft) -> Text:
-    """Counted things, times, dates, ages and prices."""
+    """Draw a sentence with counted things, a time, a date, an age or a price."""
     kind = d.pick(("count", "count", "clock", "clock", "date", "date", "age", "price"))
     if kind == "age":
         return age(d)
@@ -91,7 +91,7 @@ def number(d: Draft) -> Text:
         return price(d)
     verb = d.pick(lexicon.DIRECT if kind == "count" else lexicon.DIRECT + lexicon.INTRANSITIVE)
     tense = tense_for(d, verb)
-    if kind == "count" and verb.lemma != "beber":  # what one drinks is not counted
+    if kind == "count" and verb.lemma != "beber":  # drinks are not counted
         return count(d, verb, tense)
     if tense == "progressive" or (kind == "date" and tense == "present"):
         tense = "past"
@@ -104,7 +104,7 @@ def number(d: Draft) -> Text:
 
 
 def age(d: Draft) -> Text:
-    """How old a person is: ela tem vinte anos → she is twenty years old."""
+    """Draw an age: ela tem vinte anos → she is twenty years old."""
     (pt, en), subject = number_words(small_number(d), 0), person(d)
     has = ("tenho", "tem", "têm")[subject.person]
     be = BE[subject.en_person]
@@ -112,14 +112,14 @@ def age(d: Draft) -> Text:
 
 
 def price(d: Draft) -> Text:
-    """What a thing costs: a bola custa 20 reais → the ball costs 20 reais."""
+    """Draw a price: a bola custa 20 reais → the ball costs 20 reais."""
     np = noun_phrase(d, d.pick(lexicon.PRICED), lexicon.SPECIFIC)
     reais = f"{d.pick(range(2, 1000))} reais"
     return clause(lexicon.CUSTAR, "present", "statement", np, (reais, reais))
 
 
 def count(d: Draft, verb: Verb, tense: str) -> Text:
-    """A counted object: a menina leu dois livros → the girl read two books."""
+    """Draw a sentence with a counted object: a menina leu dois livros → the girl read two books."""
     noun = d.pick([noun for noun in verb.objects if "mass" not in noun.classes])
     rest = both(governed(d, verb, counted(d, noun)), maybe_time(d, tense))
     subject = subject_of(d, verb)

@@ -1,53 +1,54 @@
-"""Noun phrases, in both languages at once, and the draft that a sentence grows in."""
+"""Noun phrases in both languages, and the state of a sentence being generated."""
 
+from collections.abc import Callable, Sequence
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from data.mini import lexicon
-from data.mini.lexicon import Adjective, Noun, Verb
+from data.mini.lexicon import Adjective, Determiner, Noun, Verb
 
 Text = tuple[str, str]  # Portuguese, English
 EMPTY = ("", "")
 
 
 class Draft:
-    """A sentence in the making: its random choices and the features noted so far."""
+    """State of a sentence being generated: random choices and the features so far."""
 
     def __init__(self, rng: Random):
         self.random = rng.random
         self.features: list[tuple[str, ...]] = []
-        self.adjectives = 1  # how many attributive adjectives it may still take
-        self.eager = False  # take as many as there are
+        self.adjectives = 1  # how many more attributive adjectives are allowed
+        self.eager = False  # use as many as are allowed
         self.relative = False  # inside a relative clause
-        self.negated = False  # where "some" would have to be "any"
+        self.negated = False  # "some" would have to be "any"
 
-    def pick(self, options):
-        """One of the options, all equally likely."""
+    def pick(self, options: Sequence[Any]) -> Any:
+        """Draw one of the options, with equal probabilities."""
         return options[int(self.random() * len(options))]
 
-    def pick_where(self, suits, options):
-        """One of the options for which `suits` is true."""
+    def pick_where(self, suits: Callable[[Any], Any], options: Sequence[Any]) -> Any:
+        """Draw one of the options for which `suits` is true."""
         while not suits(option := self.pick(options)):
             pass
         return option
 
     def chance(self, probability: float) -> bool:
-        """True with this probability."""
+        """Return True with this probability."""
         return self.random() < probability
 
     def note(self, *feature: str) -> None:
-        """Remember that the sentence has this feature: its kind, then what takes part in it."""
+        """Record a feature of the sentence: its kind, and then its parts."""
         self.features.append(feature)
 
 
 class NP(NamedTuple):
-    """A noun phrase and what agrees with it."""
+    """A noun phrase and its agreement features."""
 
     pt: str
     en: str
     gender: int
     plural: bool
-    pronoun: str  # the English one that refers to it
+    pronoun: str  # the English pronoun for it
     noun: Noun | None = None
 
     @property
@@ -92,25 +93,25 @@ for word in [*ARTICLES, *THOSE, *"este estes esta estas ele eles ela elas".split
 
 
 def contract(preposition: str, phrase: str) -> str:
-    """A preposition before a phrase: de + o menino → do menino."""
+    """Put a preposition before a phrase: de + o menino → do menino."""
     head, space, rest = phrase.partition(" ")
     contracted = CONTRACTIONS.get((preposition, head))
     return contracted + space + rest if contracted else f"{preposition} {phrase}"
 
 
 def with_article(determiner: str, phrase: str) -> str:
-    """An English determiner before a phrase: a + apple → an apple."""
+    """Put an English determiner before a phrase: a + apple → an apple."""
     n = "n" if determiner == "a" and phrase[0] in "aeiou" else ""
     return f"{determiner}{n} {phrase}"
 
 
 def join(*words: str) -> str:
-    """The words that are not empty, with a space between them."""
+    """Join the words that are not empty with spaces."""
     return " ".join(filter(None, words))
 
 
 def both(*texts: Text) -> Text:
-    """One text after the other, in both languages."""
+    """Concatenate texts in both languages."""
     pt, en = zip(*texts, strict=True)
     return join(*pt), join(*en)
 
@@ -121,7 +122,7 @@ CONTRADICTIONS = {("rico", "pobre"), ("velho", "novo")}
 
 
 def attributes(d: Draft, noun: Noun) -> list[Adjective]:
-    """None, one, or two adjectives: before and after the noun, or colour and quality after it."""
+    """Draw up to two adjectives: one before and one after the noun, or colour and quality."""
     if not d.adjectives or not (d.eager or d.chance(0.25)):
         return []
     chosen = []
@@ -140,7 +141,7 @@ def attributes(d: Draft, noun: Noun) -> list[Adjective]:
 
 
 def nominal(d: Draft, noun: Noun, plural: bool) -> Text:
-    """The noun with its adjectives: English turns their order around after the Portuguese noun."""
+    """Draw a noun's adjectives. English reverses the order of those after a Portuguese noun."""
     pt, en = noun.pt[plural], noun.en[plural]
     for adjective in attributes(d, noun):
         d.note("adjective+noun", adjective.lemma, noun.lemma)
@@ -153,13 +154,18 @@ def nominal(d: Draft, noun: Noun, plural: bool) -> Text:
 
 
 def headed(noun: Noun, plural: bool, pt: str, en: str) -> NP:
-    """The noun phrase with these texts, whose head is the noun."""
+    """Make a noun phrase from its texts and its head."""
     pronoun = ("he", "she")[noun.gender] if "person" in noun.classes else "it"
     return NP(pt, en, noun.gender, plural, "they" if plural else pronoun, noun)
 
 
-def noun_phrase(d: Draft, noun: Noun, determiners=lexicon.FREQUENT, plural=None) -> NP:
-    """Determiner, adjectives and noun: o carro vermelho novo → the new red car."""
+def noun_phrase(
+    d: Draft,
+    noun: Noun,
+    determiners: Sequence[Determiner] = lexicon.FREQUENT,
+    plural: bool | None = None,
+) -> NP:
+    """Draw determiner and adjectives of a noun: o carro vermelho novo → the new red car."""
     mass = "mass" in noun.classes
     if plural is None:
         plural = not mass and d.chance(0.3)
@@ -174,7 +180,7 @@ def noun_phrase(d: Draft, noun: Noun, determiners=lexicon.FREQUENT, plural=None)
 
 
 def genitive(d: Draft, noun: Noun) -> NP:
-    """A noun and its owner: o livro vermelho do menino → the boy's red book."""
+    """Draw the owner of a noun: o livro vermelho do menino → the boy's red book."""
     plural = "mass" not in noun.classes and d.chance(0.3)
     pt, en = nominal(d, noun, plural)
     if d.chance(0.3):
@@ -188,33 +194,33 @@ def genitive(d: Draft, noun: Noun) -> NP:
 
 
 def other_person(d: Draft, noun: Noun) -> Noun:
-    """A person, but not this one."""
+    """Draw a person who is not `noun`."""
     return d.pick_where(lambda someone: someone is not noun, lexicon.PEOPLE)
 
 
 def two_people(d: Draft) -> NP:
-    """Two people as one phrase: o menino e a menina → the boy and the girl."""
+    """Draw two people as one noun phrase: o menino e a menina → the boy and the girl."""
     one = noun_phrase(d, d.pick(lexicon.PEOPLE), lexicon.SPECIFIC)
     two = noun_phrase(d, other_person(d, one.noun), lexicon.SPECIFIC)
-    gender = one.gender & two.gender  # one masculine member makes the whole masculine
+    gender = one.gender & two.gender  # masculine if one of them is
     return NP(f"{one.pt} e {two.pt}", f"{one.en} and {two.en}", gender, True, "they")
 
 
 def person(d: Draft) -> NP:
-    """A human subject: a noun phrase or, now and then, a pronoun."""
+    """Draw a human subject: a noun phrase or a pronoun."""
     if d.chance(0.35) and not d.eager:
         return d.pick(SUBJECTS)
     return noun_phrase(d, d.pick(lexicon.PEOPLE))
 
 
 def subject_of(d: Draft, verb: Verb) -> NP:
-    """A subject for the verb: a person or, where the verb allows it, an animal."""
+    """Draw a subject of the verb: a person or, if the verb allows it, an animal."""
     animal = "animal" in verb.grammar and d.chance(0.3)
     return noun_phrase(d, d.pick(lexicon.ANIMALS)) if animal else person(d)
 
 
 def place(d: Draft, spots: list[Noun]) -> Text:
-    """Where, at one of these nouns: no parque → in the park."""
+    """Draw a place from these nouns: no parque → in the park."""
     noun = d.pick(spots)
     np = noun_phrase(d, noun, lexicon.SPECIFIC, plural=d.chance(0.1))
     return contract("em", np.pt), f"{noun.preposition} {np.en}"

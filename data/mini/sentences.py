@@ -1,4 +1,6 @@
-"""The sentences of the corpus `mini`: one function for each tag, in both languages at once."""
+"""The sentences of `mini` in both languages: one function per tag."""
+
+from collections.abc import Sequence
 
 from data.mini import lexicon
 from data.mini.clauses import (
@@ -13,7 +15,7 @@ from data.mini.clauses import (
     setting,
     tense_for,
 )
-from data.mini.lexicon import Verb
+from data.mini.lexicon import Adjective, Verb
 from data.mini.numerals import number
 from data.mini.phrases import (
     EU,
@@ -40,23 +42,23 @@ from data.mini.phrases import (
 
 
 def order(d: Draft) -> Text:
-    """At least two adjectives: nothing but their place tells which noun they belong to."""
+    """Draw a sentence with adjectives, of which only the position shows the noun."""
     d.adjectives, d.eager = 4, True
     return simple(d, lexicon.DIRECT)
 
 
 def tense(d: Draft) -> Text:
-    """A statement in any tense."""
+    """Draw a statement in any tense."""
     return simple(d, lexicon.DIRECT + lexicon.INTRANSITIVE)
 
 
 def negation(d: Draft) -> Text:
-    """Statements with não, for which English needs an auxiliary, and with nunca."""
+    """Draw a statement with não, for which English needs an auxiliary, or with nunca."""
     return simple(d, lexicon.VERBS, d.pick(("negative", "negative", "never")))
 
 
 def simple(d: Draft, verbs: list[Verb], form: str = "statement") -> Text:
-    """Subject, one of the verbs, complement, setting."""
+    """Draw a sentence with one of the verbs: subject, complement, place and time."""
     verb = d.pick(verbs)
     tense = tense_for(d, verb)
     if form == "never" and tense == "progressive":
@@ -77,7 +79,7 @@ def simple(d: Draft, verbs: list[Verb], form: str = "statement") -> Text:
 
 
 def question(d: Draft) -> Text:
-    """Yes-no questions, and questions for the place, time, reason, object or subject."""
+    """Draw a yes-no question, or one about the place, time, reason, object or subject."""
     wh = d.pick(("", "", "onde", "quando", "por que", "o que", "quem"))
     verbs = {"o que": lexicon.DIRECT, "onde": lexicon.NOT_MOVING}.get(wh, lexicon.VERBS)
     verb = d.pick(verbs)
@@ -92,10 +94,10 @@ def question(d: Draft) -> Text:
     rest = complement(d, verb)
     if wh in ("", "quem"):
         rest = both(rest, setting(d, verb, tense))
-    elif wh != "quando":  # which asks for the time
+    elif wh != "quando":  # a question about the time
         rest = both(rest, maybe_time(d, tense))
     if wh == "quem":
-        # A question for the subject keeps the order of a statement: no auxiliary.
+        # A question about the subject has the word order of a statement, without auxiliary.
         pt, en = clause(verb, tense, "statement", NP("quem", "who", 0, False, "he"), rest)
         return pt + "?", en + "?"
     words = wh, {"": "", "onde": "where", "quando": "when", "por que": "why"}[wh]
@@ -103,7 +105,7 @@ def question(d: Draft) -> Text:
 
 
 def asked(d: Draft, verb: Verb) -> NP:
-    """The subject of a question, now and then with a relative clause."""
+    """Draw the subject of a question, sometimes with a relative clause."""
     subject = subject_of(d, verb)
     if subject.noun and "person" in subject.noun.classes and d.chance(0.2):
         d.note("structure", "relative in question")
@@ -115,7 +117,7 @@ def asked(d: Draft, verb: Verb) -> NP:
 
 
 def contraction(d: Draft) -> Text:
-    """de, em, a, por melt into the article or pronoun that follows."""
+    """Draw a sentence in which de, em, a or por contracts with the next word."""
     verbs = d.pick((lexicon.DIRECT, *[lexicon.PREPOSITIONAL] * 3, lexicon.DITRANSITIVE))
     verb = d.pick(verbs)
     tense = tense_for(d, verb)
@@ -126,7 +128,7 @@ def contraction(d: Draft) -> Text:
 
 
 def relative(d: Draft) -> Text:
-    """A relative clause on the subject or on the object."""
+    """Draw a sentence with a relative clause on its subject or its object."""
     verb = d.pick(lexicon.DIRECT)
     tense = tense_for(d, verb)
     if d.chance(0.5):
@@ -140,8 +142,14 @@ def relative(d: Draft) -> Text:
 # ---- agreement, copula --------------------------------------------------------------------------
 
 
-def predicate(d: Draft, subject: NP, states=None, tense: str = "", form: str = "") -> Text:
-    """Subject, copula and an adjective that agrees with the subject whatever stands between."""
+def predicate(
+    d: Draft,
+    subject: NP,
+    states: Sequence[tuple[str, Adjective]] | None = None,
+    tense: str = "",
+    form: str = "",
+) -> Text:
+    """Draw a sentence with a copula and an adjective that agrees with its subject."""
     be, adjective = d.pick(states or subject.noun.states)
     if subject.noun:
         d.note("adjective+noun", adjective.lemma, subject.noun.lemma)
@@ -152,11 +160,11 @@ def predicate(d: Draft, subject: NP, states=None, tense: str = "", form: str = "
 
 
 def agreement(d: Draft) -> Text:
-    """Predicates that agree with plural, coordinate or complex subjects, and passives."""
+    """Draw a predicate that agrees with a plural, coordinate or complex subject, or a passive."""
     kind = d.pick(("passive", "passive", "passive", "plural", "coordinate", "complex"))
     if kind == "passive":
         return passive(d)
-    d.adjectives = 0  # the predicate is adjective enough
+    d.adjectives = 0
     if kind == "plural":
         noun = d.pick(lexicon.COUNTED)
         return predicate(d, noun_phrase(d, noun, lexicon.SPECIFIC, plural=True))
@@ -169,7 +177,7 @@ def agreement(d: Draft) -> Text:
 
 
 def passive(d: Draft) -> Text:
-    """A passive with its agent: o bolo foi vendido pela tia → the cake was sold by the aunt."""
+    """Draw a passive with agent: o bolo foi vendido pela tia → the cake was sold by the aunt."""
     verb = d.pick(lexicon.PASSIVE)
     noun = d.pick(verb.objects)
     plural = "mass" not in noun.classes and d.chance(0.5)
@@ -185,7 +193,7 @@ def passive(d: Draft) -> Text:
 
 
 def copula(d: Draft) -> Text:
-    """ser for what something is, estar for its state and its place."""
+    """Draw a sentence with ser, for what something is, or estar, for its state or place."""
     form = d.pick(("statement", "statement", "negative", "question"))
     tense = d.pick(("present", "present", "past"))
     kind = d.pick(("adjective", "adjective", "location", "profession"))
@@ -215,15 +223,15 @@ def copula(d: Draft) -> Text:
 
 
 def reference(d: Draft) -> Text:
-    """A possessive or pronoun whose English gender hangs on a word some way back."""
+    """Draw a sentence in which the gender of an English pronoun depends on an earlier word."""
     return d.pick((possessive, possessive, clitic, clitic, reason))(d)
 
 
 def possessive(d: Draft) -> Text:
-    """A possessive that agrees in English with its owner: o seu livro → his, her, their book."""
+    """Draw a possessive, which in English agrees with its owner: o seu livro → his, her book."""
     verb = d.pick(lexicon.OWNING)
     tense, subject = tense_for(d, verb), owner(d)
-    while subject.pronoun == "i":  # o meu is not a question of reference
+    while subject.pronoun == "i":  # o meu is not ambiguous
         subject = owner(d)
     noun = d.pick_where(lambda noun: noun is not subject.noun and noun.ownable, verb.objects)
     their = THEIR[subject.pronoun]
@@ -233,14 +241,14 @@ def possessive(d: Draft) -> Text:
 
 
 def owner(d: Draft) -> NP:
-    """The owner, sometimes behind another noun that tempts to the wrong gender."""
+    """Draw an owner, sometimes next to another noun, which may have another gender."""
     if d.chance(0.35):
         return genitive(d, d.pick(lexicon.RELATIONS))
     return two_people(d) if d.chance(0.15) else person(d)
 
 
 def clitic(d: Draft) -> Text:
-    """An object pronoun: ela comprou o pão e o comeu → she bought the bread and ate it."""
+    """Draw an object pronoun: ela comprou o pão e o comeu → she bought the bread and ate it."""
     lemma = d.pick(("comprar", "encontrar", "ver", "encontrar", "ver", "preparar"))
     first = lexicon.BY_LEMMA[lemma]
     np = noun_phrase(d, d.pick(first.objects))
@@ -251,14 +259,14 @@ def clitic(d: Draft) -> Text:
     pt, en = clause(first, tense, "statement", subject, governed(d, first, np))
     then = portuguese(second, tense, subject)
     aux, main, fused = english(second, tense, subject)
-    o, them = lexicon.DEFINITE.pt[np.agreement], THEM[np.pronoun]  # o is here a pronoun
+    o, them = lexicon.DEFINITE.pt[np.agreement], THEM[np.pronoun]  # a pronoun
     if d.chance(0.25):
         return f"{pt}, mas não {o} {then}", f"{en}, but {aux} not {main} {them}"
     return f"{pt} e {o} {then}", f"{en} and {fused} {them}"
 
 
 def reason(d: Draft) -> Text:
-    """A subject pronoun: ele quer a saia porque ela é nova → ... because it is new."""
+    """Draw a subject pronoun: ele quer a saia porque ela é nova → … because it is new."""
     tense = "past" if d.chance(0.6) else "present"
     if d.chance(0.3):
         verb = d.pick(lexicon.INTRANSITIVE)
@@ -275,7 +283,7 @@ def reason(d: Draft) -> Text:
 
 
 def sense(d: Draft) -> Text:
-    """A purpose, at one end of the sentence, decides between the senses of a word at the other."""
+    """Draw a word with two senses, and a purpose that selects one of them."""
     noun = d.pick(lexicon.SENSES)
     verb = lexicon.BY_LEMMA[d.pick(("procurar", "encontrar", "precisar", "querer"))]
     tense = tense_for(d, verb)
@@ -288,7 +296,7 @@ def sense(d: Draft) -> Text:
     return clause(verb, tense, "statement", subject, both(rest, setting(d, verb, tense), cue))
 
 
-# In another order, the same seed would give other sentences.
-TAGGED = (agreement, order, copula, tense, negation, question, contraction, relative, reference,
-          sense, number)  # fmt: skip
+# The generated sentences depend on this order.
+TAGGED = [agreement, order, copula, tense, negation, question]
+TAGGED += [contraction, relative, reference, sense, number]
 SENTENCES = {function.__name__: function for function in TAGGED}

@@ -1,0 +1,134 @@
+"""Flags, checks and errors shared by evaluate.py, translate.py and `python -m evaluation.X`.
+
+Does not import TensorFlow before `load`, so that mistakes on the command line are reported at once.
+"""
+
+import argparse
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import config
+from config import UserError, fail
+from evaluation.search import Search
+from training import machine
+from training.provenance import changed_files
+from training.records import load_config
+
+if TYPE_CHECKING:
+    from evaluation.translator import Translator
+
+ROOT = Path(__file__).resolve().parents[1]
+MEMORY_HINT = "lower --beam, or shorten the longest lines"
+
+
+def make_parser(description: str) -> argparse.ArgumentParser:
+    """Create a parser for a command that loads a trained model: RUN and how to load it."""
+    program = Path(sys.argv[0])
+    module = f"python -m evaluation.{program.stem}" if program.parent.name == "evaluation" else None
+    parser = config.make_parser(description, prog=module)
+    add = parser.add_argument
+    add("run", type=Path, metavar="RUN", help="run directory, such as runs/NAME")
+    add(
+        "--checkpoint",
+        choices=("last", "best"),
+        default="last",
+        help="last, or best: the one with the lowest validation loss [last]",
+    )
+    add(
+        "--average",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="average the weights of the last N checkpoints [1]",
+    )
+    add(
+        "--accept-changes",
+        action="store_true",
+        help="use model/ even if it has changed since the run was trained",
+    )
+    return parser
+
+
+def positive(text: str) -> int:
+    """Parse a positive integer, as an argparse type."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: must be at least 1")
+    return int(text)
+
+
+def valid_text(text: str, name: str = "the command line", warn: bool = True) -> str:
+    """Replace bytes that are not UTF-8, decoded as surrogates, by U+FFFD, with a warning."""
+    valid = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    if warn and valid != text:
+        print(f"warning: {name} is not valid UTF-8; wrong bytes became \ufffd", file=sys.stderr)
+    return valid
+
+
+def handle_signals() -> None:
+    """End the process without a traceback at Ctrl-C, or when its output is no longer read."""
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+
+
+def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Parse the command line; a mistake exits with one line and status 2.
+
+    Adds `config`, the Config of the run, and `search`, a Search.
+    """
+    sys.stdout.reconfigure(encoding="utf-8")
+    handle_signals()
+    flags = parser.parse_intermixed_args()  # TEXT may follow flags
+    try:
+        names = {field.name for field in fields(Search)} & vars(flags).keys()
+        flags.search = Search(**{name: getattr(flags, name) for name in names})
+        if flags.average > 1 and flags.checkpoint == "best":
+            raise UserError("there is only one best checkpoint: use --average without --checkpoint")
+        flags.config = load_config(flags.run)
+        if flags.config.labelled and flags.search.sample:
+            raise UserError("labels cannot be sampled: remove --sample")
+        check_code(flags.run, flags.accept_changes)
+    except (UserError, OSError) as error:
+        fail(error)
+    return flags
+
+
+def check_code(run: Path, accept_changes: bool) -> None:
+    """Raise UserError if model/ or the tokenizer differ from the code that trained the run.
+
+    Other code could fail on a shape or, worse, silently compute something else.
+    """
+    source = run / "source"
+    if accept_changes or not source.exists():
+        return
+    if names := changed_files(source, ROOT, "model", "data/tokenizer.py"):
+        program = Path(sys.argv[0])
+        own = f"python {source}/{program.name} {run}"
+        if program.parent.name == "evaluation":
+            own = f"cd {source} && python -m evaluation.{program.stem} {run.resolve()}"
+        raise UserError(
+            f"{names[0]} has changed since {run} was trained: run the run's own code with "
+            f"`{own} …`, or give --accept-changes to use today's"
+        )
+
+
+def load(flags: argparse.Namespace) -> "Translator":
+    """Load the model that the flags of `parse` select. Imports TensorFlow. Raises UserError."""
+    machine.import_tensorflow()
+    machine.set_parallelism(len(machine.cores()))
+    from evaluation import translator
+
+    return translator.load(flags.run, flags.config, flags.checkpoint, flags.average, flags.search)
+
+
+def run(main: Callable[[argparse.Namespace], None], flags: argparse.Namespace) -> None:
+    """Call main(flags). Report a UserError, an OSError or too little memory in one line."""
+    try:
+        main(flags)
+    except (UserError, OSError) as error:
+        fail(error)
+    except machine.out_of_memory_errors() as error:
+        fail(machine.out_of_memory_message(error, MEMORY_HINT), 1)

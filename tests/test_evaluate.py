@@ -1,0 +1,507 @@
+"""evaluate.py, translate.py and the commands of evaluation/, on a run of train.py."""
+
+import json
+import math
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from data import corpora
+from data.batches import Pairs, Rows
+from evaluation import report, translator
+from evaluation.metrics import bleu
+from evaluation.translator import Translator
+from model.decoding import filter_logits
+from training.checkpoints import readable_checkpoints
+from training.records import load_config, read_json
+
+ROOT = Path(__file__).resolve().parents[1]
+SENTENCE = "um carro e uma casa"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run of two epochs on a directory of texts, from Portuguese to English.
+
+    English comes first in the alphabet, so that only --reverse makes it the target.
+    """
+    folder = tmp_path_factory.mktemp("evaluate")
+    (folder / "talks").mkdir()
+    for name, size in {"train": 300, "validation": 20, "test": 30}.items():
+        split = corpora.load("mini:300", name)
+        for language, texts in (("pt", split.sources), ("en", split.targets)):
+            lines = "".join(text + "\n" for text in texts[:size])
+            (folder / "talks" / f"{name}.{language}").write_text(lines, "utf-8")
+    flags = f"--corpus {folder}/talks --reverse --word-dropout 0.3 --d-model 16 --num-heads 2 "
+    flags += "--dff 32 --num-layers 1 --vocab-size 400 --batch-tokens 256 --epochs 2 --name run "
+    flags += f"--runs-dir {folder} --cache-dir {folder}/cache"
+    command = [sys.executable, ROOT / "train.py", *flags.split()]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    return folder / "run"
+
+
+@pytest.fixture
+def copy(run, tmp_path):
+    """A copy of the run that may be changed."""
+    return Path(shutil.copytree(run, tmp_path / "copy"))
+
+
+@pytest.fixture(scope="module")
+def texts(run):
+    """The sources and targets of the test split."""
+    return corpora.load(str(run.parent / "talks"), "test", reverse=True)
+
+
+@pytest.fixture
+def score(run_program):
+    return lambda *flags: run_program("evaluate.py", *flags)
+
+
+@pytest.fixture
+def translate(run_program):
+    return lambda *flags, **options: run_program("translate.py", *flags, **options)
+
+
+def outputs(run):
+    return {path.name for path in run.iterdir() if path.name.startswith(("scores", "transl"))}
+
+
+def keyword(result, *words):
+    """Whether a program has ended with one line about a mistake that has all of the words."""
+    assert result.status == 2 and result.out == ""
+    return result.err.startswith("error: ") and all(word in result.err for word in words)
+
+
+# ---- Scores -------------------------------------------------------------------------------------
+
+
+def test_the_table_and_the_file_have_every_score(copy, score, texts):
+    status, out, _ = score(copy)
+    assert status == 0
+    scores = read_json(copy / "scores-test.json")
+    for name in (
+        "bleu",
+        "chrf",
+        "rouge_1",
+        "rouge_2",
+        "rouge_l",
+        "meteor",
+        "exact_match",
+        "loss",
+        "accuracy",
+        "sentences_per_second",
+        "tokens_per_second",
+    ):
+        (shown,) = re.findall(rf"^{name} +(\S+)", out, re.MULTILINE)
+        assert float(shown) == pytest.approx(scores[name], rel=1e-3)
+    assert scores["signatures"]["bleu"] in out and "tok:13a" in scores["signatures"]["bleu"]
+    assert scores["sentences"] == 30
+    translations = (copy / "translations-test.txt").read_text("utf-8").split("\n")
+    assert len(translations) == 31 and translations.pop() == ""
+    assert bleu(translations, texts.targets) == scores["bleu"]
+
+
+def test_split_and_checkpoint_are_part_of_the_file_name(copy, score, tmp_path):
+    for path in (copy / "checkpoints").glob("ckpt-[1-9]*"):
+        path.unlink()  # the last checkpoint is not the best one
+    flags = ["--checkpoint", "best", "--per-sentence", tmp_path / "sentences.tsv"]
+    assert score(copy, "--split", "validation", *flags).status == 0
+    assert outputs(copy) == {"scores-validation-best.json", "translations-validation-best.txt"}
+    translations = (copy / "translations-validation-best.txt").read_text("utf-8")
+    assert translations.count("\n") == 20
+
+    table = (tmp_path / "sentences.tsv").read_text("utf-8").splitlines()
+    names, *rows = (line.split("\t") for line in table)
+    assert {"source", "reference", "translation", "bleu", "chrf", "exact_match"} <= {*names}
+    assert len(rows) == 20 and {len(row) for row in rows} == {len(names)}
+    assert [row[2] for row in rows] == translations.split("\n")[:-1]
+
+
+def test_the_best_checkpoint_has_the_lowest_validation_loss(copy, score):
+    """The loss in training is that of evaluate.py: without dropout, word dropout and smoothing."""
+    lines = map(json.loads, (copy / "metrics.jsonl").read_text("utf-8").splitlines())
+    lowest = min(line["validation_loss"] for line in lines if "validation_loss" in line)
+    flags = ["--split", "validation", "--checkpoint", "best"]
+    for _ in range(2):
+        assert score(copy, *flags).status == 0
+        loss = read_json(copy / "scores-validation-best.json")["loss"]
+        assert loss == pytest.approx(lowest, rel=1e-5)
+        config = read_json(copy / "config.json") | {"word_dropout": 0.0, "dropout_rate": 0.0}
+        (copy / "config.json").write_text(json.dumps(config))
+
+
+def test_a_limit_writes_nothing(copy, score):
+    status, out, _ = score(copy, "--limit", "5", "--split", "validation")
+    assert status == 0 and "5 texts" in out
+    assert outputs(copy) == set()
+
+
+def test_a_changed_split_is_rejected(copy, score, tmp_path):
+    config = read_json(copy / "config.json")
+    talks = shutil.copytree(config["corpus"], tmp_path / "talks")
+    (copy / "config.json").write_text(json.dumps(config | {"corpus": str(talks)}))
+    assert score(copy).status == 0
+    scores = (copy / "scores-test.json").read_bytes()
+    text = (talks / "test.pt").read_text("utf-8")
+    (talks / "test.pt").write_text(text.replace("o", "a", 1), "utf-8")
+    assert keyword(score(copy), "test split")
+    assert (copy / "scores-test.json").read_bytes() == scores
+
+
+def test_the_search_is_part_of_the_file_name(copy, score):
+    status, out, _ = score(copy, "--beam", "3", "--length-penalty", "1")
+    assert status == 0 and "beam 3, length penalty 1" in out
+    name = "test-beam3-length-penalty1"
+    assert outputs(copy) == {f"scores-{name}.json", f"translations-{name}.txt"}
+    assert read_json(copy / f"scores-{name}.json")["search"] == "beam 3, length penalty 1"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "evaluate.py nosuch",
+        "evaluate.py",
+        "evaluate.py RUN --split nosuch",
+        "evaluate.py RUN --limit 0",
+        "evaluate.py RUN --average 0",
+        "evaluate.py RUN --average x",
+        "evaluate.py RUN --average 2 --checkpoint best",
+        "evaluate.py RUN --checkpoint third",
+        "evaluate.py RUN --spl test",
+        "evaluate.py RUN --beam 0",
+        "evaluate.py RUN --n-best 2",
+        "evaluate.py RUN --beam 2 --n-best 2",
+        "evaluate.py RUN --beam 2 --n-best 3",
+        "evaluate.py RUN --top-k 3",
+        "evaluate.py RUN --temperature 2",
+        "evaluate.py RUN --length-penalty 1",
+        "evaluate.py RUN --length-penalty -1",
+        "evaluate.py RUN --beam 2 --length-penalty nan",
+        "evaluate.py RUN --sample --beam 2",
+        "evaluate.py RUN --sample --top-p 0",
+        "evaluate.py RUN --sample --top-k -1",
+        "evaluate.py RUN --sample --temperature 0",
+        "evaluate.py RUN --sample --seed -1",
+        "translate.py nosuch a",
+        "translate.py RUN --file nosuch",
+        "translate.py RUN a --file LINES",
+        "translate.py RUN a --beam 0",
+        "evaluation/attention.py RUN",
+        "evaluation/figures.py RUN nosuch",
+        "evaluation/figures.py RUN --outputs nosuch",
+        "evaluation/export.py RUN onnx DIR",
+        "evaluation/export.py RUN saved_model",
+        "evaluation/export.py RUN ctranslate2 DIR --beam 2",
+        "evaluation/neighbours.py nosuch a",
+    ],
+)
+def test_mistakes_are_one_line_before_tensorflow_loads(run, run_program, monkeypatch, command):
+    monkeypatch.setattr("training.machine.import_tensorflow", lambda: pytest.fail("loaded"))
+    program, *flags = command.split()
+    result = run_program(program, *(str(run) if flag == "RUN" else flag for flag in flags))
+    assert keyword(result) and result.err.count("\n") == 1
+
+
+# ---- Loading ------------------------------------------------------------------------------------
+
+
+def test_changed_model_code_is_rejected_unless_accepted(copy, translate):
+    before = translate(copy, "a")
+    assert before.status == 0
+    attention = copy / "source" / "model" / "attention.py"
+    attention.write_text("# another comment\n" + attention.read_text("utf-8"), "utf-8")
+    assert translate(copy, "a") == before
+    attention.write_text(attention.read_text("utf-8") + "print('my own code')\n", "utf-8")
+    own_code = f"python {copy}/source/translate.py {copy}"
+    assert keyword(translate(copy, "a"), "model/attention.py", own_code, "--accept-changes")
+    assert translate(copy, "a", "--accept-changes") == before
+    command = [sys.executable, *own_code.split()[1:], "--file", "nosuch"]
+    own = subprocess.run(command, capture_output=True, encoding="utf-8")
+    assert "nosuch" in own.stderr and "attention.py" not in own.stderr
+    attention.unlink()
+    assert keyword(translate(copy, "a"), "model/attention.py")
+
+
+def test_an_exception_in_an_edited_model_keeps_its_traceback(run, translate, monkeypatch):
+    def step(*arguments):
+        raise ValueError("an edit")
+
+    monkeypatch.setattr("model.transformer.Transformer.step", step)
+    with pytest.raises(ValueError, match="an edit"):
+        translate(run, "a")
+
+
+def test_a_checkpoint_of_another_model_is_rejected(copy, translate):
+    for change in ({"num_layers": 2}, {"dff": 16}):
+        config = read_json(copy / "config.json")
+        (copy / "config.json").write_text(json.dumps(config | change))
+        assert keyword(translate(copy, "a"), "does not fit")
+        (copy / "config.json").write_text(json.dumps(config))
+
+
+def test_an_average_is_the_mean_of_the_weights(run, score):
+    paths = readable_checkpoints(run / "checkpoints", 2)
+    readers = [tf.train.load_checkpoint(path) for path in paths]
+    pattern = re.compile(r"model/.*embedding/table/.ATTRIBUTES/VARIABLE_VALUE")
+    (name,) = filter(pattern.fullmatch, readers[0].get_variable_to_shape_map())
+    tables = [reader.get_tensor(name) for reader in readers]
+    assert not np.array_equal(*tables)
+    for average, expected in ((1, tables[0]), (2, np.mean(tables, axis=0))):
+        model = translator.load(run, load_config(run), average=average).model
+        np.testing.assert_allclose(model.decoder.embedding.table, expected, atol=1e-7)
+    assert keyword(score(run, "--average", "9"), "3 readable checkpoints")
+
+
+def flip(path):
+    """Change one bit."""
+    raw = bytearray(path.read_bytes())
+    raw[-1000] ^= 0x10
+    path.write_bytes(raw)
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.mark.parametrize(
+    ("damage", "ending"),
+    [
+        (flip, "data-00000-of-00001"),
+        (cut, "data-00000-of-00001"),
+        (cut, "index"),
+        (lambda path: path.write_bytes(b""), "index"),
+    ],
+)
+def test_a_damaged_checkpoint_is_skipped_with_a_warning(copy, translate, damage, ending):
+    folder = copy / "checkpoints"
+    *older, newest = readable_checkpoints(folder, 9)[::-1]
+    damage(Path(f"{newest}.{ending}"))
+    result = translate(copy, "a")
+    assert result.status == 0 and f"{newest} cannot be read" in result.err
+    assert readable_checkpoints(folder, 9) == older[::-1]
+    for path in older:
+        cut(Path(f"{path}.index"))
+    result = translate(copy, "a")
+    assert result.status == 2 and "0 readable checkpoints" in result.err
+
+
+def test_bfloat16_runs_are_evaluated_in_float32(run, copy, translate):
+    """Whatever the precision of training, so that its rounding is not part of the score."""
+    config = read_json(copy / "config.json") | {"precision": "bfloat16"}
+    (copy / "config.json").write_text(json.dumps(config))
+    models = [translator.load(path, load_config(path)).model for path in (run, copy)]
+    hidden = np.random.default_rng(0).normal(size=(3, 16)).astype(np.float32)
+    np.testing.assert_array_equal(*(model.logits(hidden) for model in models))
+
+
+# ---- Translating --------------------------------------------------------------------------------
+
+LINES = [
+    "o menino lê um livro .",
+    "",
+    " \t ",
+    "👩‍👩‍👧 😀",
+    "日本語 العربية ქართული",
+    "carriage return\r",  # as in a file from Windows
+    "a line separator \u2028 and a form feed \f end no line",
+    "nothing\x00left out",
+    "x" * 100_000,
+    "o menino lê " * 5_000,
+    "½ ﬁ",
+    "o menino lê um livro .",
+]
+TEXT = "\n".join(LINES).encode() + b" \xff"  # not all of it UTF-8, and no newline at the end
+
+
+@pytest.fixture(scope="module")
+def translated(run):
+    """LINES from standard input, translated in a process whose locale knows only ASCII."""
+    command = [sys.executable, "-X", "utf8", ROOT / "translate.py", run]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    return subprocess.run(command, input=TEXT, env=environment, capture_output=True)
+
+
+def test_each_line_has_one_translation(translated):
+    assert translated.returncode == 0, translated.stderr
+    out = translated.stdout.decode("utf-8")
+    assert out.endswith("\n") and "\r" not in out
+    lines = out.split("\n")[:-1]
+    assert len(lines) == len(LINES)
+    assert [i for i, line in enumerate(lines) if not line] == [1, 2]  # empty stays empty
+    assert b"line 9 has" in translated.stderr and b"line 12, is not valid" in translated.stderr
+    assert b"I0000" not in translated.stderr  # no start-up lines of TensorFlow
+
+
+def test_a_translation_does_not_depend_on_other_lines(run, translated, translate):
+    lines = translated.stdout.decode("utf-8").split("\n")
+    assert translate(run, LINES[0]).out == lines[0] + "\n"
+    assert translate(run, "carriage return", LINES[4]).out == f"{lines[5]}\n{lines[4]}\n"
+
+
+def test_files_and_standard_input_are_translated_alike(run, translated, translate, tmp_path):
+    (tmp_path / "lines.txt").write_bytes(TEXT)
+    result = translate(run, "--file", tmp_path / "lines.txt")
+    assert result.status == 0 and result.out.encode() == translated.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"), [(b"", 0), (b"\n", 1), (b"\n\n", 2), (b"a", 1), (b"a\r\n\r\n", 2)]
+)
+def test_short_inputs_keep_their_number_of_lines(run, translate, text, lines):
+    status, out, err = translate(run, stdin=text)
+    assert (status, err) == (0, "") and out.count("\n") == lines
+
+
+def test_a_byte_order_mark_is_not_translated(run, translate):
+    assert translate(run, stdin=b"\xef\xbb\xbfo menino") == translate(run, "o menino")
+
+
+def test_invalid_bytes_on_the_command_line_are_replaced_with_a_warning(run, translate):
+    result = translate(run, "ol\udce1")  # Latin-1
+    assert "not valid UTF-8" in result.err
+    assert (result.status, result.out) == (0, translate(run, "ol\ufffd").out)
+
+
+def test_a_closed_pipe_ends_without_a_traceback():
+    program = "from evaluation import command_line as c\n"
+    program += "c.handle_signals()\n"
+    program += "while True: print('line')"
+    command = f'"{sys.executable}" -c "$0" | head -1'
+    done = subprocess.run(
+        ["bash", "-c", command, program], cwd=ROOT, capture_output=True, timeout=60
+    )
+    assert (done.stdout, done.stderr) == (b"line\n", b"")
+
+
+def test_translating_needs_only_config_tokenizer_and_checkpoints(run, translate, tmp_path):
+    for name in ("config.json", "tokenizer.model", "checkpoints"):
+        copy = shutil.copytree if (run / name).is_dir() else shutil.copy
+        copy(run / name, tmp_path / name)
+    status, out, err = translate(tmp_path, SENTENCE)
+    assert (status, err) == (0, "") and out.count("\n") == 1 and out.strip()
+    assert translate(tmp_path, "").out == "\n"
+
+
+def test_every_translation_is_one_line():
+    """Whatever characters the model writes."""
+    tokenizer = SimpleNamespace(
+        encode=lambda texts: [[5]], decode=lambda rows: ["a\r\nb\x1dc\u2028d"]
+    )
+    model = Translator(None, tokenizer, tokenizer, 128)
+    model.decode = lambda source, number: (tf.constant([[[5]]]), tf.constant([[0.0]]))
+    assert model.translate(["a"]) == ["a b c d"]
+
+
+# ---- Searching ----------------------------------------------------------------------------------
+
+
+def test_n_best_prints_number_score_and_text(run, translate):
+    text = f"{SENTENCE}\n\num menino\n".encode()
+    status, out, _ = translate(run, "--beam", "3", "--n-best", "2", stdin=text)
+    rows = [line.split("\t") for line in out.split("\n")[:-1]]
+    assert status == 0 and [row[0] for row in rows] == ["1", "1", "2", "2", "3", "3"]
+    for (_, first, _), (_, second, _) in zip(rows[::2], rows[1::2], strict=True):
+        assert float(first) >= float(second)
+    assert rows[2][1:] == rows[3][1:] == ["0.0000", ""]
+    best = translate(run, "--beam", "3", stdin=text).out.split("\n")[:-1]
+    assert best == [text for _, _, text in rows[::2]]
+    flags = ["--beam", "3", "--n-best", "2", "--length-penalty", "0"]
+    unpenalized = translate(run, *flags, SENTENCE).out.split("\t")
+    assert float(unpenalized[1]) < float(rows[0][1])
+
+
+def test_sampling_flags_reach_the_search(run, translate):
+    """At its limit, each of the filters makes sampling greedy."""
+    greedy = translate(run, SENTENCE).out
+    sampled = translate(run, "--sample", "--seed", "0", SENTENCE).out
+    assert sampled != greedy
+    assert sampled == translate(run, "--sample", SENTENCE).out
+    assert sampled != translate(run, "--sample", "--seed", "1", SENTENCE).out
+    for flag in ("--temperature=1e-4", "--top-k=1", "--top-p=1e-6"):
+        assert translate(run, "--sample", flag, SENTENCE).out == greedy
+
+
+def test_top_p_is_a_share_of_the_probabilities_at_the_temperature():
+    logits = np.log([[0.5, 0.3, 0.2]]).astype(np.float32)
+    for temperature, kept in ((1.0, 2), (0.1, 1), (10.0, 3)):  # likelier first: 0.5, 0.99, 0.35
+        filtered = filter_logits(logits, temperature, top_p=0.69)
+        assert np.isfinite(filtered).sum() == kept
+
+
+# ---- Measuring ----------------------------------------------------------------------------------
+
+
+def test_no_dropout_in_loss_and_translations(tiny):
+    """Neither dropout nor word dropout, whatever the configuration of training."""
+    rows = [[4 + (i * j) % 7 for j in range(3 + i)] + [3] for i in range(6)]
+    pairs = Pairs(Rows.of(rows), Rows.of([[2, *row] for row in rows]))
+    labels = SimpleNamespace(
+        encode=lambda texts: rows, decode=lambda ids: [str(list(row)) for row in ids]
+    )
+    results = []
+    for rate in (0.0, 0.9):
+        model = Translator(
+            tiny(num_layers=1, dropout_rate=rate, word_dropout=rate), labels, labels, 20
+        )
+        dataset = SimpleNamespace(
+            validation=pairs, validation_texts=corpora.Split(["a"] * 6, ["a"] * 6)
+        )
+        results.append(report.validation(model, dataset))
+    assert results[0] == results[1]
+    assert math.isfinite(results[0][0]["validation_loss"])
+
+
+# ---- The other commands -------------------------------------------------------------------------
+
+
+def test_figures_are_drawn_from_the_outputs_of_evaluate(copy, run_program, score, tmp_path):
+    assert keyword(run_program("evaluation/figures.py", copy), "evaluate.py")
+    assert score(copy, "--beam", "2").status == 0
+    other = Path(shutil.copytree(copy, tmp_path / "other"))
+    flags = [copy, "--outputs", "test-beam2", other]
+    status, out, err = run_program("evaluation/figures.py", *flags)
+    assert status == 0, err
+    names = ["agreement", "bleu-by-length", "learning-rate", "positions", "training"]
+    drawn = [f"{copy}/figures/{n}.{kind}" for n in names for kind in ("png", "svg")]
+    assert out.splitlines() == drawn
+    assert "other" in (copy / "figures" / "training.svg").read_text("utf-8")
+    assert "other" in (copy / "figures" / "bleu-by-length.svg").read_text("utf-8")
+    facts = read_json(other / "corpus.json")
+    facts["splits"]["test"]["sha256"] = "another"
+    (other / "corpus.json").write_text(json.dumps(facts))
+    assert keyword(run_program("evaluation/figures.py", *flags), "another test split")
+
+
+def test_attention_and_neighbours_are_commands(copy, run_program):
+    status, out, err = run_program("evaluation/attention.py", copy, SENTENCE)
+    assert status == 0, err
+    kinds = ("encoder-self-attention", "decoder-self-attention", "cross-attention")
+    names = [f"{kind}.{ending}" for kind in kinds for ending in ("png", "svg")]
+    assert out.splitlines() == [f"{copy}/attention/{n}" for n in (*names, "attention.html")]
+    assert all(Path(line).stat().st_size > 1000 for line in out.splitlines())
+    status, out, err = run_program("evaluation/neighbours.py", copy, "menino")
+    assert status == 0 and out.splitlines()[0].startswith("▁")
+
+
+@pytest.mark.parametrize("kind", ["saved_model", "ctranslate2"])
+def test_exports_never_overwrite(run, run_program, tmp_path, kind):
+    if kind == "ctranslate2":
+        pytest.importorskip("ctranslate2")
+    status, out, err = run_program("evaluation/export.py", run, kind, tmp_path / "out")
+    assert status == 0 and "written" in out, err
+    assert list((tmp_path / "out").rglob("tokenizer.model"))
+    result = run_program("evaluation/export.py", run, kind, tmp_path / "out")
+    assert result.status == 2 and "not empty" in result.err
+
+
+def test_commands_have_their_own_names_in_help(run_program):
+    assert "python -m evaluation.export" in run_program("evaluation/export.py", "--help").out
+    assert "usage: translate.py" in run_program("translate.py", "--help").out

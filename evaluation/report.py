@@ -26,7 +26,7 @@ def validation(
 ) -> tuple[dict[str, float], list[tuple[str, str, str]]]:
     """Return loss, accuracy and BLEU on the validation split, and three samples.
 
-    A sample is (source, reference, output). There is no BLEU of labels.
+    A sample is (source, reference, output). Labels have no BLEU.
     """
     loss, accuracy = translator.loss_and_accuracy(dataset.validation)
     values = {"validation_loss": loss, "validation_accuracy": accuracy}
@@ -161,12 +161,7 @@ def outputs_path(run: Path, suffix: str, labelled: bool) -> Path:
 
 
 def write(
-    run: Path,
-    suffix: str,
-    labelled: bool,
-    split: Split,
-    scores: dict,
-    outputs: Sequence[Output],
+    run: Path, suffix: str, labelled: bool, split: Split, scores: dict, outputs: Sequence[Output]
 ) -> list[str]:
     """Write scores and outputs into a run directory. Returns the names of the files.
 

@@ -51,7 +51,8 @@ def test_without_a_target_the_output_of_the_model_is_used(tiny, pieces):
     kinds, output = attention_weights(translator, "the old dog")
     _, target_out, source = kinds["cross-attention"]
     assert [output] == translator.translate(["the old dog"])
-    assert pieces.decode([[pieces.processor.piece_to_id(token) for token in target_out]]) == [output]
+    ids = [pieces.processor.piece_to_id(token) for token in target_out]
+    assert pieces.decode([ids]) == [output]
     assert len(source) >= 4 and source[-1] == "</s>"
 
 

@@ -1,4 +1,4 @@
-"""Learning: a training step for all shapes, and tasks that only a sound model solves to the end."""
+"""The train step, and tasks that only a correct model learns completely."""
 
 from random import Random
 
@@ -7,87 +7,181 @@ import pytest
 import tensorflow as tf
 
 from config import Config
-from model import MODELS
+from model import build
 from model.decoding import greedy
+from model.loss import cross_entropy, teacher_forcing
+from model.masks import masks
 from model.optimizer import Adam
-from model.transformer import Transformer
 from train import make_train_step
 
 BOS, EOS, VOCAB = 1, 2, 12
 
 
-def training_step(model, config):
-    """The step of train.py."""
-    return make_train_step(model, Adam(model.trainable_variables), config)
+@pytest.fixture
+def eager():
+    """Run graphs eagerly: a single step takes less time than a trace."""
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
+
+
+def config_of(**settings):
+    """Return the Config of a tiny model."""
+    sizes = {"num_layers": 1, "d_model": 8, "dropout_rate": 0.0, "shards": 1}
+    if settings.get("model") != "recurrent":
+        sizes |= {"num_heads": 2, "dff": 8}
+    return Config(**sizes | settings)
+
+
+def model_and_step(config):
+    """Return a model, its optimizer and its train step."""
+    model = build(config, VOCAB, VOCAB)
+    # Only rounding makes a gradient for a key's bias: a small epsilon would make it a large update.
+    optimizer = Adam(model.trainable_variables, epsilon=1e-3)
+    return model, optimizer, make_train_step(model, optimizer, config)
+
+
+def random_ids(batch, length=9):
+    """Return ids (batch, length) of sequences of random lengths."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(2, length, (batch, 1))
+    ids = rng.integers(3, VOCAB, (batch, length), np.int32)
+    return np.where(np.arange(length) < lengths, ids, 0)
+
+
+# ---- The train step ------------------------------------------------------------------------------
 
 
 def test_one_trace_serves_all_shapes():
-    config = Config(num_layers=1, d_model=8, num_heads=2, dff=8, positions="learned", max_length=6)
-    train_step = training_step(Transformer(config, VOCAB, VOCAB), config)
+    _, _, train_step = model_and_step(config_of(positions="learned", max_length=6))
     rng = np.random.default_rng(0)
     for batch, source_len, target_len in [(1, 1, 2), (4, 5, 9), (3, 9, 4), (7, 2, 2)]:
         source = rng.integers(3, VOCAB, (batch, source_len), np.int32)
         target = rng.integers(3, VOCAB, (batch, target_len), np.int32)
-        assert np.isfinite(train_step(source, target)).all()
+        assert all(np.isfinite(value) for value in train_step(source, target).values())
     assert train_step.experimental_get_tracing_count() == 1
 
 
-FLAVOURS = {
-    "transformer": {"num_heads": 2, "dff": 8},
-    "summary": {"model": "recurrent", "recurrent_attention": "none"},
-    "classifier": {"model": "classifier", "num_heads": 2, "dff": 8},
-}
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+def test_loss_is_without_label_smoothing_and_objective_is_with_it(eager, label_smoothing):
+    """Both of the same logits, averaged over the real target tokens."""
+    config = config_of(label_smoothing=label_smoothing, shards=2)
+    model, _, train_step = model_and_step(config)
+    ids = random_ids(5)
+    target_in, labels = ids[:, :-1], ids[:, 1:]
+    target_mask, source_mask = masks(tf.constant(ids), tf.constant(target_in))
+    memory = model.encode(ids, source_mask)
+    hidden, _ = model.decode(target_in, memory, target_mask, source_mask)
+    log_probabilities = tf.nn.log_softmax(model.logits(hidden)).numpy()[labels != 0]
+    labels = labels[labels != 0]
+    loss = -log_probabilities[np.arange(len(labels)), labels].mean()
+    uniform = -log_probabilities.mean()
+    accuracy = (log_probabilities.argmax(axis=-1) == labels).mean()
+
+    metrics = train_step(ids, ids)
+    assert float(metrics["loss"]) == pytest.approx(loss, rel=1e-5)
+    assert float(metrics["accuracy"]) == pytest.approx(accuracy, rel=1e-5)
+    objective = (1 - label_smoothing) * loss + label_smoothing * uniform
+    assert float(metrics["objective"]) == pytest.approx(objective, rel=1e-5)
+    assert (float(metrics["objective"]) != float(metrics["loss"])) == (label_smoothing > 0)
+
+
+def test_the_step_follows_the_gradient_of_the_objective(eager):
+    """Of one with label smoothing, at the learning rate of the schedule."""
+    config = config_of(label_smoothing=0.3, warmup_steps=10)
+    model, _, train_step = model_and_step(config)
+    ids = random_ids(5)
+    with tf.GradientTape() as tape:
+        logits, labels = teacher_forcing(model, tf.constant(ids), tf.constant(ids))
+        objective = tf.reduce_mean(cross_entropy(logits, labels, 0.3))
+    gradients = list(map(tf.convert_to_tensor, tape.gradient(objective, model.trainable_variables)))
+    before = [variable.numpy() for variable in model.trainable_variables]
+    metrics = train_step(ids, ids)
+    rate = 8**-0.5 * 10**-1.5
+    assert float(metrics["learning_rate"]) == pytest.approx(rate, rel=1e-5)
+    norm = float(tf.linalg.global_norm(gradients))
+    assert float(metrics["grad_norm"]) == pytest.approx(norm, rel=1e-4)
+    for old, variable, g in zip(before, model.trainable_variables, gradients, strict=True):
+        # Adam's first update, with the epsilon of model_and_step.
+        update = rate * g / (abs(g) + 1e-3 / np.sqrt(1 - 0.98))
+        np.testing.assert_allclose(old - variable, update, atol=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("flavour", "batch"),
-    [("transformer", 1), ("transformer", 5), ("summary", 1), ("classifier", 5)],
+    ("settings", "batch"),
+    [
+        ({}, 1),
+        ({}, 5),
+        ({"model": "recurrent", "recurrent_attention": "none"}, 1),
+        ({"model": "classifier"}, 5),
+    ],
+    ids=["transformer-1", "transformer-5", "recurrent-1", "classifier-5"],
 )
-def test_the_shards_of_a_batch_make_the_step_of_the_whole_batch(flavour, batch):
-    """Also where a shard is empty, and where the shards have different numbers of real tokens."""
-    flags = FLAVOURS[flavour]
-    rng, after = np.random.default_rng(0), []
-    lengths = rng.integers(2, 9, (batch, 1))
-    ids = np.where(np.arange(9) < lengths, rng.integers(3, VOCAB, (batch, 9)), 0).astype(np.int32)
+def test_shards_make_the_same_step_as_the_whole_batch(eager, settings, batch):
+    """Also if a shard is empty, and if the shards have different numbers of real tokens."""
+    ids, results = random_ids(batch), []
     for shards in (1, 3):
-        config = Config(num_layers=1, d_model=8, dropout_rate=0, shards=shards, **flags)
-        model = MODELS[config.model](config, VOCAB, VOCAB)
-        # The key's bias has no gradient but rounding: with a small epsilon it would make steps.
-        optimizer = Adam(model.trainable_variables, epsilon=1e-3)
-        target = ids[:, :2] if config.labelled else ids
-        loss, norm, _ = make_train_step(model, optimizer, config)(ids, target)
-        weights = np.concatenate([np.ravel(v) for v in model.trainable_variables])
-        after.append([float(loss), float(norm), *weights])
-    np.testing.assert_allclose(after[1], after[0], rtol=1e-5, atol=1e-6)
+        config = config_of(shards=shards, **settings)
+        model, _, train_step = model_and_step(config)
+        metrics = train_step(ids, ids[:, :2] if config.labelled else ids)
+        weights = np.concatenate([np.ravel(variable) for variable in model.trainable_variables])
+        results.append([*map(float, metrics.values()), *weights])
+    np.testing.assert_allclose(results[1], results[0], rtol=1e-5, atol=1e-6)
 
 
-def test_each_shard_has_dropout_of_its_own():
-    """Twice the same sentence: with one dropout for both, two shards would have the loss of one."""
+def test_shards_draw_different_dropout(eager):
+    """With the same dropout for a sentence and its copy, their loss would be that of one."""
     ids, losses = np.int32([[1, 5, 6, 7, 8, 2]]), []
     for rows in (1, 2):
-        config = Config(num_layers=1, d_model=8, num_heads=2, dff=8, dropout_rate=0.5, shards=2)
-        model = Transformer(config, VOCAB, VOCAB)
+        _, _, train_step = model_and_step(config_of(dropout_rate=0.5, shards=2))
         batch = np.repeat(ids, rows, axis=0)
-        losses.append(float(training_step(model, config)(batch, batch)[0]))
+        losses.append(float(train_step(batch, batch)["loss"]))
     assert abs(losses[0] - losses[1]) > 1e-3
 
 
-def test_training_hides_words():
+def test_each_step_draws_different_dropout(eager):
+    ids = random_ids(5)
+    _, _, train_step = model_and_step(config_of(dropout_rate=0.5, learning_rate_scale=1e-9))
+    losses = [float(train_step(ids, ids)["loss"]) for _ in range(2)]
+    assert abs(losses[0] - losses[1]) > 1e-3
+
+
+def test_word_dropout_is_on_in_training(eager):
     ids, losses = np.int32([[2, 5, 6, 7, 8, 9, 3]]), []
     for rate in (0.0, 0.9):
-        config = Config(num_layers=1, d_model=8, num_heads=2, dff=8, dropout_rate=0,
-                        word_dropout=rate, shards=1)  # fmt: skip
-        model = Transformer(config, VOCAB, VOCAB)
-        losses.append(float(training_step(model, config)(ids, ids)[0]))
+        _, _, train_step = model_and_step(config_of(word_dropout=rate))
+        losses.append(float(train_step(ids, ids)["loss"]))
     assert abs(losses[0] - losses[1]) > 1e-4
 
 
+def test_the_first_step_that_is_not_finite_is_recorded(eager):
+    """Here the gradient is not finite, though the objective is."""
+    model, optimizer, train_step = model_and_step(config_of())
+    scale = tf.Variable(1.0)
+
+    @tf.custom_gradient
+    def with_scaled_gradient(logits):
+        return tf.identity(logits), lambda upstream: upstream * scale
+
+    logits, ids = model.logits, random_ids(5)
+    model.logits = lambda hidden: with_scaled_gradient(logits(hidden))
+    first = optimizer.first_nonfinite_step
+    for value, expected in [(1.0, 0), (1.0, 0), (np.inf, 3), (np.inf, 3)]:
+        scale.assign(value)
+        objective = float(train_step(ids, ids)["objective"])
+        assert int(first) == expected
+        assert np.isfinite(objective) or optimizer.step == 4
+
+
+# ---- Learning ------------------------------------------------------------------------------------
+
+
 def strings(count):
-    """So many strings of 3 to 8 symbols, all different."""
-    random, found = Random(0), {}
-    while len(found) < count:
-        found[tuple(random.choices(range(3, VOCAB), k=random.randint(3, 8)))] = None
-    return list(found)
+    """Return different strings of 2 to 5 symbols."""
+    random, distinct = Random(0), {}
+    while len(distinct) < count:
+        distinct[tuple(random.choices(range(3, VOCAB), k=random.randint(2, 5)))] = None
+    return list(distinct)
 
 
 def padded(rows):
@@ -102,25 +196,23 @@ def unpadded(row):
 @pytest.mark.parametrize(
     ("flags", "order", "steps"),
     [
-        ({"num_heads": 4, "dff": 128, "norm": "post"}, 1, 500),
-        ({"num_heads": 4, "dff": 128, "norm": "pre"}, -1, 800),
+        ({"num_heads": 4, "dff": 128, "norm": "post"}, 1, 300),
+        ({"num_heads": 4, "dff": 128, "norm": "pre"}, -1, 500),
         ({"model": "recurrent", "recurrent_attention": "additive"}, -1, 300),
     ],
     ids=["copy_post_norm", "reverse_pre_norm", "reverse_additive"],
 )
-def test_a_tiny_model_learns_to_copy_and_to_reverse(flags, order, steps):
-    """Exactly, on strings it has never seen, and hearing itself instead of its teacher."""
-    config = Config(
-        num_layers=1, d_model=64, dropout_rate=0.0, warmup_steps=200, learning_rate_scale=0.3,
-        **flags,
-    )  # fmt: skip
-    model = MODELS[config.model](config, VOCAB, VOCAB)
-    train_step = training_step(model, config)
-    pairs = [([*string, EOS], [BOS, *string[::order], EOS]) for string in strings(6000)]
-    rest, held_out = pairs[:-200], pairs[-200:]
+def test_a_tiny_model_learns_to_copy_and_reverse(flags, order, steps):
+    """Exactly, on strings that are not in the training data, by greedy decoding."""
+    sizes = {"num_layers": 1, "d_model": 64, "shards": 1, "dropout_rate": 0.0}
+    config = Config(**sizes, warmup_steps=200, learning_rate_scale=0.3, **flags)
+    model = build(config, VOCAB, VOCAB)
+    train_step = make_train_step(model, Adam(model.trainable_variables), config)
+    pairs = [([*string, EOS], [BOS, *string[::order], EOS]) for string in strings(2000)]
+    train, held_out = pairs[:-200], pairs[-200:]
     random = Random(0)
     for _ in range(steps):
-        train_step(*map(padded, zip(*random.sample(rest, 64), strict=True)))
+        train_step(*map(padded, zip(*random.sample(train, 64), strict=True)))
 
     sources, targets = map(padded, zip(*held_out, strict=True))
     outputs = greedy(model, tf.constant(sources), BOS, EOS).numpy()

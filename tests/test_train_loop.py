@@ -1,0 +1,538 @@
+"""The training loop: batches, counters, logs, checkpoints, stopping and resuming.
+
+Nearly all of these tests replace the train step by one that computes nothing.
+"""
+
+import itertools
+import json
+import os
+import resource
+import runpy
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers import (
+    TINY,
+    assert_same_state,
+    command_line,
+    metrics_of,
+    run_loop,
+    state,
+    steps_saved,
+    training_in_process,
+    write_corpus,
+)
+
+import train
+from config import Config, UserError
+from data import pipeline
+from data.batches import plan
+from evaluation.translator import Translator
+from training import distribution, machine, run
+from training.checkpoints import readable_checkpoints, rewrite_checkpoint_list
+from training.run import Diverged, RunError
+
+EPOCHS = 3
+# A model of few variables, because their number decides how long these tests take.
+SMALL = {"model": "recurrent", "recurrent_attention": "none", "d_model": 16, "num_layers": 1}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """The settings of a small corpus and a small model, with a cache."""
+    folder = tmp_path_factory.mktemp("corpus")
+    data = {name: TINY[name] for name in ("vocab_size", "batch_tokens", "max_length")}
+    data |= {"corpus": str(write_corpus(folder / "talks")), "cache_dir": str(folder / "cache")}
+    return data | SMALL | {"epochs": EPOCHS}
+
+
+@pytest.fixture
+def settings(corpus, tmp_path):
+    """The settings of a new run."""
+    return corpus | {"runs_dir": str(tmp_path), "name": "run"}
+
+
+@pytest.fixture(scope="module")
+def expected(corpus):
+    """The batches of each epoch."""
+    config = Config(**corpus)
+    pairs = pipeline.load(config).train
+    limits = (config.batch_tokens, config.batch_sentences, config.seed)
+    return [[pairs.batch(rows) for rows in plan(pairs, *limits, epoch)] for epoch in range(EPOCHS)]
+
+
+@pytest.fixture(scope="module")
+def finished(corpus, tmp_path_factory):
+    """A finished run. Tests that change it use a copy."""
+    folder = tmp_path_factory.mktemp("runs")
+    run_loop(corpus | {"runs_dir": str(folder), "name": "run"}, change_weights)
+    return folder / "run"
+
+
+@pytest.fixture
+def copied(finished, tmp_path):
+    """A copy of the finished run, to be damaged."""
+    return shutil.copytree(finished, tmp_path / "run")
+
+
+def change_weights(step, training):
+    """Give the embeddings the value of the step."""
+    table = training.model.source_embedding.table
+    table.assign(tf.fill(table.shape, float(step)))
+
+
+def assert_same_batches(batches, expected):
+    """Assert that two lists of (source, target) are equal."""
+    assert len(batches) == len(expected)
+    for pair, expected_pair in zip(batches, expected, strict=True):
+        for ids, expected_ids in zip(pair, expected_pair, strict=True):
+            np.testing.assert_array_equal(ids, expected_ids)
+
+
+def counter(folder, name, step=None):
+    """Return a counter of a checkpoint, the last one by default."""
+    return state(folder, step)[f"{name}/.ATTRIBUTES/VARIABLE_VALUE"]
+
+
+def resumed(folder, **changes):
+    """Return the settings that resume a run."""
+    return {"resume": str(folder)} | changes
+
+
+# ---- Batches and counters ------------------------------------------------------------------------
+
+
+def test_every_epoch_trains_on_all_batches_of_its_own_plan(settings, expected, tmp_path):
+    batches = run_loop(settings).batches
+    assert_same_batches(batches, sum(expected, []))
+    order = [[source.shape for source, _ in epoch] for epoch in expected]
+    assert order[0] != order[1] != order[2]  # otherwise this would not show which plan was used
+    assert counter(tmp_path / "run", "optimizer/step") == sum(map(len, expected))
+    assert counter(tmp_path / "run", "epoch") == EPOCHS
+    assert counter(tmp_path / "run", "position") == 0
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_max_steps_stops_within_an_epoch_and_the_next_batch_follows(settings, expected, epoch):
+    run_dir, last = Path(settings["runs_dir"], "run"), len(expected[0]) * epoch + 5
+    batches = run_loop(settings | {"max_steps": last}).batches
+    assert steps_saved(run_dir)[-1] == last
+    assert (counter(run_dir, "epoch"), counter(run_dir, "position")) == (epoch, 5)
+    assert "validation_loss" in metrics_of(run_dir)[-1]  # a run that ends is validated
+    batches += run_loop(resumed(run_dir, max_steps=None)).batches
+    assert_same_batches(batches, sum(expected, []))
+
+
+def test_one_epoch_and_two_more_are_three(settings, expected, finished, tmp_path):
+    batches = run_loop(settings | {"epochs": 1}).batches
+    batches += run_loop(resumed(tmp_path / "run", epochs=EPOCHS)).batches
+    assert_same_batches(batches, sum(expected, []))
+    assert metrics_of(tmp_path / "run") == metrics_of(finished)
+
+
+def test_resuming_a_finished_run_changes_nothing(copied, finished):
+    assert run_loop(resumed(copied)).batches == []
+    assert run_loop(resumed(copied, max_steps=9)).batches == []
+    assert metrics_of(copied) == metrics_of(finished)
+    assert steps_saved(copied) == steps_saved(finished)
+
+
+def test_the_best_checkpoint_stays_the_best_after_resuming(settings, expected, tmp_path):
+    best, epoch_steps = tmp_path / "run" / "checkpoints" / "best", len(expected[0])
+    run_loop(settings | {"epochs": 1}, validation_losses=[2.0])
+    assert [path.stem for path in best.glob("*.index")] == [f"ckpt-{epoch_steps}"]
+    run_loop(resumed(tmp_path / "run", epochs=2), validation_losses=[3.0])
+    assert [path.stem for path in best.glob("*.index")] == [f"ckpt-{epoch_steps}"]
+    assert counter(tmp_path / "run", "best_loss") == 2.0
+    run_loop(resumed(tmp_path / "run", epochs=3), validation_losses=[1.5])
+    assert [path.stem for path in best.glob("*.index")] == [f"ckpt-{3 * epoch_steps}"]
+
+
+# ---- Metrics -------------------------------------------------------------------------------------
+
+
+def test_metrics_are_logged_at_the_first_and_every_fiftieth_step(finished, expected):
+    training = {"step", "epoch", "objective", "loss", "accuracy", "grad_norm", "learning_rate",
+                "tokens_per_second"}  # fmt: skip
+    validation = {"step", "epoch", "validation_loss", "validation_accuracy", "validation_bleu",
+                  "seconds"}  # fmt: skip
+    lines = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
+    assert {frozenset(line) for line in lines} == {frozenset(training), frozenset(validation)}
+    ends = np.cumsum([len(epoch) for epoch in expected])
+    steps = [1, *range(50, ends[-1] + 1, 50)]
+    assert [(x["step"], x["epoch"]) for x in lines if "loss" in x] == [
+        (step, 1 + np.searchsorted(ends, step)) for step in steps
+    ]
+    assert [(x["step"], x["epoch"]) for x in lines if "seconds" in x] == [
+        (end, epoch) for epoch, end in enumerate(ends, 1)
+    ]
+
+
+def test_speed_counts_real_tokens(settings, expected, monkeypatch, tmp_path):
+    now = itertools.count()
+    clock = SimpleNamespace(monotonic=lambda: next(now), strftime=time.strftime)
+    monkeypatch.setattr(run, "time", clock)
+    run_loop(settings | {"max_steps": 1})
+    source, target = expected[0][0]
+    tokens = np.count_nonzero(source) + np.count_nonzero(target[:, 1:])
+    line = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[0])
+    ticks = tokens / line["tokens_per_second"]  # between two readings of the clock
+    assert 1 <= ticks < 9 and ticks == pytest.approx(round(ticks), rel=1e-6)
+
+
+def test_metrics_after_the_checkpoint_are_written_again(settings, finished, tmp_path):
+    def crash(step, training):
+        if step == 60:  # step 50 is logged, and not in a checkpoint
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_loop(settings, crash)
+    assert metrics_of(tmp_path / "run")[-1]["step"] == 50 > steps_saved(tmp_path / "run")[-1]
+    with open(tmp_path / "run" / "metrics.jsonl", "a") as file:
+        file.write('{"step": 99, "lo')
+    run_loop(resumed(tmp_path / "run"))
+    assert metrics_of(tmp_path / "run") == metrics_of(finished)
+
+
+def test_dropout_and_word_dropout_are_off_in_validation(settings, monkeypatch):
+    """The train step changes nothing, so that a validation depends on the initial weights only."""
+    monkeypatch.setattr(Translator, "translate", lambda self, texts, **options: texts)
+    values = []
+    for rate in (0.0, 0.9):
+        name = f"rate{rate}"
+        changes = TINY | {"model": "transformer", "recurrent_attention": "additive", "name": name}
+        changes |= {"dropout_rate": rate, "word_dropout": rate, "max_steps": 1}
+        run_loop(settings | changes, validation_losses=None)
+        values.append(metrics_of(Path(settings["runs_dir"], name))[-1])
+    assert values[0] == values[1] and values[0]["validation_loss"] > 1
+
+
+# ---- Stopping and resuming -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_the_next_batch_follows(
+    settings, expected, finished, tmp_path, capsys, number
+):
+    def stop(step, training):
+        if step == 55:
+            os.kill(os.getpid(), number)
+
+    first = run_loop(settings, stop)
+    assert first.status == 128 + number
+    assert f"--resume {tmp_path / 'run'}" in capsys.readouterr().out
+    assert steps_saved(tmp_path / "run")[-1] == 55
+    second = run_loop(resumed(tmp_path / "run"))
+    assert second.status == 0
+    assert_same_batches(first.batches + second.batches, sum(expected, []))
+    assert metrics_of(tmp_path / "run") == metrics_of(finished)
+
+
+def test_a_signal_in_the_last_step_does_not_make_it_unfinished(settings, expected):
+    last = sum(map(len, expected))
+
+    def stop(step, training):
+        if step == last:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    assert run_loop(settings, stop).status == 0
+
+
+def test_a_second_signal_is_not_caught():
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        stop = machine.StopSignal()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.number == signal.SIGTERM
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        assert signal.getsignal(signal.SIGINT) == stop.record
+    finally:
+        signal.signal(signal.SIGINT, handlers[0])
+        signal.signal(signal.SIGTERM, handlers[1])
+
+
+def test_a_signal_to_another_worker_stops_this_one(settings, monkeypatch):
+    step = 0
+
+    def count(number, training):
+        nonlocal step
+        step = number
+
+    def all_gather(strategy, *numbers):
+        return np.array([numbers, [signal.SIGTERM] if step == 5 else numbers])
+
+    monkeypatch.setattr(distribution, "all_gather", all_gather)
+    result = run_loop(settings, count)
+    assert result.status == 128 + signal.SIGTERM and len(result.batches) == 5
+
+
+def test_only_the_chief_writes(settings, monkeypatch, tmp_path, expected):
+    monkeypatch.setattr(distribution, "is_chief", lambda strategy: False)
+    batches = run_loop(settings | {"epochs": 1}).batches
+    assert_same_batches(batches, expected[0])
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_directory_has_one_process_at_a_time(copied):
+    before = metrics_of(copied)
+    with machine.lock(copied / ".lock"), pytest.raises(RunError, match="another process"):
+        run_loop(resumed(copied, epochs=9))
+    assert metrics_of(copied) == before
+
+
+def test_an_existing_directory_is_not_written_over(copied, settings):
+    before = {path: path.stat().st_mtime_ns for path in copied.rglob("*")}
+    with pytest.raises(UserError, match="--resume"):
+        run_loop(settings)
+    assert {path: path.stat().st_mtime_ns for path in copied.rglob("*")} == before
+
+
+# ---- Checkpoints ---------------------------------------------------------------------------------
+
+
+def test_checkpoints_are_of_the_start_and_of_each_epoch(finished, expected):
+    ends = np.cumsum([len(epoch) for epoch in expected])
+    assert steps_saved(finished) == [0, *ends]
+
+
+def test_the_oldest_checkpoints_are_deleted(settings, tmp_path, expected):
+    run_loop(settings | {"keep_checkpoints": 2})
+    ends = np.cumsum([len(epoch) for epoch in expected])
+    assert steps_saved(tmp_path / "run") == [*ends[-2:]]
+    best = tmp_path / "run" / "checkpoints" / "best"
+    assert [path.stem for path in best.glob("*.index")] == [f"ckpt-{ends[0]}"]
+
+
+def test_checkpoints_within_an_epoch_hold_position_and_metrics(settings, monkeypatch, tmp_path):
+    """The one after the last batch holds the validation, too, however often it is saved."""
+    monkeypatch.setattr(run, "SAVE_EVERY", 0)
+    changes = {"epochs": 1, "batch_tokens": 2000, "keep_checkpoints": 99}
+    steps = len(run_loop(settings | changes).batches)
+    folder = tmp_path / "run"
+    assert steps_saved(folder) == [*range(steps + 1)] and 2 < steps < 9
+    for step in range(1, steps):
+        assert (counter(folder, "epoch", step), counter(folder, "position", step)) == (0, step)
+    assert (counter(folder, "epoch"), counter(folder, "position")) == (1, 0)
+    saved = tf.train.load_checkpoint(str(folder / "checkpoints"))
+    size = saved.get_tensor("metrics_end/.ATTRIBUTES/VARIABLE_VALUE")
+    assert size == (folder / "metrics.jsonl").stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("number", "save_every"), [(3, 180), (45, 180), (3, 0)], ids=["at end", "at log", "at save"]
+)
+def test_the_first_step_that_is_not_finite_is_reported_and_not_saved(
+    settings, monkeypatch, tmp_path, number, save_every
+):
+    def diverge(step, training):
+        training.optimizer.record_nonfinite(tf.constant(np.nan if step >= number else 1.0))
+
+    monkeypatch.setattr(run, "SAVE_EVERY", save_every)
+    with pytest.raises(Diverged, match=rf"step {number}\b.*learning-rate"):
+        run_loop(settings, diverge)
+    saved = steps_saved(tmp_path / "run")
+    assert saved[0] == 0 and saved[-1] < number
+    values = [x for line in metrics_of(tmp_path / "run") for x in line.values()]
+    assert np.isfinite(values).all()
+
+
+def test_a_weight_that_is_not_finite_is_not_saved(settings, tmp_path):
+    def diverge(step, training):
+        if step == 30:
+            training.model.source_embedding.table[3, 4].assign(np.inf)
+
+    with pytest.raises(Diverged, match="weight"):
+        run_loop(settings, diverge)
+    assert steps_saved(tmp_path / "run") == [0]
+
+
+def test_a_validation_loss_that_is_not_finite_is_not_saved(settings, tmp_path):
+    with pytest.raises(Diverged, match="validation"):
+        run_loop(settings, validation_losses=[float("nan")])
+    assert steps_saved(tmp_path / "run") == [0]
+    assert not list((tmp_path / "run" / "checkpoints" / "best").glob("ckpt*"))
+
+
+# ---- Faults --------------------------------------------------------------------------------------
+
+
+def flip(path):
+    """Alter one byte."""
+    content = bytearray(path.read_bytes())
+    content[-1000] ^= 0x10
+    path.write_bytes(content)
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    ("damage", "suffix"),
+    [(flip, "data-00000-of-00001"), (truncate, "data-00000-of-00001"), (truncate, "index"),
+     (empty, "index")],
+)  # fmt: skip
+def test_a_damaged_checkpoint_is_reported_and_an_older_one_is_used(copied, damage, suffix, capsys):
+    steps = steps_saved(copied)
+    damage(copied / "checkpoints" / f"ckpt-{steps[-1]}.{suffix}")
+    paths = readable_checkpoints(copied / "checkpoints", 9)
+    assert [Path(path).name for path in paths] == [f"ckpt-{step}" for step in steps[-2::-1]]
+    assert f"ckpt-{steps[-1]} is damaged" in capsys.readouterr().err
+    for step in steps[:-1]:
+        truncate(copied / "checkpoints" / f"ckpt-{step}.index")
+    with pytest.raises(UserError, match="damaged"):
+        readable_checkpoints(copied / "checkpoints")
+
+
+def test_a_run_resumes_from_an_older_checkpoint(copied, finished, expected, capsys):
+    """The last checkpoint is damaged, and so is TensorFlow's list of them."""
+    last = steps_saved(copied)[-1]
+    flip(copied / "checkpoints" / f"ckpt-{last}.data-00000-of-00001")
+    truncate(copied / "checkpoints" / "checkpoint")
+    assert_same_batches(run_loop(resumed(copied), change_weights).batches, expected[-1])
+    assert f"ckpt-{last} is damaged" in capsys.readouterr().err
+    assert metrics_of(copied) == metrics_of(finished)
+    assert_same_state(state(copied), state(finished))
+
+
+def test_only_checkpoints_of_the_run_are_deleted(tmp_path):
+    """TensorFlow's manager deletes the oldest that its list names, wherever that is."""
+    mine, other = tmp_path / "mine", tmp_path / "other"
+    model = tf.Module()
+    model.weight = tf.Variable(1.0)
+    precious = tf.train.Checkpoint(model=model).write(str(mine / "precious"))
+
+    def save(*steps):
+        manager = tf.train.CheckpointManager(tf.train.Checkpoint(model=model), other, max_to_keep=2)
+        for step in steps:
+            manager.save(checkpoint_number=step)
+
+    save(9, 10)
+    names = (other / "checkpoint").read_text()
+    (other / "checkpoint").write_text(f'all_model_checkpoint_paths: "{precious}"\n' + names)
+    rewrite_checkpoint_list(other)
+    save(11)
+    assert (mine / "precious.index").exists()
+    assert {path.stem for path in other.glob("*.index")} == {"ckpt-10", "ckpt-11"}
+    rewrite_checkpoint_list(other)
+    assert tf.train.latest_checkpoint(other).endswith("ckpt-11")
+
+
+def test_a_full_disk_leaves_older_checkpoints_intact(copied, finished):
+    """No file may grow to the size of a checkpoint."""
+    for path in copied.glob(f"checkpoints/ckpt-{steps_saved(copied)[-1]}*"):
+        path.unlink()  # to be written again
+    before = {path: path.read_bytes() for path in copied.glob("checkpoints/ckpt-*")}
+    size = max(map(len, before.values())) - 1000
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        with pytest.raises(RunError, match=r"cannot save step \d+ .*free some space"):
+            run_loop(resumed(copied), change_weights)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert {path: path.read_bytes() for path in copied.glob("checkpoints/ckpt-*")} == before
+    run_loop(resumed(copied), change_weights)
+    assert_same_state(state(copied), state(finished))
+
+
+@pytest.mark.parametrize("name", ["tokenizer.model", "corpus.json", "config.json"])
+def test_a_damaged_run_is_not_resumed(copied, name):
+    (copied / name).write_bytes(b"garbage")
+    with pytest.raises(UserError, match=name):
+        run_loop(resumed(copied, epochs=9))
+
+
+def test_another_corpus_is_not_resumed(copied):
+    path = copied / "corpus.json"
+    path.write_text(path.read_text("utf-8").replace('"en"', '"de"'), "utf-8")
+    with pytest.raises(RunError, match="corpus"):
+        run_loop(resumed(copied, epochs=9))
+
+
+def change_code(folder):
+    """Change the code that a run was started with."""
+    with open(folder / "source" / "model" / "loss.py", "a") as file:
+        file.write("ANOTHER = 1\n")
+
+
+def test_changed_code_is_not_resumed_unless_accepted(copied):
+    with open(copied / "source" / "model" / "masks.py", "a") as file:
+        file.write("# a comment\n")
+    run_loop(resumed(copied))
+    change_code(copied)
+    with pytest.raises(RunError, match=r"model/loss\.py .*--accept-changes"):
+        run_loop(resumed(copied))
+    run_loop(resumed(copied, accept_changes=True))
+    assert "ANOTHER" not in (copied / "source" / "model" / "loss.py").read_text()
+    (old,) = copied.glob("source.until-*")
+    assert "ANOTHER" in (old / "model" / "loss.py").read_text()
+    assert json.loads((copied / "config.json").read_text())["accept_changes"] is False
+
+
+def test_changed_settings_are_written_once_the_checkpoint_fits(copied):
+    """A checkpoint that does not fit the new settings leaves the directory as it was."""
+    before = {path: path.read_bytes() for path in copied.rglob("*.[pj]*") if path.is_file()}
+    with pytest.raises(UserError, match="--accept-changes"):
+        run_loop(resumed(copied, num_layers=2))
+    with pytest.raises(RunError, match="does not fit the model"):
+        run_loop(resumed(copied, num_layers=2, accept_changes=True))
+    assert before == {path: path.read_bytes() for path in before}
+    run_loop(resumed(copied, dropout_rate=0.3, accept_changes=True))
+    assert json.loads((copied / "config.json").read_text())["dropout_rate"] == 0.3
+    for name in ("config.json", "provenance.json"):
+        (old,) = copied.glob(f"{name}.until-*")
+        assert old.read_bytes() == before[copied / name]
+    run_loop(resumed(copied, keep_checkpoints=9))  # which needs no copies of the old ones
+    assert len(list(copied.glob("*.until-*"))) == 4
+
+
+# ---- Exit status of train.py ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "keyword"),
+    [
+        (RunError("no run"), 2, "no run"),
+        (OSError(28, "No space left on device", "metrics.jsonl"), 2, "metrics.jsonl"),
+        (Diverged("step 3"), 1, "step 3"),
+        (tf.errors.ResourceExhaustedError(None, None, "OOM"), 1, "--batch-tokens"),
+        (ValueError("in an edited model"), None, "in an edited model"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_expected_errors_are_one_line_and_others_keep_their_traceback(
+    settings, monkeypatch, capsys, error, status, keyword
+):
+    def fail(*arguments):
+        raise error
+
+    monkeypatch.setattr(run.Run, "batches", fail)
+    monkeypatch.setattr(sys, "argv", ["train.py", *command_line(settings)])
+    with training_in_process(), pytest.raises((SystemExit, ValueError)) as raised:
+        runpy.run_path(train.__file__, run_name="__main__")
+    if status is None:
+        assert raised.value is error
+    else:
+        assert raised.value.code == status
+        line = capsys.readouterr().err.splitlines()[-1]
+        assert line.startswith("error: ") and keyword in line
+
+
+def test_a_full_disk_is_distinguished_from_full_memory():
+    error = tf.errors.ResourceExhaustedError(None, None, "runs/x/events; No space left on device")
+    assert "disk" in machine.out_of_memory_message(error, "use less")
+    error = tf.errors.ResourceExhaustedError(None, None, "OOM: tensor with shape[3,4] and type")
+    message = machine.out_of_memory_message(error, "use less")
+    assert "[3,4]" in message and "use less" in message

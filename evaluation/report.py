@@ -26,7 +26,7 @@ def validation(
 ) -> tuple[dict[str, float], list[tuple[str, str, str]]]:
     """Return loss, accuracy and BLEU on the validation split, and three samples.
 
-    A sample is (source, reference, output). There is no BLEU of labels.
+    A sample is (source, reference, output). Labels have no BLEU.
     """
     loss, accuracy = translator.loss_and_accuracy(dataset.validation)
     values = {"validation_loss": loss, "validation_accuracy": accuracy}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from evaluation.labels import confusion, f1_scores, mistakes
+from evaluation.report import confusion, f1_scores, mistakes
 
 from data import tokenizer
 from data.corpora import Split

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers import TINY, train_here, write_corpus
 
 from data import corpora
 from data.batches import Pairs, Rows
@@ -34,18 +35,10 @@ def run(tmp_path_factory):
     English comes first in the alphabet, so that only --reverse makes it the target.
     """
     folder = tmp_path_factory.mktemp("evaluate")
-    (folder / "talks").mkdir()
-    for name, size in {"train": 300, "validation": 20, "test": 30}.items():
-        split = corpora.load("mini:300", name)
-        for language, texts in (("pt", split.sources), ("en", split.targets)):
-            lines = "".join(text + "\n" for text in texts[:size])
-            (folder / "talks" / f"{name}.{language}").write_text(lines, "utf-8")
-    flags = f"--corpus {folder}/talks --reverse --word-dropout 0.3 --d-model 16 --num-heads 2 "
-    flags += "--dff 32 --num-layers 1 --vocab-size 400 --batch-tokens 256 --epochs 2 --name run "
-    flags += f"--runs-dir {folder} --cache-dir {folder}/cache"
-    command = [sys.executable, ROOT / "train.py", *flags.split()]
-    subprocess.run(command, cwd=folder, check=True, capture_output=True)
-    return folder / "run"
+    directories = {"runs_dir": str(folder), "cache_dir": str(folder / "cache"), "name": "run"}
+    settings = {"reverse": True, "word_dropout": 0.3, "epochs": 2}
+    corpus = write_corpus(folder / "talks")
+    return train_here(**TINY | directories | settings, corpus=str(corpus))
 
 
 @pytest.fixture

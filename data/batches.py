@@ -44,11 +44,7 @@ class Pairs(NamedTuple):
 
 
 def plan(
-    pairs: Pairs,
-    batch_tokens: int,
-    batch_sentences: int,
-    seed: int | None = None,
-    epoch: int = 0,
+    pairs: Pairs, batch_tokens: int, batch_sentences: int, seed: int | None = None, epoch: int = 0
 ) -> list[np.ndarray]:
     """Group all pairs into the batches of an epoch, each an array of indices.
 

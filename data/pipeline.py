@@ -108,10 +108,7 @@ def check_labels(place: str, labels: Labels, texts: list[str]) -> None:
 
 
 def encode(
-    split: Split,
-    source_tokenizer: Tokenizer,
-    target_tokenizer: Tokenizer | Labels,
-    max_length: int,
+    split: Split, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer | Labels, max_length: int
 ) -> tuple[Pairs, int]:
     """Encode a split. Also returns how many pairs have more than `max_length` tokens on a side.
 

@@ -1,102 +1,149 @@
-"""Search for a translation, over `start` and `step` of any model.
+"""Greedy search, sampling and beam search, with `start` and `step` of any model.
 
-A state is a dict of tensors. Those under "past" have a row for each hypothesis, which beam search
-puts into a new order; the others have a row for each source, which its hypotheses share. Sentences
-that are done leave the batch: the rest is decoded without them.
+A model's decoding state is a dict of tensors. Tensors under "past" have one row per hypothesis, the
+others one row per source. Finished sentences are removed from the batch while the others continue.
 """
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from model.kernels import blockwise_top_k, log_sum_exp
 from model.masks import PAD
 
+INF = float("inf")
 
-def output_limit(source):
-    """The most tokens an output may have: twice its own source's and 20 → (batch,), int.
 
-    It hangs on the sentence alone, so that a sentence's output does not hang on its batch.
+def output_limit(source: tf.Tensor) -> tf.Tensor:
+    """Maximum output length, 2 · source length + 20 tokens: (batch, source_len) → (batch,), int32.
+
+    Depends only on the sentence, not on its batch.
     """
     return 2 * tf.math.count_nonzero(source != PAD, axis=1, dtype=tf.int32) + 20
 
 
-def loop(running, step, variables):
-    """`tf.while_loop` over tensors any axis of which may grow."""
-    shapes = tf.nest.map_structure(lambda x: tf.TensorShape([None] * x.shape.rank), variables)
-    return tf.while_loop(running, step, variables, shape_invariants=shapes)
+def loop(running: Callable, step: Callable, state: Any) -> Any:
+    """`tf.while_loop` over one structure of tensors, all of whose axes may change size."""
+    shapes = tf.nest.map_structure(lambda x: tf.TensorShape([None] * x.shape.rank), state)
+    return tf.while_loop(running, lambda state: (step(state),), (state,), (shapes,))[0]
 
 
-def drop_finished(done, variables):
-    """`variables` without the rows that are done, if these are at least a third: copying costs."""
-    going_on = tf.where(~done)[:, 0]
+def drop_finished(done: tf.Tensor, variables: Any) -> Any:
+    """Remove the rows that are done, (rows,), from a structure of tensors.
+
+    Does nothing until a third of the rows are done, because removing copies the others.
+    """
+    remaining = tf.where(~done)[:, 0]
     return tf.cond(
-        3 * tf.size(going_on) <= 2 * tf.size(done),
-        lambda: tf.nest.map_structure(lambda x: tf.gather(x, going_on), variables),
+        3 * tf.size(remaining) <= 2 * tf.size(done),
+        lambda: tf.nest.map_structure(lambda x: tf.gather(x, remaining), variables),
         lambda: variables,
     )
 
 
-def decode_loop(model, source, bos, eos, choose, limit=None):
-    """The token that `choose` takes at each place, until `eos`: → (batch, output_len).
+class DecodeState(NamedTuple):
+    """Loop variables of `decode_loop`; rows are the sentences still in the batch."""
 
-    choose: logits (rows, vocab_size) and place → ids (rows,). Rows end in `eos` (unless they
-    reached the limit) and are filled up with padding. limit: the most tokens of an output, (batch,)
-    [output_limit].
+    outputs: tf.Tensor  # (batch, length)
+    rows: tf.Tensor  # (rows,): index of each row in the batch
+    token: tf.Tensor  # (rows,): the last token
+    done: tf.Tensor  # (rows,), bool
+    model_state: Any
+
+
+def decode_loop(
+    model: Any,
+    source: tf.Tensor,
+    bos: int,
+    eos: int,
+    choose: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+    limit: tf.Tensor | None = None,
+) -> tf.Tensor:
+    """Generate one token at a time until `eos`: (batch, source_len) → (batch, output_len), int32.
+
+    choose: function of logits (rows, vocab_size) and position, returns ids (rows,). limit: maximum
+    tokens per output, (batch,) [output_limit]. Outputs end in `eos` unless they reach the limit,
+    and are padded.
     """
     source = tf.convert_to_tensor(source)
     limit = output_limit(source) if limit is None else tf.convert_to_tensor(limit)
     batch = tf.shape(source)[0]
 
-    def step(outputs, rows, token, done, state):
-        logits, state = model.step(token, state)
+    def step(state: DecodeState) -> DecodeState:
+        outputs, rows, token, done, model_state = state
+        logits, model_state = model.step(token, model_state)
         token = tf.where(done, PAD, choose(logits, tf.shape(outputs)[1]))
         column = tf.scatter_nd(rows[:, tf.newaxis], token, [batch])
         outputs = tf.concat([outputs, column[:, tf.newaxis]], axis=1)  # (batch, length + 1)
         done |= (token == eos) | (tf.shape(outputs)[1] >= tf.gather(limit, rows))
-        return outputs, *drop_finished(done, (rows, token, done, state))
+        return DecodeState(outputs, *drop_finished(done, (rows, token, done, model_state)))
 
-    outputs, *_ = loop(
-        lambda outputs, rows, token, done, state: tf.size(rows) > 0,
-        step,
-        (tf.zeros((batch, 0), tf.int32), tf.range(batch), tf.fill([batch], bos),
-         tf.zeros(batch, tf.bool), model.start(source)),
-    )  # fmt: skip
-    return outputs
-
-
-def greedy(model, source, bos, eos, limit=None):
-    """The likeliest token at each place: (batch, source_len) → (batch, output_len)."""
-    argmax = lambda logits, place: tf.argmax(logits, axis=-1, output_type=tf.int32)  # noqa: E731
-    return decode_loop(model, source, bos, eos, argmax, limit)
+    start = DecodeState(
+        outputs=tf.zeros((batch, 0), tf.int32),
+        rows=tf.range(batch),
+        token=tf.fill([batch], bos),
+        done=tf.zeros(batch, tf.bool),
+        model_state=model.start(source),
+    )
+    return loop(lambda state: tf.size(state.rows) > 0, step, start).outputs
 
 
-def filter_logits(logits, temperature=1.0, top_k=0, top_p=1.0):
-    """Logits to sample from, −∞ where no draw may fall: (batch, vocab_size) → the same.
+def greedy(
+    model: Any, source: tf.Tensor, bos: int, eos: int, limit: tf.Tensor | None = None
+) -> tf.Tensor:
+    """Generate the most likely token at each position: arguments and result as `decode_loop`."""
 
-    temperature: divides them; below 1 the likely become likelier. top_k: only the k likeliest (Fan
-    et al. 2018), 0 for all. top_p: only the likeliest that together have p (Holtzman et al. 2020).
+    def choose(logits, position):
+        return tf.argmax(logits, axis=-1, output_type=tf.int32)
+
+    return decode_loop(model, source, bos, eos, choose, limit)
+
+
+def filter_logits(
+    logits: tf.Tensor, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
+) -> tf.Tensor:
+    """Apply temperature, top-k and top-p, in this order: (rows, vocab_size) → the same shape.
+
+    Filtered tokens get −∞. temperature: divides the logits. top_k: keep the k most likely tokens
+    (Fan et al. 2018), 0 for all. top_p: keep the smallest set of most likely tokens whose
+    probabilities sum to at least p (Holtzman et al. 2020).
     """
     logits = logits / temperature
     if top_k:
-        lowest = tf.math.top_k(logits, min(top_k, logits.shape[-1])).values[:, -1:]
-        logits = tf.where(logits < lowest, -float("inf"), logits)
+        threshold = tf.math.top_k(logits, min(top_k, logits.shape[-1])).values[:, -1:]
+        logits = tf.where(logits < threshold, -INF, logits)
     if top_p < 1:
         ordered = tf.sort(logits, direction="DESCENDING")
-        above = tf.cumsum(tf.nn.softmax(ordered), axis=-1, exclusive=True)  # of all likelier ones
-        lowest = tf.reduce_min(tf.where(above < top_p, ordered, float("inf")), -1, keepdims=True)
-        logits = tf.where(logits < lowest, -float("inf"), logits)
+        # For each token, the total probability of all more likely ones.
+        preceding = tf.cumsum(tf.nn.softmax(ordered), axis=-1, exclusive=True)
+        kept = tf.where(preceding < top_p, ordered, INF)
+        threshold = tf.reduce_min(kept, axis=-1, keepdims=True)
+        logits = tf.where(logits < threshold, -INF, logits)
     return logits
 
 
-def sample(model, source, bos, eos, seed, temperature=1.0, top_k=0, top_p=1.0, limit=None):
-    """A token drawn at each place, a function of (seed, batch, place) → (batch, output_len).
+def sample(
+    model: Any,
+    source: tf.Tensor,
+    bos: int,
+    eos: int,
+    seed: tf.Tensor,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    limit: tf.Tensor | None = None,
+) -> tf.Tensor:
+    """Draw each token from the filtered softmax: (batch, source_len) → (batch, output_len), int32.
 
-    seed: (2,), int. The rest: see `filter_logits` and `decode_loop`.
+    seed: (2,), int. Draws depend on (seed, rows in the batch, position). Other arguments: see
+    `filter_logits` and `decode_loop`.
     """
 
-    def choose(logits, place):
-        # Of logits and noise of this kind, the highest is a draw from their softmax: Gumbel 1954.
-        where = tf.cast(seed, tf.int64) + tf.stack([0, tf.cast(place, tf.int64)])
-        uniform = tf.random.stateless_uniform(tf.shape(logits), where, 1e-20, 1.0)
+    def choose(logits, position):
+        # Gumbel-max trick (Gumbel 1954): argmax of logits + noise is a draw from their softmax.
+        position_seed = tf.cast(seed, tf.int64) + tf.stack([0, tf.cast(position, tf.int64)])
+        uniform = tf.random.stateless_uniform(tf.shape(logits), position_seed, 1e-20, 1.0)
         noise = -tf.math.log(-tf.math.log(uniform))
         logits = filter_logits(logits, temperature, top_k, top_p)
         return tf.argmax(logits + noise, axis=-1, output_type=tf.int32)
@@ -104,86 +151,150 @@ def sample(model, source, bos, eos, seed, temperature=1.0, top_k=0, top_p=1.0, l
     return decode_loop(model, source, bos, eos, choose, limit)
 
 
-def beam_search(model, source, bos, eos, beam, length_penalty=0.0, n_best=1, limit=None):
-    """The best outputs that a beam finds: (batch, n_best, output_len) and scores (batch, n_best).
+class Hypotheses(NamedTuple):
+    """Several outputs per source, best first."""
 
-    A score is log P(output | source) / ((5 + length) / 6)^length_penalty, length with `eos`: Wu et
-    al. 2016, eq. 14. Rows are ordered by it, end in `eos` (unless they reached the limit) and are
-    filled up with padding. With a beam of 1 and no penalty this is `greedy`.
+    tokens: tf.Tensor  # (rows, n, length), int32, with bos
+    scores: tf.Tensor  # (rows, n), float32; −∞ for an empty slot
 
-    length_penalty: at least 0. n_best: at most `beam`. limit: the most tokens of an output,
-    (batch,) [output_limit].
+
+class BeamState(NamedTuple):
+    """Loop variables of `beam_search`; rows are the sources still in the batch."""
+
+    outputs: Hypotheses  # n_best per source of the whole batch
+    sources: tf.Tensor  # (rows,): index of each row in the batch
+    alive: Hypotheses  # `beam` unfinished hypotheses per row; scores are log probabilities
+    finished: Hypotheses  # n_best finished hypotheses per row; scores include the length penalty
+    model_state: dict  # "past" has rows · beam rows
+
+
+def penalty(length: tf.Tensor, alpha: float) -> tf.Tensor:
+    """Length penalty ((5 + length) / 6)^alpha: Wu et al. 2016, eq. 14."""
+    return ((5.0 + tf.cast(length, tf.float32)) / 6.0) ** alpha
+
+
+def best_hypotheses(tokens: tf.Tensor, scores: tf.Tensor, n: int) -> tuple[Hypotheses, tf.Tensor]:
+    """Return the n hypotheses with the highest scores, and their indices (rows, n)."""
+    scores, index = tf.math.top_k(scores, n)
+    return Hypotheses(tf.gather(tokens, index, batch_dims=1), scores), index
+
+
+def extend_hypotheses(
+    alive: Hypotheses, logits: tf.Tensor, beam: int
+) -> tuple[Hypotheses, tf.Tensor]:
+    """Return the 2 · beam best extensions by one token, and each one's parent (rows, 2 · beam).
+
+    logits: (rows · beam, vocab_size). With 2 · beam extensions, `beam` unfinished ones remain even
+    if every hypothesis is extended by eos. Fewer are returned if there are fewer.
+    """
+    rows = tf.shape(alive.scores)[0]
+    # The best of all extensions are among the best `width` of each hypothesis.
+    width = min(2 * beam, logits.shape[-1])
+    log_probs, token = blockwise_top_k(logits, width)  # (rows · beam, width)
+    log_probs -= log_sum_exp(logits, tf.nn.softmax(logits))[:, tf.newaxis]
+    scores = alive.scores[:, :, tf.newaxis] + tf.reshape(log_probs, (rows, beam, width))
+    scores, index = tf.math.top_k(
+        tf.reshape(scores, (rows, beam * width)), min(2 * beam, beam * width)
+    )  # (rows, 2 · beam)
+    token = tf.gather(tf.reshape(token, (rows, beam * width)), index, batch_dims=1)
+    parent = index // width
+    tokens = tf.gather(alive.tokens, parent, batch_dims=1)  # (rows, 2 · beam, length)
+    tokens = tf.concat([tokens, token[:, :, tf.newaxis]], axis=2)  # (rows, 2 · beam, length + 1)
+    return Hypotheses(tokens, scores), parent
+
+
+def pad_one(tokens: tf.Tensor) -> tf.Tensor:
+    """Append one padding token: (rows, n, length) → (rows, n, length + 1)."""
+    return tf.pad(tokens, [[0, 0], [0, 0], [0, 1]], constant_values=PAD)
+
+
+def keep_finished(finished: Hypotheses, ended: Hypotheses, n_best: int) -> Hypotheses:
+    """Return the n_best of the finished hypotheses and those that have just ended."""
+    tokens = tf.concat([pad_one(finished.tokens), ended.tokens], axis=1)
+    scores = tf.concat([finished.scores, ended.scores], axis=1)
+    return best_hypotheses(tokens, scores, n_best)[0]
+
+
+def update_outputs(outputs: Hypotheses, sources: tf.Tensor, finished: Hypotheses) -> Hypotheses:
+    """Copy the finished hypotheses of the remaining sources to the outputs of the whole batch."""
+    index = sources[:, tf.newaxis]
+    return Hypotheses(
+        tf.tensor_scatter_nd_update(pad_one(outputs.tokens), index, finished.tokens),
+        tf.tensor_scatter_nd_update(outputs.scores, index, finished.scores),
+    )
+
+
+def start_beams(model: Any, source: tf.Tensor, bos: int, beam: int, n_best: int) -> BeamState:
+    """Return the initial state of `beam_search`: one empty hypothesis per source."""
+    batch = tf.shape(source)[0]
+    state = model.start(source)
+    past = tf.nest.map_structure(lambda x: tf.repeat(x, beam, axis=0), state["past"])
+    empty = Hypotheses(tf.fill((batch, n_best, 1), bos), tf.fill((batch, n_best), -INF))
+    # The first hypothesis of each beam is empty, with probability 1; the others do not exist yet.
+    scores = tf.tile([[0.0] + [-INF] * (beam - 1)], (batch, 1))
+    alive = Hypotheses(tf.fill((batch, beam, 1), bos), scores)
+    return BeamState(empty, tf.range(batch), alive, empty, state | {"past": past})
+
+
+def beam_search(
+    model: Any,
+    source: tf.Tensor,
+    bos: int,
+    eos: int,
+    beam: int,
+    length_penalty: float = 0.0,
+    n_best: int = 1,
+    limit: tf.Tensor | None = None,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the best outputs, (batch, n_best, output_len), int32, and scores (batch, n_best).
+
+    A score is log P(output | source) / ((5 + length) / 6)^length_penalty, where length includes
+    `eos`: Wu et al. 2016, eq. 14. Outputs are sorted by score, end in `eos` unless they reach the
+    limit, and are padded. With a beam of 1 and no penalty, equal to `greedy`.
+
+    length_penalty: at least 0. n_best: at most `beam`. limit: maximum tokens per output, (batch,)
+    [output_limit].
     """
     source = tf.convert_to_tensor(source)
     limit = output_limit(source) if limit is None else tf.convert_to_tensor(limit)
-    batch, nothing = tf.shape(source)[0], -float("inf")
 
-    def penalty(length):
-        return ((5.0 + tf.cast(length, tf.float32)) / 6.0) ** length_penalty
+    def step(search: BeamState) -> BeamState:
+        outputs, sources, alive, finished, state = search
+        length = tf.shape(alive.tokens)[2]  # of the extended hypotheses, without bos
+        source_limit = tf.gather(limit, sources)  # (rows,)
+        at_limit = length >= source_limit
+        logits, state = model.step(tf.reshape(alive.tokens[:, :, -1], [-1]), state)
+        extended, parent = extend_hypotheses(alive, logits, beam)
+        is_eos = extended.tokens[:, :, -1] == eos  # (rows, 2 · beam)
 
-    def step(found, found_scores, sources, alive, log_probs, finished, scores, state):
-        """The hypotheses alive are extended by a token each; those that end so are finished.
+        # Only the best `beam` extensions may end: the others would not stay in the beam either.
+        ends = (is_eos | at_limit[:, tf.newaxis])[:, :beam]
+        scores = tf.where(ends, extended.scores[:, :beam] / penalty(length, length_penalty), -INF)
+        finished = keep_finished(finished, Hypotheses(extended.tokens[:, :beam], scores), n_best)
+        outputs = update_outputs(outputs, sources, finished)
 
-        alive (rows, beam, length), log_probs (rows, beam); finished (rows, n_best, length), scores
-        (rows, n_best); sources (rows,): whose they are. All hypotheses begin with `bos`; length is
-        that of what they say after this step.
-        """
-        rows, length = tf.size(sources), tf.shape(alive)[2]
-        logits, state = model.step(tf.reshape(alive[:, :, -1], [-1]), state)
-        # The best of all extensions are among each hypothesis' best. Twice as many as the beam:
-        # should half of them end, there is still a beam to go on with.
-        width = min(2 * beam, logits.shape[-1])
-        top, token = blockwise_top_k(logits, width)  # (rows · beam, width)
-        top -= log_sum_exp(logits, tf.nn.softmax(logits))[:, tf.newaxis]
-        top = log_probs[:, :, tf.newaxis] + tf.reshape(top, (rows, beam, width))
-        top = tf.reshape(top, (rows, beam * width))
-        top, index = tf.math.top_k(top, min(2 * beam, beam * width))  # (rows, 2 · beam)
-        token = tf.gather(tf.reshape(token, (rows, beam * width)), index, batch_dims=1)
-        parent = index // width
-        extended = tf.concat(
-            [tf.gather(alive, parent, batch_dims=1), token[:, :, tf.newaxis]], axis=2
-        )  # (rows, 2 · beam, length + 1)
+        scores = tf.where(is_eos, -INF, extended.scores)
+        alive, index = best_hypotheses(extended.tokens, scores, beam)
+        # The row of each parent in "past".
+        parent = tf.gather(parent, index, batch_dims=1)  # (rows, beam)
+        parent += beam * tf.range(tf.size(sources))[:, tf.newaxis]
 
-        # Only the first `beam` may end, else a beam would end in what it would never go on with.
-        last_place = length >= tf.gather(limit, sources)
-        ends = ((token == eos) | last_place[:, tf.newaxis])[:, :beam]
-        ended = tf.where(ends, top[:, :beam] / penalty(length), nothing)
-        scores, kept = tf.math.top_k(tf.concat([scores, ended], axis=1), n_best)
-        finished = tf.pad(finished, [[0, 0], [0, 0], [0, 1]], constant_values=PAD)
-        finished = tf.gather(tf.concat([finished, extended[:, :beam]], axis=1), kept, batch_dims=1)
+        # Upper bound of the score of every continuation: log probabilities only decrease, and the
+        # penalty is largest at the limit.
+        bound = alive.scores[:, 0] / penalty(source_limit, length_penalty)
+        done = (finished.scores[:, -1] >= bound) | at_limit
+        # Rows that are done may stay in the batch, but their hypotheses must not be finished again.
+        alive = alive._replace(scores=tf.where(done[:, tf.newaxis], -INF, alive.scores))
 
-        log_probs, kept = tf.math.top_k(tf.where(token == eos, nothing, top), beam)
-        alive = tf.gather(extended, kept, batch_dims=1)
-        parent = tf.gather(parent, kept, batch_dims=1) + beam * tf.range(rows)[:, tf.newaxis]
-        # A log probability only falls, and no later penalty divides it by more than the limit's:
-        # where this best of all futures is no better than what is finished, the search is over.
-        best = log_probs[:, 0] / penalty(tf.gather(limit, sources))
-        done = (scores[:, -1] >= best) | last_place
-        # What is over may stay for a while: nothing is found in it any more.
-        log_probs = tf.where(done[:, tf.newaxis], nothing, log_probs)
-
-        found = tf.pad(found, [[0, 0], [0, 0], [0, 1]], constant_values=PAD)
-        found = tf.tensor_scatter_nd_update(found, sources[:, tf.newaxis], finished)
-        found_scores = tf.tensor_scatter_nd_update(found_scores, sources[:, tf.newaxis], scores)
         past = state["past"]
         shared = {name: state[name] for name in state if name != "past"}
-        sources, alive, log_probs, finished, scores, parent, shared = drop_finished(
-            done, (sources, alive, log_probs, finished, scores, parent, shared)
+        sources, alive, finished, parent, shared = drop_finished(
+            done, (sources, alive, finished, parent, shared)
         )
-        parent = tf.reshape(parent, [-1])  # the row in "past" that each hypothesis goes on from
+        parent = tf.reshape(parent, [-1])
         past = tf.nest.map_structure(lambda x: tf.gather(x, parent), past)
-        state = shared | {"past": past}
-        return found, found_scores, sources, alive, log_probs, finished, scores, state
+        return BeamState(outputs, sources, alive, finished, shared | {"past": past})
 
-    state = model.start(source)
-    past = tf.nest.map_structure(lambda x: tf.repeat(x, beam, axis=0), state["past"])
-    none, no_scores = tf.fill((batch, n_best, 1), bos), tf.fill((batch, n_best), nothing)
-    found, found_scores, *_ = loop(
-        lambda found, found_scores, sources, *_: tf.size(sources) > 0,
-        step,
-        (none, no_scores, tf.range(batch), tf.fill((batch, beam, 1), bos),
-         # In the beginning there is one hypothesis.
-         tf.tile([[0.0] + [nothing] * (beam - 1)], (batch, 1)), none, no_scores,
-         state | {"past": past}),
-    )  # fmt: skip
-    return found[:, :, 1:], found_scores
+    start = start_beams(model, source, bos, beam, n_best)
+    outputs = loop(lambda search: tf.size(search.sources) > 0, step, start).outputs
+    return outputs.tokens[:, :, 1:], outputs.scores

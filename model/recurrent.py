@@ -1,245 +1,290 @@
-"""The recurrent encoder-decoder, with attention and without: what the Transformer replaced.
+"""Recurrent encoder-decoder, with and without attention: the predecessors of the Transformer.
 
-Sutskever et al. 2014 and Cho et al. 2014 (the context vector alone), Bahdanau et al. 2015 (additive
-attention), Luong et al. 2015 (dot-product attention).
+Without attention: Sutskever et al. 2014, Cho et al. 2014. Additive attention: Bahdanau et al. 2015.
+Dot-product attention: Luong et al. 2015.
 """
 
 import tensorflow as tf
 
-from model.layers import Dense, dropout, fold_in, glorot_uniform, initial_seed, make_embeddings
+from model.layers import (
+    Dense,
+    Seed,
+    dropout,
+    fold_in,
+    glorot_uniform,
+    initial_seed,
+    make_embeddings,
+)
 from model.masks import masks, padding_mask
 
 
 class GRU(tf.Module):
-    """A gated recurrent unit: Cho et al. 2014, section 2.3. With update gate z and reset gate r:
+    """Gated recurrent unit: Cho et al. 2014, section 2.3.
+
+    With update gate z and reset gate r:
 
         z = σ(W_z x + U_z h)      r = σ(W_r x + U_r h)      h̃ = tanh(W x + r ⊙ (U h))
         h ← z ⊙ h + (1 − z) ⊙ h̃
 
-    The reset gate acts after the product with U, as in cuDNN and Keras, not before it: so the three
-    products with h are one.
+    As in cuDNN and Keras, the reset gate acts after the product with U, not before it. So the three
+    products with h are one matrix product.
     """
 
-    def __init__(self, d_in, units, seed):
-        self.input = Dense(d_in, 3 * units, fold_in(seed, "input"))
-        self.recurrent = Dense(units, 3 * units, fold_in(seed, "recurrent"))
+    def __init__(self, d_in: int, units: int, seed: Seed, compute_dtype: str = "float32"):
+        self.input = Dense(d_in, 3 * units, fold_in(seed, "input"), compute_dtype)
+        self.recurrent = Dense(units, 3 * units, fold_in(seed, "recurrent"), compute_dtype)
 
-    def step(self, projected, h):
-        """One place: projected = self.input(x), (batch, 3 · units), h (batch, units) → new h."""
-        from_x, from_h = tf.split(projected, 3, axis=-1), tf.split(self.recurrent(h), 3, axis=-1)
-        z = tf.sigmoid(from_x[0] + from_h[0])
-        r = tf.sigmoid(from_x[1] + from_h[1])
-        candidate = tf.tanh(from_x[2] + r * from_h[2])
-        return z * h + (1.0 - z) * candidate  # (batch, units)
+    def step(self, projected: tf.Tensor, h: tf.Tensor) -> tf.Tensor:
+        """Compute the new h at one position: h (…, units), projected = self.input(x)."""
+        x_z, x_r, x_h = tf.split(projected, 3, axis=-1)  # each (…, units)
+        h_z, h_r, h_h = tf.split(self.recurrent(h), 3, axis=-1)
+        z = tf.sigmoid(x_z + h_z)
+        r = tf.sigmoid(x_r + h_r)
+        candidate = tf.tanh(x_h + r * h_h)
+        return z * h + (1.0 - z) * candidate
 
-    def __call__(self, x, real, h):
-        """One place after another: x (batch, length, d_in) → h at each, (batch, length, units).
+    def __call__(self, x: tf.Tensor, real: tf.Tensor, h: tf.Tensor) -> tf.Tensor:
+        """Compute h at every position: x (batch, length, d_in) → (batch, length, units).
 
-        real (batch, length), bool: at padding h stays as it is. h (batch, units): where to begin.
+        real: (batch, length), bool; h does not change at padding. h: the initial state (batch,
+        units).
         """
         projected = tf.transpose(self.input(x), (1, 0, 2))  # (length, batch, 3 · units)
         real = tf.transpose(real)[:, :, tf.newaxis]  # (length, batch, 1)
-        step = lambda h, place: tf.where(place[1], self.step(place[0], h), h)  # noqa: E731
+
+        def step(h, inputs):
+            projected, real = inputs
+            return tf.where(real, self.step(projected, h), h)
+
         return tf.transpose(tf.scan(step, (projected, real), h), (1, 0, 2))
 
 
 class Bidirectional(tf.Module):
-    """A GRU forwards beside a GRU backwards: Bahdanau et al. 2015, section 3.2."""
+    """A forward GRU and a backward GRU, concatenated: Bahdanau et al. 2015, section 3.2."""
 
-    def __init__(self, size, seed):
-        self.forwards = GRU(size, size // 2, fold_in(seed, "forwards"))
-        self.backwards = GRU(size, size // 2, fold_in(seed, "backwards"))
+    def __init__(self, size: int, seed: Seed, compute_dtype: str = "float32"):
+        self.forward = GRU(size, size // 2, fold_in(seed, "forward"), compute_dtype)
+        self.backward = GRU(size, size // 2, fold_in(seed, "backward"), compute_dtype)
 
-    def __call__(self, x, real):
-        """x (batch, length, size) → the same; the halves of a vector saw what is before and after.
+    def __call__(self, x: tf.Tensor, real: tf.Tensor) -> tf.Tensor:
+        """x (batch, length, size), real (batch, length), bool → (batch, length, size).
 
-        Backwards the padding comes first, where h stays zero.
+        The backward GRU reads the padding first, where its state remains zero.
         """
-        start = tf.zeros((tf.shape(x)[0], self.forwards.recurrent.kernel.shape[0]))
-        before = self.forwards(x, real, start)  # (batch, length, size / 2)
-        after = self.backwards(tf.reverse(x, [1]), tf.reverse(real, [1]), start)
-        return tf.concat([before, tf.reverse(after, [1])], axis=-1)
+        h = tf.zeros((tf.shape(x)[0], x.shape[-1] // 2))
+        forward = self.forward(x, real, h)  # (batch, length, size / 2)
+        backward = self.backward(tf.reverse(x, [1]), tf.reverse(real, [1]), h)
+        return tf.concat([forward, tf.reverse(backward, [1])], axis=-1)
+
+
+def attend(scores: tf.Tensor, memory: tf.Tensor, mask: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Average the memory with the softmax of the scores as weights: Bahdanau et al. 2015, eq. 5–6.
+
+    scores (sources, hypotheses, source_len), memory (sources, source_len, size), mask (sources, 1,
+    source_len), bool → context (sources, hypotheses, size), weights (sources, hypotheses,
+    source_len).
+    """
+    weights = tf.nn.softmax(scores + tf.where(mask, 0.0, -1e9))
+    return tf.matmul(weights, memory), weights
 
 
 class DecoderCell(tf.Module):
-    """One place of the target: its embedding x, the states h so far → new h, context, weights.
+    """One position of the decoder: a stack of GRUs, and how it reads the memory.
 
-    x (rows, size); h, a list of (rows, size), a GRU each, the top one last; source, a dict:
-    memory (sources, source_len, size), keys (the same, or as `Additive` needs them), mask (sources,
-    1, source_len), summary (sources, size). In beam search several rows are hypotheses of one
-    source: they ask its memory together. context (rows, size), weights (rows, source_len).
+    A call takes x (sources, hypotheses, size), the embedding of the last token; h, one state
+    (sources, hypotheses, size) per GRU, the top one last; and the dict that
+    `Recurrent.init_decoder` returns. It returns the new h, context (sources, hypotheses, size) and
+    weights (sources, hypotheses, source_len). In training there is one hypothesis per source, the
+    target.
     """
 
-    def __init__(self, config, d_in, seed):
-        self.size = size = config.d_model
+    def __init__(self, config, d_in: int, seed: Seed):
+        size = config.d_model
         self.layers = [
-            GRU(size if i else d_in, size, fold_in(seed, f"layer_{i}"))
+            GRU(size if i else d_in, size, fold_in(seed, f"layer_{i}"), config.precision)
             for i in range(config.num_layers)
         ]
 
-    def stack(self, x, h):
-        """Through the GRUs, from the lowest to the top."""
-        new = []
+    def stack(self, x: tf.Tensor, h: list[tf.Tensor]) -> list[tf.Tensor]:
+        """Compute the new state of each GRU; its input is the new state of the one below."""
+        states = []
         for layer, state in zip(self.layers, h, strict=True):
             x = layer.step(layer.input(x), state)
-            new.append(x)
-        return new
+            states.append(x)
+        return states
 
-    def keys(self, memory):
-        """What queries are compared with; computed once a source."""
+    def keys(self, memory: tf.Tensor) -> tf.Tensor:
+        """Return the keys for `scores`, computed once per source."""
         return memory
-
-    def attend(self, query, source):
-        """The memory by the weights that the top state gives it: Bahdanau et al. 2015, eq. 5."""
-        rows, sources = tf.shape(query)[0], tf.shape(source["memory"])[0]
-        query = tf.reshape(query, (sources, -1, self.size))  # (sources, hypotheses, size)
-        scores = self.scores(query, source["keys"])  # (sources, hypotheses, source_len)
-        weights = tf.nn.softmax(scores + tf.where(source["mask"], 0.0, -1e9))
-        context = tf.matmul(weights, source["memory"])  # (sources, hypotheses, size)
-        return tf.reshape(context, (rows, self.size)), tf.reshape(weights, (rows, -1))
 
 
 class FixedContext(DecoderCell):
-    """No attention: at every place the same context, as in Cho et al. 2014."""
+    """No attention: the context is the same at every position, as in Cho et al. 2014."""
 
-    def __init__(self, config, seed):
+    def __init__(self, config, seed: Seed):
         super().__init__(config, 2 * config.d_model, seed)
 
     def __call__(self, x, h, source):
-        rows, sources = tf.shape(x)[0], tf.shape(source["summary"])[0]
-        # Of an empty shard there are 0 sources.
-        context = tf.repeat(source["summary"], rows // tf.maximum(sources, 1), axis=0)
-        weights = tf.zeros((rows, tf.shape(source["memory"])[1]))  # it looks at nothing
-        return self.stack(tf.concat([x, context], axis=1), h), context, weights
+        context = tf.broadcast_to(source["summary"], tf.shape(x))
+        no_weights = tf.zeros_like(source["mask"], tf.float32)
+        return self.stack(tf.concat([x, context], axis=-1), h), context, no_weights
 
 
 class Additive(DecoderCell):
-    """Attention before the step, by the state before it: Bahdanau et al. 2015, appendix A.1.2."""
+    """Attention with the previous state as query: Bahdanau et al. 2015, appendix A.1.2."""
 
-    def __init__(self, config, seed):
+    def __init__(self, config, seed: Seed):
         size = config.d_model
         super().__init__(config, 2 * size, seed)
-        self.query, self.key = (
-            Dense(size, size, fold_in(seed, "query")),
-            Dense(size, size, fold_in(seed, "key")),
-        )
+        self.query = Dense(size, size, fold_in(seed, "query"), config.precision)
+        self.key = Dense(size, size, fold_in(seed, "key"), config.precision)
         self.score = tf.Variable(glorot_uniform((size, 1), fold_in(seed, "score"))[:, 0])
 
-    def keys(self, memory):
+    def keys(self, memory: tf.Tensor) -> tf.Tensor:
         return self.key(memory)
 
-    def scores(self, query, keys):
-        """vᵀ tanh(W q + U k) for each query and key."""
-        together = self.query(query)[:, :, tf.newaxis] + keys[:, tf.newaxis]
-        return tf.reduce_sum(tf.tanh(together) * self.score, axis=-1)
+    def scores(self, query: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
+        """vᵀ tanh(W q + U k) of each pair → (sources, hypotheses, source_len)."""
+        pairs = self.query(query)[:, :, tf.newaxis] + keys[:, tf.newaxis]
+        return tf.reduce_sum(tf.tanh(pairs) * self.score, axis=-1)
 
     def __call__(self, x, h, source):
-        context, weights = self.attend(h[-1], source)
-        return self.stack(tf.concat([x, context], axis=1), h), context, weights
+        scores = self.scores(h[-1], source["keys"])
+        context, weights = attend(scores, source["memory"], source["mask"])
+        return self.stack(tf.concat([x, context], axis=-1), h), context, weights
 
 
 class Dot(DecoderCell):
-    """Attention after the step, by the new state: Luong et al. 2015, section 3.1, `dot`."""
+    """Attention with the new state as query: Luong et al. 2015, section 3.1, `dot`."""
 
-    def __init__(self, config, seed):
+    def __init__(self, config, seed: Seed):
         super().__init__(config, config.d_model, seed)
 
-    def scores(self, query, keys):
+    def scores(self, query: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
+        """qᵀ k of each pair → (sources, hypotheses, source_len)."""
         return tf.matmul(query, keys, transpose_b=True)
 
     def __call__(self, x, h, source):
         h = self.stack(x, h)
-        return h, *self.attend(h[-1], source)
+        scores = self.scores(h[-1], source["keys"])
+        return h, *attend(scores, source["memory"], source["mask"])
 
 
 CELLS = {"none": FixedContext, "additive": Additive, "dot": Dot}
 
 
 class Recurrent(tf.Module):
-    """The whole model, from ids to logits; the same methods as the Transformer's.
+    """Recurrent translator from ids to logits, with the same methods as `Transformer`.
 
-    config: d_model, num_layers (of the encoder, and as many of the decoder), dropout_rate,
-    recurrent_attention, shared_vocabulary, tie_embeddings, seed.
+    config: d_model, num_layers (of the encoder and of the decoder), dropout_rate,
+    recurrent_attention, shared_vocabulary, tie_embeddings, precision, seed.
     """
 
-    def __init__(self, config, source_vocab_size, target_vocab_size):
-        seed = initial_seed(config.seed)
-        size, self.dropout_rate = config.d_model, config.dropout_rate
+    def __init__(self, config, source_vocab_size: int, target_vocab_size: int):
+        seed, dtype = initial_seed(config.seed), config.precision
+        size, layers = config.d_model, range(config.num_layers)
+        self.dropout_rate = config.dropout_rate
         self.source_embedding, self.target_embedding, self.output = make_embeddings(
             config, source_vocab_size, target_vocab_size, seed
         )
-        self.encoder = [
-            Bidirectional(size, fold_in(seed, f"encoder_{i}")) for i in range(config.num_layers)
-        ]
-        self.first = [
-            Dense(size, size, fold_in(seed, f"first_{i}")) for i in range(config.num_layers)
-        ]
+        self.encoder = [Bidirectional(size, fold_in(seed, f"encoder_{i}"), dtype) for i in layers]
+        self.initial = [Dense(size, size, fold_in(seed, f"initial_{i}"), dtype) for i in layers]
         self.cell = CELLS[config.recurrent_attention](config, fold_in(seed, "cell"))
-        self.readout = Dense(2 * size, size, fold_in(seed, "readout"))
+        self.readout = Dense(2 * size, size, fold_in(seed, "readout"), dtype)
 
-    def encode(self, source, source_mask, seed=None):
+    def encode(
+        self, source: tf.Tensor, source_mask: tf.Tensor, seed: Seed | None = None
+    ) -> tf.Tensor:
         """source (batch, source_len), int → memory (batch, source_len, d_model)."""
-        x, real = self.source_embedding(source), source_mask[:, 0, 0]  # (batch, source_len)
+        x, real = self.source_embedding(source), source_mask[:, 0, 0]  # real (batch, source_len)
         for i, layer in enumerate(self.encoder):
             x = layer(dropout(x, self.dropout_rate, fold_in(seed, f"encoder_{i}")), real)
         return x
 
-    def init_decoder(self, memory, source_mask):
-        """What a DecoderCell asks, and the states that it begins with."""
-        half = memory.shape[-1] // 2
-        # Forwards has seen all at the last place, which padding repeats; backwards at the first.
-        summary = tf.concat([memory[:, -1, :half], memory[:, 0, half:]], axis=-1)  # (batch, size)
-        source = {"memory": memory, "keys": self.cell.keys(memory), "mask": source_mask[:, 0],
-                  "summary": summary}  # fmt: skip
-        return source, [tf.tanh(dense(summary)) for dense in self.first]
+    def init_decoder(
+        self, memory: tf.Tensor, source_mask: tf.Tensor
+    ) -> tuple[dict[str, tf.Tensor], list[tf.Tensor]]:
+        """Attention inputs and initial state.
 
-    def hidden(self, h, context, seed=None):
-        """The top state and what it looked at, as one: Luong et al. 2015, eq. 5."""
+        Returns a dict of memory and keys (batch, source_len, d_model), mask (batch, 1, source_len)
+        and summary (batch, 1, d_model), the encoder's last states; and the initial state of each
+        GRU, (batch, 1, d_model).
+        """
+        half = memory.shape[-1] // 2
+        # The forward GRU's last state is at the last position (padding repeats it), the backward
+        # GRU's at the first.
+        summary = tf.concat([memory[:, -1, :half], memory[:, 0, half:]], axis=-1)[:, tf.newaxis]
+        source = {
+            "memory": memory,
+            "keys": self.cell.keys(memory),
+            "mask": source_mask[:, 0],
+            "summary": summary,
+        }
+        return source, [tf.tanh(dense(summary)) for dense in self.initial]
+
+    def hidden(self, h: tf.Tensor, context: tf.Tensor, seed: Seed | None = None) -> tf.Tensor:
+        """tanh(W [h; context]) of the top state: Luong et al. 2015, eq. 5."""
         hidden = tf.tanh(self.readout(tf.concat([h, context], axis=-1)))
         return dropout(hidden, self.dropout_rate, fold_in(seed, "readout"))
 
-    def decode(self, target_in, memory, self_mask, cross_mask, seed=None):
+    def decode(
+        self,
+        target_in: tf.Tensor,
+        memory: tf.Tensor,
+        self_mask: tf.Tensor,
+        cross_mask: tf.Tensor,
+        seed: Seed | None = None,
+    ) -> tuple[tf.Tensor, list[dict[str, tf.Tensor]]]:
         """target_in (batch, target_len), int → hidden (batch, target_len, d_model), weights.
 
-        weights: a list of one dict, "cross" (batch, 1, target_len, source_len). The mask of the
-        target is not needed: what comes later has not been read yet.
+        weights: a list of one dict, "cross" (batch, 1, target_len, source_len). self_mask is
+        ignored: a recurrent decoder reads from left to right.
         """
         x = dropout(self.target_embedding(target_in), self.dropout_rate, fold_in(seed, "target"))
+        x = tf.transpose(x, (1, 0, 2))[:, :, tf.newaxis]  # (target_len, batch, 1, d_model)
         source, h = self.init_decoder(memory, cross_mask)
         context = tf.zeros_like(source["summary"])
-        weights = tf.zeros(tf.shape(memory)[:2])
-        h, context, weights = tf.scan(  # each (target_len, …)
-            lambda before, x: self.cell(x, before[0], source),
-            tf.transpose(x, (1, 0, 2)),
-            (h, context, weights),
+        weights = tf.zeros_like(source["mask"], tf.float32)
+        h, context, weights = tf.scan(  # each (target_len, batch, 1, …)
+            lambda state, x: self.cell(x, state[0], source), x, (h, context, weights)
         )
-        top, context = (tf.transpose(x, (1, 0, 2)) for x in (h[-1], context))
-        weights = tf.transpose(weights, (1, 0, 2))[:, tf.newaxis]
+        top, context = (tf.transpose(x[:, :, 0], (1, 0, 2)) for x in (h[-1], context))
+        weights = tf.transpose(weights, (1, 2, 0, 3))  # (batch, 1, target_len, source_len)
         return self.hidden(top, context, seed), [{"cross": weights}]
 
-    def logits(self, hidden):
-        """hidden (…, d_model) → (…, vocab_size)."""
+    def logits(self, hidden: tf.Tensor) -> tf.Tensor:
+        """hidden (rows, d_model) → (rows, vocab_size)."""
         return self.output(hidden)
 
-    def attention(self, source, target_in):
-        """What each place looked at, where it looked: (batch, 1, 1, target_len, source_len)."""
+    def attention(self, source: tf.Tensor, target_in: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Attention weights: {"cross": (batch, 1, 1, target_len, source_len)}, or {} without."""
+        if isinstance(self.cell, FixedContext):
+            return {}
         target_mask, source_mask = masks(source, target_in)
         memory = self.encode(source, source_mask)
         _, (weights,) = self.decode(target_in, memory, target_mask, source_mask)
-        return (
-            {}
-            if isinstance(self.cell, FixedContext)
-            else {"cross": weights["cross"][:, tf.newaxis]}
-        )
+        return {"cross": weights["cross"][:, tf.newaxis]}
 
-    def start(self, source):
-        """Decoding's state before the first token, from source (batch, source_len)."""
+    def start(self, source: tf.Tensor) -> dict:
+        """Encode source (batch, source_len) → the state of decoding before the first token.
+
+        "past" has a row for each hypothesis, "source" a row for each source.
+        """
         source_mask = padding_mask(source)
-        source, h = self.init_decoder(self.encode(source, source_mask), source_mask)
-        return {"source": source, "past": h}
+        inputs, h = self.init_decoder(self.encode(source, source_mask), source_mask)
+        return {"source": inputs, "past": [state[:, 0] for state in h]}  # each (batch, d_model)
 
-    def step(self, token, state):
-        """The last token of each row, (batch,), and the state → logits (batch, vocab), state."""
-        x = self.target_embedding(token)
-        h, context, _ = self.cell(x, state["past"], state["source"])
-        return self.logits(self.hidden(h[-1], context)), state | {"past": h}
+    def step(self, token: tf.Tensor, state: dict) -> tuple[tf.Tensor, dict]:
+        """The last token of each row, (rows,), and the state → logits (rows, vocab_size), state.
+
+        In beam search, consecutive rows are hypotheses of one source: they share its memory.
+        """
+        x = self.target_embedding(token)  # (rows, d_model)
+        sources, size = tf.shape(state["source"]["memory"])[0], x.shape[-1]
+        x, *h = (tf.reshape(rows, (sources, -1, size)) for rows in (x, *state["past"]))
+        h, context, _ = self.cell(
+            x, h, state["source"]
+        )  # h, context (sources, hypotheses, d_model)
+        hidden = self.hidden(h[-1], context)
+        hidden, *past = (tf.reshape(x, (-1, size)) for x in (hidden, *h))  # (rows, d_model)
+        return self.logits(hidden), state | {"past": past}

@@ -210,13 +210,7 @@ def corpus(count):
 @pytest.mark.parametrize("flavour", ["post_norm_tied_shared", "pre_norm_untied_learned"])
 def test_fit_goes_step_by_step_as_train_does(flavour, tiny):
     flags = SIZES | FLAVOURS[flavour] | {"num_layers": 1, "dropout_rate": 0.0}
-    config = Config(
-        **flags,
-        warmup_steps=10,
-        learning_rate_scale=0.3,
-        batch_tokens=64,
-        shards=1,
-    )
+    config = Config(**flags, warmup_steps=10, learning_rate_scale=0.3, batch_tokens=64, shards=1)
     pairs = corpus(300)
     batches = plan(pairs, 64, 32, seed=0)[:20]
     assert len({ids.shape for indices in batches for ids in pairs.batch(indices)}) > 10

@@ -158,36 +158,20 @@ EXPECTED = [
     ("contraction", "ele precisa desta chave", "he needs this key"),
     ("contraction", "o homem deu a flor à menina", "the man gave the flower to the girl"),
     ("contraction", "ela comprou o carro dele", "she bought his car"),
-    (
-        "relative",
-        "o menino que viu a menina comeu o bolo",
-        "the boy who saw the girl ate the cake",
-    ),
+    ("relative", "o menino que viu a menina comeu o bolo", "the boy who saw the girl ate the cake"),
     ("relative", "ela perdeu o livro que a menina leu", "she lost the book that the girl read"),
     ("reference", "o menino perdeu o seu livro", "the boy lost his book"),
     ("reference", "a menina perdeu o seu livro", "the girl lost her book"),
     ("reference", "a menina comprou o pão e o comeu", "the girl bought the bread and ate it"),
-    (
-        "sense",
-        "para pagar a conta, ela procura o banco",
-        "to pay the bill, she looks for the bank",
-    ),
+    ("sense", "para pagar a conta, ela procura o banco", "to pay the bill, she looks for the bank"),
     (
         "sense",
         "ela procura o banco para descansar um pouco",
         "she looks for the bench to rest a little",
     ),
-    (
-        "number",
-        "a menina comprou vinte e um livros",
-        "the girl bought twenty-one books",
-    ),
+    ("number", "a menina comprou vinte e um livros", "the girl bought twenty-one books"),
     ("number", "a mulher cantou às três e meia", "the woman sang at half past three"),
-    (
-        "number",
-        "ela dançou no dia 21 de maio de 1987",
-        "she danced on may 21, 1987",
-    ),
+    ("number", "ela dançou no dia 21 de maio de 1987", "she danced on may 21, 1987"),
 ]
 
 

@@ -178,8 +178,7 @@ class Run:
         values["tokens_per_second"] = self.tokens / (now - self.logged_at)
         self.logged_at, self.tokens = now, 0
         self.progress.set_postfix_str(
-            f"loss {values['loss']:.3f}, {values['tokens_per_second']:,.0f} tokens/s",
-            refresh=False,
+            f"loss {values['loss']:.3f}, {values['tokens_per_second']:,.0f} tokens/s", refresh=False
         )
         self.write_metrics("train", {"epoch": self.epoch + 1, **values})
 

@@ -1,6 +1,8 @@
 """Train a model. Watch it with `tensorboard --logdir runs`, score it with evaluate.py."""
 
-from config import UserError, fail
+from collections.abc import Callable
+
+from config import Config, UserError, fail
 from training.machine import import_tensorflow
 from training.records import parse_config
 
@@ -24,7 +26,7 @@ from training.distribution import replicated, sum_over_parts, sum_over_replicas
 from training.run import Diverged, Run
 
 
-def make_train_step(model, optimizer, config):
+def make_train_step(model: tf.Module, optimizer: Adam, config: Config) -> Callable:
     """Build one update: source (batch, source_len), target (batch, target_len) → a dict of scalars.
 
     objective: what is optimized, in nats per token. loss: the same without label smoothing, of the
@@ -68,7 +70,7 @@ def make_train_step(model, optimizer, config):
     return train_step
 
 
-def train(config):
+def train(config: Config) -> None:
     """Train from the corpus to the last checkpoint. Raises UserError and OSError."""
     tf.config.experimental.enable_op_determinism()
     machine.set_parallelism(config.shards)

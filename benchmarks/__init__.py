@@ -1,1 +1,1 @@
-"""Speed, side by side with what a user would run instead. Run by hand, never as a test."""
+"""Speed benchmarks, and a twin of the model built from Keras layers."""

@@ -1,6 +1,4 @@
-"""Decoding speed of a trained run: this project, CTranslate2 with the same weights and the
-tutorial's loop, in turn.
-"""
+"""Decoding speed of a run: this project, CTranslate2 with its weights, and the tutorial's loop."""
 
 import os
 import tempfile
@@ -10,77 +8,90 @@ from benchmarks import harness
 from data import corpora
 from training.records import load_config
 
+COLUMNS = {
+    "ours": ("this project, sentences/s", "{:,.1f}"),
+    "ctranslate2": ("CTranslate2", "{:,.1f}"),
+    "ratio": ("× CTranslate2", "{:.2f}"),
+    "same": ("same output", "{:.1%}"),
+    "tutorial": ("tutorial's loop", "{:.2f}"),
+    "over_tutorial": ("× tutorial", "{:,.0f}"),
+}
 
-def main():
-    parser = harness.flags(__doc__)
-    add = parser.add_argument
-    add("run", type=Path, help="a run folder, such as runs/NAME")
-    add("--split", default="test", help="the split to translate [test]")
-    add("--limit", type=int, help="the first sentences alone; the slow ones get fewer anyway")
-    flags = parser.parse_args()
-    settings = load_config(flags.run)
-    texts = corpora.load(settings.corpus, flags.split, settings.reverse).sources
-    kept = [" ".join(text.split("\n")) for text in texts if text.strip()][: flags.limit]
+
+def contestants(job: dict, few: str, has_ctranslate2: bool) -> dict[str, tuple[str, dict]]:
+    """Return the contestants of one beam width and batch size.
+
+    few: a file with the few sentences that the tutorial's loop translates.
+    """
+    result = {"ours": ("our_search", job)}
+    if has_ctranslate2:
+        result["ctranslate2-sequential"] = ("ctranslate2_search", job | {"parallel_batches": False})
+        if job["batch"] > 1 and os.cpu_count() > 1:
+            result["ctranslate2-parallel"] = (
+                "ctranslate2_search",
+                job | {"parallel_batches": True},
+            )
+    if not job["search"] and job["batch"] == 1:
+        result["ours_few"] = ("our_search", job | {"texts": few})
+        result["tutorial"] = ("tutorial_search", job | {"texts": few})
+    return result
+
+
+def summarize(result: dict[str, dict]) -> dict:
+    """Return speeds by name, the better mode of CTranslate2, and the fraction of equal outputs."""
+    row = {name: measures["sentences_per_second"] for name, measures in result.items()}
+    modes = [name for name in result if name.startswith("ctranslate2")]
+    if modes:
+        row["ctranslate2_mode"] = max(modes, key=lambda name: row[name])
+        row["ctranslate2"] = row[row["ctranslate2_mode"]]
+        row["ratio"] = row["ours"] / row["ctranslate2"]
+        ours, theirs = result["ours"]["outputs"], result[modes[0]]["outputs"]
+        equal = [a == " ".join(b.splitlines()) for a, b in zip(ours, theirs, strict=True)]
+        row["same"] = sum(equal) / len(equal)
+    return row
+
+
+def measure(run: Path, sources: list[str], max_length: int, rounds: int) -> dict[str, dict]:
+    """Run all contestants: {search and batch size: measures}."""
     rows = {}
     with tempfile.TemporaryDirectory() as folder:
-        exported = f"{folder}/exported"
-        files = {count: f"{folder}/{count}.txt" for count in (20, 100, len(kept))}
+        files = {count: f"{folder}/{count}.txt" for count in (20, 100, len(sources))}
         for count, path in files.items():
-            Path(path).write_text("\n".join(kept[:count]), "utf-8")
-        job = {"run": str(flags.run), "to": exported}
-        have = harness.one_turn("ctranslate2_export", job) is not None
-        if not have:
-            print('skipped CTranslate2: it is not installed; pip install -e ".[benchmarks]"')
+            Path(path).write_text("\n".join(sources[:count]), "utf-8")
+        job = {"run": str(run), "exported": f"{folder}/exported", "max_length": max_length}
+        export = harness.run_once("ctranslate2_export", job | {"to": job["exported"]})
+        if export is None:
+            print('skipped CTranslate2: not installed; run pip install -e ".[benchmarks]"')
         for beam in (1, 4):
+            search = {"beam": beam, "length_penalty": 0.0} if beam > 1 else {}
             for batch in (1, 64, 256):
-                search = {"beam": beam, "length_penalty": 0.0} if beam > 1 else {}
-                job = {"run": str(flags.run), "exported": exported, "search": search,
-                       "batch": batch, "max_length": settings.max_length,
-                       "texts": files[100 if batch == 1 else len(kept)]}  # fmt: skip
-                contestants = {"ours": ("our_search", job)}
-                if have:
-                    ways = (False, True) if batch > 1 and os.cpu_count() > 1 else (False,)
-                    for apart in ways:
-                        name = f"ctranslate2-{'apart' if apart else 'together'}"
-                        contestants[name] = (
-                            "ctranslate2_search", job | {"batches_side_by_side": apart}
-                        )  # fmt: skip
-                if beam == batch == 1:
-                    few = job | {"texts": files[20]}
-                    contestants["ours_few"] = ("our_search", few)
-                    contestants["tutorial"] = ("tutorial_search", few)
-                result = harness.in_turn(contestants, flags.rounds)
-                rows[f"{'greedy' if beam == 1 else 'beam 4'}, batch {batch}"] = compare(result)
-    alone = rows["greedy, batch 1"]
+                texts = files[100 if batch == 1 else len(sources)]
+                job |= {"search": search, "batch": batch, "texts": texts}
+                turns = contestants(job, files[20], export is not None)
+                result = harness.run_in_turn(turns, rounds)
+                name = "greedy" if beam == 1 else f"beam {beam}"
+                rows[f"{name}, batch {batch}"] = summarize(result)
+    single = rows["greedy, batch 1"]
+    # The tutorial's loop translates few sentences: scale by our time for them and for all.
+    scale = single["ours"] / single["ours_few"]
     for name, row in rows.items():
         if name.startswith("greedy"):
-            # The tutorial's loop gets few sentences: scaled by what we need for them and for all.
-            scale = alone["ours"] / alone["ours_few"]
-            row["over_tutorial"] = row["ours"] / (alone["tutorial"] * scale)
-    columns = {
-        "ours": ("this project, sentences/s", "{:,.1f}"),
-        "ctranslate2": ("CTranslate2", "{:,.1f}"),
-        "ratio": ("× CTranslate2", "{:.2f}"),
-        "same": ("same output", "{:.1%}"),
-        "tutorial": ("tutorial's loop", "{:.2f}"),
-        "over_tutorial": ("× tutorial", "{:,.0f}"),
-    }
-    harness.report(flags.json, harness.table(rows, columns), {"result": rows})
+            row["over_tutorial"] = row["ours"] / (single["tutorial"] * scale)
+    return rows
 
 
-def compare(result):
-    """Speeds by name; CTranslate2's better way; the share of sentences with the same output."""
-    row = {name: turn["sentences_per_second"] for name, turn in result.items()}
-    ways = [name for name in result if name.startswith("ctranslate2")]
-    if ways:
-        row["ctranslate2_way"] = max(ways, key=lambda name: row[name])
-        row["ctranslate2"] = max(row[name] for name in ways)
-        row["ratio"] = row["ours"] / row["ctranslate2"]
-        pairs = zip(result["ours"]["outputs"], result[ways[0]]["outputs"], strict=True)
-        row["same"] = sum(a == " ".join(b.splitlines()) for a, b in pairs) / len(
-            result["ours"]["outputs"]
-        )
-    return row
+def main() -> None:
+    parser = harness.benchmark_parser(__doc__)
+    add = parser.add_argument
+    add("run", type=Path, help="run directory, such as runs/NAME")
+    add("--split", default="test", help="split to translate [test]")
+    add("--limit", type=int, help="translate only the first sentences")
+    flags = parser.parse_args()
+    config = load_config(flags.run)
+    texts = corpora.load(config.corpus, flags.split, config.reverse).sources
+    sources = [" ".join(text.split("\n")) for text in texts if text.strip()][: flags.limit]
+    rows = measure(flags.run, sources, config.max_length, flags.rounds)
+    harness.report(flags.json, harness.table(rows, COLUMNS), {"result": rows})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Contestants in turn, each in a process of its own; medians and ratios as a table and as JSON."""
+"""Run contestants in turn, each in its own process, and report medians and ratios."""
 
 import argparse
 import json
@@ -12,39 +12,41 @@ import time
 from importlib import metadata
 from pathlib import Path
 
+from config import make_parser
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def flags(description, rounds=3):
-    """The parser of a benchmark's command line, with what all of them have."""
-    parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
+def benchmark_parser(description: str, rounds: int = 3) -> argparse.ArgumentParser:
+    """Create a parser with the flags that all benchmarks share."""
+    parser = make_parser(description)
     add = parser.add_argument
-    add("--rounds", type=int, default=rounds, help=f"turns of each contestant [{rounds}]")
-    add("--json", type=Path, help="write the figures to this file too")
+    add("--rounds", type=int, default=rounds, help=f"runs of each contestant [{rounds}]")
+    add("--json", type=Path, help="also write the measurements to this file")
     return parser
 
 
-def one_turn(module, job):
-    """Run a contestant on a job, a dict, and return the dict that it prints; None if it cannot.
+def run_once(module: str, job: dict) -> dict | None:
+    """Run a contestant of benchmarks.peers and return the JSON object that it prints.
 
-    module: its name in benchmarks.peers. It ends with status 3 where its packages are missing.
+    Returns None if its packages are missing, in which case it exits with status 3.
     """
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(job | {"launched": time.time()}, file)
         file.flush()
         command = [sys.executable, "-m", f"benchmarks.peers.{module}", file.name]
-        ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    if ran.returncode == 3:
+        result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if result.returncode == 3:
         return None
-    if ran.returncode:
-        raise SystemExit(f"{module} failed:\n{ran.stderr[-3000:]}")
-    return json.loads(ran.stdout.splitlines()[-1])
+    if result.returncode:
+        raise SystemExit(f"{module} failed:\n{result.stderr[-3000:]}")
+    return json.loads(result.stdout.splitlines()[-1])
 
 
-def in_turn(contestants, rounds):
-    """Every contestant once, then all again: {name: {measure: median over the rounds}}.
+def run_in_turn(contestants: dict[str, tuple[str, dict]], rounds: int) -> dict[str, dict]:
+    """Run all contestants once, then all again, and so on: {name: {measure: median}}.
 
-    contestants: {name: (module, job)}. What is no number is taken from the last round.
+    contestants: {name: (module, job)}. Measures that are not numbers are those of the last round.
     """
     turns = {name: [] for name in contestants}
     for number in range(1, rounds + 1):
@@ -52,10 +54,10 @@ def in_turn(contestants, rounds):
             if turns[name] == [None]:
                 continue
             print(f"round {number} of {rounds}: {name}", file=sys.stderr, flush=True)
-            outcome = one_turn(module, job)
+            outcome = run_once(module, job)
             if outcome is None:
-                print(f"skipped {name}: its packages are not installed; "
-                      'pip install -e ".[benchmarks]"', file=sys.stderr)  # fmt: skip
+                install = 'pip install -e ".[benchmarks]"'
+                print(f"skipped {name}: missing packages; run {install}", file=sys.stderr)
             turns[name].append(outcome)
     result = {}
     for name, outcomes in turns.items():
@@ -68,11 +70,10 @@ def in_turn(contestants, rounds):
     return result
 
 
-def machine():
-    """Hardware and versions."""
-    packages = ("tensorflow", "keras", "torch", "ctranslate2", "numpy")
+def machine() -> dict:
+    """Return the processor, versions, date and command."""
     versions = {"python": platform.python_version()}
-    for name in packages:
+    for name in ("tensorflow", "keras", "torch", "ctranslate2", "numpy"):
         try:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
@@ -82,14 +83,19 @@ def machine():
         processor = next(line.split(":")[1].strip() for line in lines if "model name" in line)
     except (OSError, StopIteration):
         processor = platform.processor()
-    return {"processor": processor, "cores": os.cpu_count(), "versions": versions,
-            "date": time.strftime("%Y-%m-%d"), "command": " ".join(sys.argv)}  # fmt: skip
+    return {
+        "processor": processor,
+        "cores": os.cpu_count(),
+        "versions": versions,
+        "date": time.strftime("%Y-%m-%d"),
+        "command": " ".join(sys.argv),
+    }
 
 
-def table(rows, columns):
-    """Markdown: rows {name: {measure: value}}, columns {measure: (heading, format)}."""
-    lines = ["| | " + " | ".join(heading for heading, _ in columns.values()) + " |",
-             "|---|" + "---|" * len(columns)]  # fmt: skip
+def table(rows: dict[str, dict], columns: dict[str, tuple[str, str]]) -> str:
+    """Format Markdown: rows {name: {measure: value}}, columns {measure: (heading, format)}."""
+    lines = ["| | " + " | ".join(heading for heading, _ in columns.values()) + " |"]
+    lines.append("|---|" + "---|" * len(columns))
     for name, measures in rows.items():
         cells = (
             form.format(measures[measure]) if measures.get(measure) is not None else "–"
@@ -99,9 +105,9 @@ def table(rows, columns):
     return "\n".join(lines)
 
 
-def report(path, printed, figures):
-    """Print a table; write the figures, with the machine, where a path is given."""
-    print(printed)
+def report(path: Path | None, tables: str, measurements: dict) -> None:
+    """Print the tables; write the measurements and the machine to a file if one is given."""
+    print(tables)
     if path:
-        text = json.dumps(machine() | figures, indent=1, ensure_ascii=False) + "\n"
+        text = json.dumps(machine() | measurements, indent=1, ensure_ascii=False) + "\n"
         path.write_text(text, "utf-8")

@@ -1,34 +1,36 @@
-"""The Keras twin: the same model from stock Keras layers, under `compile` and `fit`.
+"""Train the same Transformer with stock Keras layers, `compile` and `fit`.
 
-    python -m experiments.keras_twin --epochs 3                      # train.py's flags and batches
-    python -m experiments.keras_twin --resume runs/NAME --epochs 0   # a run's weights in the twin
+    python -m benchmarks.keras_twin --epochs 3                      # flags and batches of train.py
+    python -m benchmarks.keras_twin --resume runs/NAME --epochs 0   # weights of a run in the twin
 
-What the high-level API takes off your hands, and what has to be known all the same:
+Where the high-level API takes care:
 
-- Masks. Keras hangs one on what `Embedding(mask_zero=True)` gives, and layers hand it on, unseen.
-  `x * 2`, `x + y` and `Add` with anything that has none, as positions, drop it without a word, and
-  all attend to padding. So here each attention is given its mask.
-- The average. A loss is divided by the number of all positions, padding included, whatever their
-  weights; "mean_with_sample_weight" divides by the sum of the weights. The loss that is printed is
-  a mean over batches, each counted by its sentences, and a metric counts a row by the mean of its
-  weights: a token in a short batch for more than one in a long batch. See `weighted`.
-- Padding. The weights take it out of the loss, not out of the work: logits are made everywhere.
-- Smoothing. Only one-hot labels are smoothed: each batch brings positions × vocabulary of them.
-- Dropout. `fit` has it on, `evaluate` off, without an argument to be seen.
-- Adam. What it makes of an embedding's gradient is not Adam's step: see `Adam`.
+- Masks. `Embedding(mask_zero=True)` attaches a mask to its output, and layers pass it on. `x * 2`,
+  `x + y`, and `Add` with an input without a mask, such as positions, drop it silently; then padding
+  is attended to. Here, each attention layer gets an explicit mask.
+- Averages. A loss is divided by the number of all positions, padding included, whatever their
+  weights; "mean_with_sample_weight" divides by the sum of the weights. The printed loss is a mean
+  over batches weighted by their sentences. A metric weights each row by the mean of its weights, so
+  a token in a short batch counts more than one in a long batch: see `dataset`.
+- Padding. Weights remove it from the loss, not from the work: it has logits, too.
+- Label smoothing needs one-hot labels: positions × vocabulary per batch.
+- Dropout is active in `fit` and not in `evaluate`, without a visible argument.
+- Adam squares the gradient of an embedding row by row: see `Adam`.
 """
 
-# ruff: noqa: E402
-from config import fail
-from data import corpora
+from config import UserError, fail
+from training.machine import import_tensorflow
 from training.records import parse_config
 
-if __name__ == "__main__":  # as in train.py
-    CONFIG = parse_config(__doc__.splitlines()[0])
-    otherwise = CONFIG.precision != "float32" or CONFIG.word_dropout
-    if CONFIG.model != "transformer" or (otherwise and CONFIG.epochs):
-        fail("the twin is a Transformer and learns in float32, from all words")
+if __name__ == "__main__":
+    CONFIG = parse_config(__doc__.splitlines()[0])  # before TensorFlow loads, as in train.py
+    if CONFIG.model != "transformer":
+        fail(f"--model {CONFIG.model}: the Keras twin is a Transformer")
+    if CONFIG.epochs and (CONFIG.precision != "float32" or CONFIG.word_dropout):
+        fail("the Keras twin trains in float32 without word dropout: use --epochs 0")
+    import_tensorflow()
 
+from collections.abc import Callable, Sequence
 from functools import reduce
 
 import keras
@@ -37,88 +39,95 @@ import tensorflow as tf
 from keras import layers, ops
 
 from data import pipeline
-from data.batches import plan
-from evaluation.translator import Translator, load
+from data.batches import Pairs, plan
+from evaluation import translator
 from model.transformer import Transformer
 
 
-def sinusoids(length, size):
-    """Section 3.5 → (length, size)."""
-    column = np.arange(size)
-    angle = np.arange(length)[:, None] / 10000 ** (column // 2 * 2 / size)
+def sinusoids(length: int, d_model: int) -> np.ndarray:
+    """Return sinusoidal positional encodings, (length, d_model): section 3.5."""
+    column = np.arange(d_model)
+    angle = np.arange(length)[:, None] / 10000 ** (column // 2 * 2 / d_model)
     return np.where(column % 2, np.cos(angle), np.sin(angle))
 
 
-def build(config, source_vocab_size, target_vocab_size):
-    """Source and target_in, (batch, length) → logits (batch, target_len, target_vocab_size).
+def embed(ids: keras.KerasTensor, table: layers.Embedding, config, name: str):
+    """ids (batch, length) → embeddings with positions, (batch, length, d_model)."""
+    x = table(ids) * config.d_model**0.5
+    if config.positions != "none":
+        shape = config.max_length + 1, config.d_model  # one more: eos, or bos
+        learned = config.positions == "learned"
+        fixed = {} if learned else {"weights": [sinusoids(*shape)], "trainable": False}
+        # Count positions, because a functional model is built before any length is known.
+        positions = ops.cumsum(ops.ones_like(ids), axis=1) - 1
+        x = x + layers.Embedding(*shape, name=f"{name}.positions", **fixed)(positions)
+    return layers.Dropout(config.dropout_rate)(x)
 
-    The name of a layer says where its weights are in our model.
+
+def norm(x: keras.KerasTensor, name: str):
+    return layers.LayerNormalization(epsilon=1e-6, name=name)(x)
+
+
+def residual(x: keras.KerasTensor, name: str, sublayer: Callable, config):
+    """Apply a sublayer with dropout, residual connection and layer norm."""
+    dropout = layers.Dropout(config.dropout_rate)
+    if config.norm == "post":
+        return norm(x + dropout(sublayer(x)), f"{name}_post_norm")
+    return x + dropout(sublayer(norm(x, f"{name}_pre_norm")))
+
+
+def attention(name: str, config, mask, memory=None, causal: bool = False) -> Callable:
+    """Return self-attention, or attention to the memory, as a function of x."""
+    layer = layers.MultiHeadAttention(config.num_heads, config.depth, name=name)
+    options = {"attention_mask": mask, "use_causal_mask": causal}
+    return lambda x: layer(x, x if memory is None else memory, **options)
+
+
+def feed_forward(name: str, config) -> Callable:
+    inner = layers.Dense(config.dff, "relu", name=f"{name}.inner")
+    outer = layers.Dense(config.d_model, name=f"{name}.outer")
+    return lambda x: outer(inner(x))
+
+
+def build(config, source_vocab_size: int, target_vocab_size: int) -> keras.Model:
+    """Build the twin: source and target_in, (batch, length) → logits (batch, length, vocab_size).
+
+    Each layer is named after the attribute of our model that holds its weights.
     """
-    size = config.d_model
-
-    def embed(ids, table, name):
-        x = table(ids) * size**0.5
-        if config.positions != "none":
-            # Eos makes the longest source longer by one, bos the longest target.
-            shape, learned = (config.max_length + 1, size), config.positions == "learned"
-            fixed = {} if learned else {"weights": [sinusoids(*shape)], "trainable": False}
-            # A functional model is made before any length is known: the places are counted.
-            places = ops.cumsum(ops.ones_like(ids), axis=1) - 1
-            x = x + layers.Embedding(*shape, name=name, **fixed)(places)
-        return layers.Dropout(config.dropout_rate)(x)
-
-    def norm(x, name):
-        return layers.LayerNormalization(epsilon=1e-6, name=name)(x)
-
-    def around(x, name, sublayer):
-        dropout = layers.Dropout(config.dropout_rate)
-        if config.norm == "post":
-            return norm(x + dropout(sublayer(x)), f"{name}.norm")
-        return x + dropout(sublayer(norm(x, f"{name}.norm")))
-
-    def attention(name, mask, memory=None, causal=False):
-        layer = layers.MultiHeadAttention(config.num_heads, config.key_dim, name=name)
-        options = {"attention_mask": mask, "use_causal_mask": causal}
-        return lambda x: layer(x, x if memory is None else memory, **options)
-
-    def feed_forward(name):
-        inner = layers.Dense(config.dff, "relu", name=f"{name}.inner")
-        outer = layers.Dense(size, name=f"{name}.outer")
-        return lambda x: outer(inner(x))
-
     source, target_in = keras.Input([None], dtype="int32"), keras.Input([None], dtype="int32")
     # True = may attend: (batch, 1, key_len).
     source_mask, target_mask = (ops.not_equal(ids, 0)[:, None, :] for ids in (source, target_in))
-    target_table = layers.Embedding(target_vocab_size, size, name="decoder.embedding")
-    source_table = (
-        target_table
-        if config.shared_vocabulary and config.tie_embeddings
-        else layers.Embedding(source_vocab_size, size, name="encoder.embedding")
-    )
-    x = embed(source, source_table, "encoder.positions")
+    target_table = layers.Embedding(target_vocab_size, config.d_model, name="decoder.embedding")
+    source_table = target_table
+    if not (config.shared_vocabulary and config.tie_embeddings):
+        source_table = layers.Embedding(source_vocab_size, config.d_model, name="encoder.embedding")
+    x = embed(source, source_table, config, "encoder")
     for i in range(config.num_layers):
         name = f"encoder.layers.{i}"
-        x = around(x, f"{name}.attention_residual", attention(f"{name}.attention", source_mask))
-        x = around(x, f"{name}.feed_forward_residual", feed_forward(f"{name}.feed_forward"))
-    memory = norm(x, "encoder.last_norm") if config.norm == "pre" else x
-    x = embed(target_in, target_table, "decoder.positions")
+        own = attention(f"{name}.attention", config, source_mask)
+        x = residual(x, f"{name}.attention", own, config)
+        feed = feed_forward(f"{name}.feed_forward", config)
+        x = residual(x, f"{name}.feed_forward", feed, config)
+    memory = norm(x, "encoder.final_norm") if config.norm == "pre" else x
+    x = embed(target_in, target_table, config, "decoder")
     for i in range(config.num_layers):
         name = f"decoder.layers.{i}"
-        itself = attention(f"{name}.self_attention", target_mask, causal=True)
-        x = around(x, f"{name}.self_residual", itself)
-        across = attention(f"{name}.cross_attention", source_mask, memory)
-        x = around(x, f"{name}.cross_residual", across)
-        x = around(x, f"{name}.feed_forward_residual", feed_forward(f"{name}.feed_forward"))
-    x = norm(x, "decoder.last_norm") if config.norm == "pre" else x
+        own = attention(f"{name}.self_attention", config, target_mask, causal=True)
+        x = residual(x, f"{name}.self", own, config)
+        cross = attention(f"{name}.cross_attention", config, source_mask, memory)
+        x = residual(x, f"{name}.cross", cross, config)
+        feed = feed_forward(f"{name}.feed_forward", config)
+        x = residual(x, f"{name}.feed_forward", feed, config)
+    x = norm(x, "decoder.final_norm") if config.norm == "pre" else x
     if config.tie_embeddings:
-        # Of the variable itself: `ops.transpose` of it is a copy, made now, that never learns.
+        # The variable itself: `ops.transpose` would copy it now, and the copy would not train.
         logits = ops.einsum("btd,vd->btv", x, target_table.embeddings)
     else:
         logits = layers.Dense(target_vocab_size, name="output")(x)
     return keras.Model([source, target_in], logits)
 
 
-PARTS = {  # of a layer, in the order of its weights, by their names in our model
+WEIGHTS = {  # attributes of our layers, in the order of Keras' `layer.weights`
     layers.Embedding: ["table"],
     layers.LayerNormalization: ["scale", "offset"],
     layers.Dense: ["kernel", "bias"],
@@ -127,38 +136,44 @@ PARTS = {  # of a layer, in the order of its weights, by their names in our mode
         for part in ("query", "key", "value", "output")
         for name in ("kernel", "bias")
     ],
-}  # fmt: skip
+}
 
 
-def pairs(ours, twin):
-    """The one list of what is what: (our variable, its twin), the same numbers in other shapes."""
+def attribute(module: object, path: str) -> object:
+    """Return a nested attribute or list item, such as "encoder.layers.0.attention"."""
 
-    def found(path):
-        step = lambda at, name: at[int(name)] if name.isdigit() else getattr(at, name)  # noqa: E731
-        return reduce(step, path.split("."), ours)
+    def step(parent, name):
+        return parent[int(name)] if name.isdigit() else getattr(parent, name)
 
+    return reduce(step, path.split("."), module)
+
+
+def matched_variables(
+    ours: Transformer, twin: keras.Model
+) -> list[tuple[tf.Variable, keras.Variable]]:
+    """Return each of our variables with its twin, which may have another shape."""
     return [
-        (found(f"{layer.name}.{part}"), theirs)
+        (attribute(ours, f"{layer.name}.{name}"), theirs)
         for layer in twin.layers
         if layer.trainable_weights
-        for part, theirs in zip(PARTS[type(layer)], layer.weights, strict=True)
+        for name, theirs in zip(WEIGHTS[type(layer)], layer.weights, strict=True)
     ]
 
 
-def to_keras(ours, twin):
-    """Give the twin our model's weights."""
-    for mine, theirs in pairs(ours, twin):
+def to_keras(ours: Transformer, twin: keras.Model) -> None:
+    """Copy our weights to the twin."""
+    for mine, theirs in matched_variables(ours, twin):
         theirs.assign(tf.reshape(mine, theirs.shape))
 
 
-def from_keras(ours, twin):
-    """Give our model the twin's weights."""
-    for mine, theirs in pairs(ours, twin):
+def from_keras(ours: Transformer, twin: keras.Model) -> None:
+    """Copy the weights of the twin to our model."""
+    for mine, theirs in matched_variables(ours, twin):
         mine.assign(tf.reshape(theirs.value, mine.shape))
 
 
 class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
-    """Section 5.3, eq. 3."""
+    """Learning rate of section 5.3, eq. 3."""
 
     def __init__(self, config):
         self.scale = config.learning_rate_scale * config.d_model**-0.5
@@ -170,31 +185,43 @@ class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
 
 
 class Adam(keras.optimizers.Adam):
-    """Keras' Adam, made right for embeddings. Where they are not tied their gradient comes as rows,
-    one for each place where a token stands, and of three, Keras 3.15 takes g₁² + g₂² + g₃² for
-    (g₁ + g₂ + g₃)².
+    """Keras' Adam with dense gradients.
+
+    The gradient of an embedding that is not tied has a row for each occurrence of a token. Of three
+    occurrences, Keras 3.15 takes g₁² + g₂² + g₃² instead of (g₁ + g₂ + g₃)².
     """
 
     def update_step(self, gradient, variable, learning_rate):
         super().update_step(tf.convert_to_tensor(gradient), variable, learning_rate)
 
 
-def compile_as_ours(twin, config):
-    """train.py's objective and optimizer; as metrics nats a token, not smoothed, and accuracy."""
-    smoothed = {"label_smoothing": config.label_smoothing, "reduction": "mean_with_sample_weight"}
-    nats = keras.metrics.CategoricalCrossentropy("nats", from_logits=True)
+def compile_twin(twin: keras.Model, config, measure_loss: bool = True) -> None:
+    """Compile with the objective and optimizer of train.py.
+
+    Metrics are the accuracy and, with `measure_loss`, "nats": the loss per token without smoothing.
+    """
+    options = {"from_logits": True, "reduction": "mean_with_sample_weight"}
+    if config.label_smoothing:
+        options["label_smoothing"] = config.label_smoothing
+        loss = keras.losses.CategoricalCrossentropy(**options)
+        nats = keras.metrics.CategoricalCrossentropy("nats", from_logits=True)
+    else:
+        loss = keras.losses.SparseCategoricalCrossentropy(**options)
+        nats = keras.metrics.SparseCategoricalCrossentropy("nats", from_logits=True)
     twin.compile(
         Adam(WarmUp(config), beta_1=0.9, beta_2=0.98, epsilon=1e-9),
-        keras.losses.CategoricalCrossentropy(from_logits=True, **smoothed),
-        weighted_metrics=[nats, "accuracy"],
-        jit_compile=False,  # "auto" compiles for each shape anew
+        loss,
+        weighted_metrics=[nats, "accuracy"] if measure_loss else ["accuracy"],
+        jit_compile=False,  # "auto" would compile anew for each shape
     )
 
 
-def dataset(pairs, batches, vocab_size):
-    """Batches for `fit`: (source, target_in), one-hot target_out, weights. Padding weighs nothing.
+def dataset(
+    pairs: Pairs, batches: Sequence[np.ndarray], vocab_size: int, config
+) -> tf.data.Dataset:
+    """Return batches for `fit`: (source, target_in), target_out and weights, 0 for padding.
 
-    batches: index arrays into the Pairs.
+    target_out is one-hot with label smoothing. batches: index arrays into the pairs.
     """
 
     def padded():
@@ -202,51 +229,56 @@ def dataset(pairs, batches, vocab_size):
             yield (source, target[:, :-1]), target[:, 1:]
 
     def weighted(inputs, labels):
-        # A token weighs the batch's length, for a metric takes the mean over it of a row's weights.
+        # Proportional to the length, because a metric takes the mean of the weights of a row.
         weights = tf.where(labels != 0, tf.cast(tf.shape(labels)[1], tf.float32), 0.0)
-        return inputs, tf.one_hot(labels, vocab_size), weights
+        labels = tf.one_hot(labels, vocab_size) if config.label_smoothing else labels
+        return inputs, labels, weights
 
     ids = tf.TensorSpec([None, None], tf.int32)
-    made = tf.data.Dataset.from_generator(padded, output_signature=((ids, ids), ids)).map(weighted)
-    return made.apply(tf.data.experimental.assert_cardinality(len(batches))).prefetch(1)
+    data = tf.data.Dataset.from_generator(padded, output_signature=((ids, ids), ids)).map(weighted)
+    return data.apply(tf.data.experimental.assert_cardinality(len(batches))).prefetch(1)
 
 
-def main(config):
-    """Train the twin from where train.py begins, or from a run's weights, on train.py's batches.
+def main(config) -> None:
+    """Train the twin from the initial weights of train.py, or from those of a run.
 
-    No run folder is made. Raises corpora.CorpusError, OSError and ValueError.
+    The batches are those of train.py. No run directory is created. Raises UserError and OSError.
     """
-    keras.utils.set_random_seed(config.seed)  # dropout's
+    keras.utils.set_random_seed(config.seed)  # of dropout
     data = pipeline.load(config)
     tokenizers = (data.source_tokenizer, data.target_tokenizer)
     limits = (config.batch_tokens, config.batch_sentences)
     vocab_sizes = [tokenizer.vocab_size for tokenizer in tokenizers]
-    ours = load(config.resume, config).model if config.resume else Transformer(config, *vocab_sizes)
+    if config.resume:
+        ours = translator.load(config.resume, config).model
+    else:
+        ours = Transformer(config, *vocab_sizes)
     twin = build(config, *vocab_sizes)
     to_keras(ours, twin)
-    compile_as_ours(twin, config)
-    validation = dataset(data.validation, plan(data.validation, *limits), vocab_sizes[1])
+    compile_twin(twin, config)
+    batches = plan(data.validation, *limits)
+    validation = dataset(data.validation, batches, vocab_sizes[1], config)
     steps = 0
     for epoch in range(config.epochs):
         batches = plan(data.train, *limits, config.seed, epoch)
         batches = batches[: config.max_steps and config.max_steps - steps]
-        twin.fit(
-            dataset(data.train, batches, vocab_sizes[1]), validation_data=validation,
-            initial_epoch=epoch, epochs=epoch + 1, shuffle=False,  # the plan has shuffled
-        )  # fmt: skip
+        train = dataset(data.train, batches, vocab_sizes[1], config)
+        epochs = {"initial_epoch": epoch, "epochs": epoch + 1}
+        twin.fit(train, validation_data=validation, shuffle=False, **epochs)
         steps += len(batches)
         if steps == config.max_steps:
             break
     theirs = twin.evaluate(validation, verbose=0, return_dict=True)["nats"]
     from_keras(ours, twin)
-    mine, _ = Translator(ours, *tokenizers, config.max_length).loss_and_accuracy(data.validation)
+    scorer = translator.Translator(ours, *tokenizers, config.max_length)
+    mine, _ = scorer.loss_and_accuracy(data.validation)
     print(f"validation loss: {theirs:.4f} by Keras, {mine:.4f} by our model with the same weights")
 
 
 if __name__ == "__main__":
     try:
         main(CONFIG)
-    except (corpora.CorpusError, ValueError, OSError) as error:
+    except (UserError, OSError) as error:
         fail(error)
     except KeyboardInterrupt:
         raise SystemExit(130) from None

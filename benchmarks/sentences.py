@@ -1,97 +1,101 @@
-"""The sentences that all contestants get, as a file, and how they are timed on them."""
+"""The sentences that all contestants process, and how the contestants are timed."""
 
 import json
 import resource
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from data.batches import Pairs, Rows, plan
 
+Batch = tuple[np.ndarray, np.ndarray]  # padded source and target ids
 
-def write(path, pairs, batch_tokens, tokens, seed=0):
-    """Batches of like length, drawn from a whole corpus until they have so many real tokens."""
+
+def write(path: str, pairs: Pairs, batch_tokens: int, tokens: int, seed: int = 0) -> None:
+    """Write batches of similar lengths, sampled from a corpus, with `tokens` real tokens in all."""
     batches, count, sizes = [], 0, pairs.source.lengths + pairs.target.lengths - 1
     for indices in plan(pairs, batch_tokens, 1024, seed):
         if count >= tokens:
             break
         batches.append(indices)
         count += sizes[indices].sum()
-    rows = Rows.of([batch.tolist() for batch in batches])
-    np.savez(path, source_ids=pairs.source.ids, source_offsets=pairs.source.offsets,
-             target_ids=pairs.target.ids, target_offsets=pairs.target.offsets,
-             batch_ids=rows.ids, batch_offsets=rows.offsets)  # fmt: skip
+    rows = {
+        "source": pairs.source,
+        "target": pairs.target,
+        "batch": Rows.of([batch.tolist() for batch in batches]),
+    }
+    arrays = {f"{name}_ids": x.ids for name, x in rows.items()}
+    np.savez(path, **arrays, **{f"{name}_offsets": x.offsets for name, x in rows.items()})
 
 
-def read(path):
-    """Pairs, and the batches as index arrays."""
-    with np.load(path) as kept:
-        rows = [Rows(kept[f"{x}_ids"], kept[f"{x}_offsets"]) for x in ("source", "target", "batch")]
+def read(path: str) -> tuple[Pairs, list[np.ndarray]]:
+    """Read the pairs, and the batches as index arrays."""
+    with np.load(path) as file:
+        rows = [Rows(file[f"{x}_ids"], file[f"{x}_offsets"]) for x in ("source", "target", "batch")]
     offsets = rows[2].offsets
     batches = [rows[2].ids[i:j] for i, j in zip(offsets[:-1], offsets[1:], strict=True)]
     return Pairs(*rows[:2]), batches
 
 
-def shuffled(batches, size, seed=0):
-    """The same sentences in batches of `size`, at random."""
-    together = np.random.default_rng(seed).permutation(np.concatenate(batches))
-    return [together[i : i + size] for i in range(0, len(together), size)]
+def shuffled(batches: Sequence[np.ndarray], size: int, seed: int = 0) -> list[np.ndarray]:
+    """Return the same sentences in random batches of `size`."""
+    indices = np.random.default_rng(seed).permutation(np.concatenate(batches))
+    return [indices[i : i + size] for i in range(0, len(indices), size)]
 
 
-def the_job():
-    """The job that the harness gave this process, a dict."""
+def load_job() -> dict:
+    """Load the job that the harness passes to this process."""
     return json.loads(Path(sys.argv[1]).read_text())
 
 
-def counted(padded):
-    """Real tokens and positions of padded batches, source and target_out."""
-    real = sum(
-        np.count_nonzero(source) + np.count_nonzero(target[:, 1:]) for source, target in padded
-    )
-    return real, sum(source.size + target[:, 1:].size for source, target in padded)
+def count_tokens(batches: Sequence[Batch]) -> tuple[int, int]:
+    """Return the real tokens and the positions of padded batches, of source and target_out."""
+    arrays = [ids for source, target in batches for ids in (source, target[:, 1:])]
+    return sum(map(np.count_nonzero, arrays)), sum(ids.size for ids in arrays)
 
 
-def outcome(job, padded, first, seconds):
-    """What the harness wants to know of a timed pass; prints it.
+def report_training(job: dict, batches: Sequence[Batch], first_step: float, seconds: float) -> None:
+    """Print the measurements of a timed pass for the harness.
 
-    first: the time of the first step's end; seconds: what the pass took.
+    first_step: the time at the end of the first step; seconds: the duration of the pass.
     """
-    real, positions = counted(padded)
+    real, positions = count_tokens(batches)
     measures = {
         "tokens_per_second": real / seconds,
-        "step_ms": 1000 * seconds / len(padded),
-        "tokens_a_step": real / len(padded),
+        "step_ms": 1000 * seconds / len(batches),
+        "tokens_per_step": real / len(batches),
         "real_share": real / positions,
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        "seconds_to_first_step": first - job["launched"],
+        "seconds_to_first_step": first_step - job["launched"],
     }
     print(json.dumps({name: float(value) for name, value in measures.items()}))
 
 
-def time_training(job, step, padded):
-    """Two passes, the second timed. step: source, target → nothing, when the update is done."""
-    step(*padded[0])
-    first = time.time()
-    for batch in padded:
+def time_training(job: dict, step: Callable, batches: Sequence[Batch]) -> None:
+    """Time the second of two passes. step: (source, target) → returns when the update is done."""
+    step(*batches[0])
+    first_step = time.time()
+    for batch in batches:
         step(*batch)
-    began = time.perf_counter()
-    for batch in padded:
+    start = time.perf_counter()
+    for batch in batches:
         step(*batch)
-    outcome(job, padded, first, time.perf_counter() - began)
+    report_training(job, batches, first_step, time.perf_counter() - start)
 
 
-def time_decoding(job, translate):
-    """Two passes over the texts, the second timed; print the outcome for the harness.
+def time_decoding(job: dict, translate: Callable[[list[str]], list[str]]) -> None:
+    """Time the second of two passes over the texts, and print the outcome for the harness.
 
-    translate: texts → texts. A batch of 1 is one call for each text.
+    With a batch size of 1, each text is a call of its own.
     """
     texts = Path(job["texts"]).read_text("utf-8").split("\n")
     calls = [[text] for text in texts] if job["batch"] == 1 else [texts]
     for call in calls:
         translate(call)
-    began = time.perf_counter()
+    start = time.perf_counter()
     outputs = [line for call in calls for line in translate(call)]
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - start
     print(json.dumps({"sentences_per_second": len(texts) / seconds, "outputs": outputs}))

@@ -1,33 +1,40 @@
 """Training speed: this project, the tutorial's loop, Keras' fit and PyTorch, in turn."""
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks import harness, sentences
-from config import Config
+from config import Config, fail, flag
 from data import pipeline
+from data.batches import Pairs
 
 COLUMNS = {
     "tokens_per_second": ("real tokens/s", "{:,.0f}"),
     "ratio": ("× tutorial", "{:.2f}"),
-    "utilisation": ("FLOP utilisation", "{:.2f}"),
-    "step_ms": ("ms a step", "{:.0f}"),
-    "tokens_a_step": ("real tokens a step", "{:,.0f}"),
+    "utilization": ("FLOP utilization", "{:.2f}"),
+    "step_ms": ("ms per step", "{:.0f}"),
+    "tokens_per_step": ("real tokens per step", "{:,.0f}"),
     "real_share": ("real share", "{:.2f}"),
     "peak_mb": ("peak MB", "{:,.0f}"),
     "seconds_to_first_step": ("s to first step", "{:.1f}"),
 }
 TUTORIAL = "tutorial's loop, Keras 3"
+SIZES = ("num_layers", "d_model", "num_heads", "dff")
 
 
-def flops_a_token(pairs, batches, config, vocab_size):
-    """FLOPs that real tokens need, forward and backward, over their number: matrix products alone.
+def flops_per_token(
+    pairs: Pairs, batches: Sequence[np.ndarray], config: Config, vocab_size: int
+) -> float:
+    """Return the FLOPs per real token of all matrix products, forward and backward.
 
-    A product of (n, a) and (a, b) takes 2 n a b, and its two gradients as much again each.
+    A product of (n, a) and (a, b) takes 2 n a b, and each of its two gradients the same.
     """
     total = tokens = 0
-    size, inner = config.d_model, config.num_heads * config.key_dim
+    size, inner = config.d_model, config.num_heads * config.depth
     for indices in batches:
         source = pairs.source.lengths[indices].astype(float)
         target = pairs.target.lengths[indices] - 1.0
@@ -39,60 +46,66 @@ def flops_a_token(pairs, batches, config, vocab_size):
     return 3 * 2 * total / tokens
 
 
-def main():
-    parser = harness.flags(__doc__)
+def contestants(job: dict, only: str | None) -> dict[str, tuple[str, dict]]:
+    """Return the contestants whose names contain one of the comma-separated parts of `only`."""
+    bfloat16 = job | {"config": job["config"] | {"precision": "bfloat16"}}
+    everyone = {
+        "this project, float32": ("ours", job),
+        TUTORIAL: ("keras_loop", job),
+        "this project, bfloat16": ("ours", bfloat16),
+        "Keras 3, fit": ("keras_fit", job),
+        "PyTorch, our batches": ("pytorch", job),
+        "PyTorch, our batches, bfloat16": ("pytorch", bfloat16),
+        "matmul": ("matmul", job),
+    }
+    parts = only.split(",") if only else [""]
+    chosen = {name: everyone[name] for name in everyone if any(part in name for part in parts)}
+    if not chosen:
+        fail(f"--only {only}: choose from {', '.join(everyone)}")
+    return chosen
+
+
+def parse_flags():
+    """Parse the command line."""
+    parser = harness.benchmark_parser(__doc__)
     add = parser.add_argument
     add("--corpus", default="mini", help="as in train.py [mini]")
-    add("--max-length", type=int, default=40, help="pieces a sentence; the tutorial's own [40]")
-    add("--batch-tokens", type=int, default=1200, help="of batches of like length [1200]")
-    add("--only", help="contestants whose names have one of these parts, separated by commas")
-    add(
-        "--tokens", type=int, default=60_000, help="real tokens a pass; the second is timed [60000]"
-    )
-    for name in ("num_layers", "d_model", "num_heads", "dff"):
+    add("--max-length", type=int, default=40, help="tokens per sentence [40, as the tutorial]")
+    add("--batch-tokens", type=int, default=1200, help="as in train.py [1200]")
+    add("--only", help="contestants whose names contain one of these parts, comma-separated")
+    tokens = "real tokens per pass; the second pass is timed [60000]"
+    add("--tokens", type=int, default=60_000, help=tokens)
+    for name in SIZES:
         default = getattr(Config, name)
-        add("--" + name.replace("_", "-"), type=int, default=default, help=f"[{default}]")
-    flags = parser.parse_args()
-    sizes = {name: getattr(flags, name) for name in ("num_layers", "d_model", "num_heads", "dff")}
-    config = Config(
-        corpus=flags.corpus, max_length=flags.max_length, batch_tokens=flags.batch_tokens, **sizes
-    )  # fmt: skip
+        add(flag(name), type=int, default=default, help=f"[{default}]")
+    return parser.parse_args()
+
+
+def main() -> None:
+    flags = parse_flags()
+    names = ("corpus", "max_length", "batch_tokens", *SIZES)
+    config = Config(**{name: getattr(flags, name) for name in names})
     data = pipeline.load(config)
     vocab_size = data.target_tokenizer.vocab_size
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "sentences.npz")
         sentences.write(path, data.train, flags.batch_tokens, flags.tokens)
         job = {"sentences": path, "vocab_size": vocab_size, "config": asdict(config)}
-        low = job | {"config": job["config"] | {"precision": "bfloat16"}}
-        contestants = {
-            "this project, float32": ("ours", job),
-            TUTORIAL: ("keras_loop", job),
-            "this project, bfloat16": ("ours", low),
-            "Keras 3, fit": ("keras_fit", job),
-            "PyTorch, our batches": ("pytorch", job),
-            "PyTorch, our batches, bfloat16": ("pytorch", low),
-            "matmul": ("matmul", job),
-        }
-        parts = flags.only.split(",") if flags.only else [""]
-        kept = [name for name in contestants if any(part in name for part in parts)]
-        if not kept:
-            parser.error(f"--only {flags.only}: there are {', '.join(contestants)}")
-        contestants = {name: contestants[name] for name in kept}
-        result = harness.in_turn(contestants, flags.rounds)
-        flops = flops_a_token(*sentences.read(path), config, vocab_size)
+        result = harness.run_in_turn(contestants(job, flags.only), flags.rounds)
+        flops = flops_per_token(*sentences.read(path), config, vocab_size)
     rates = result.pop("matmul", {})
     for name, row in result.items():
         if TUTORIAL in result:
             row["ratio"] = row["tokens_per_second"] / result[TUTORIAL]["tokens_per_second"]
         if rates:
             rate = rates["bfloat16" if "bfloat16" in name else "float32"]
-            row["utilisation"] = row["tokens_per_second"] * flops / rate
-    printed = harness.table(result, COLUMNS)
+            row["utilization"] = row["tokens_per_second"] * flops / rate
+    tables = harness.table(result, COLUMNS)
     if rates:
-        printed += "\n\nmatmul 2048³: " + ", ".join(
-            f"{rate / 1e9:,.0f} GFLOP/s {dtype}" for dtype, rate in rates.items()
-        )
-    harness.report(flags.json, printed, {"result": result, "matmul": rates, "flops_a_token": flops})
+        speeds = (f"{rate / 1e9:,.0f} GFLOP/s {dtype}" for dtype, rate in rates.items())
+        tables += "\n\nmatmul 2048³: " + ", ".join(speeds)
+    measurements = {"result": result, "matmul": rates, "flops_per_token": flops}
+    harness.report(flags.json, tables, measurements)
 
 
 if __name__ == "__main__":

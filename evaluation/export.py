@@ -33,8 +33,8 @@ def ctranslate2(translator: "Translator", folder: str | Path) -> None:
     The exported model maps source tokens to target tokens; it adds eos and bos itself. Its beam
     search divides by length^penalty, ours by ((5 + length) / 6)^penalty; without a penalty they are
     the same. With `--lowercase` or `--tokenizer word`, texts must first go through
-    `data.tokenizer.prepared`. Raises UserError if the model is not a Transformer, or was edited so
-    that CTranslate2 computes something else, and FileExistsError.
+    `data.tokenizer.preprocess`. Raises FileExistsError, and UserError if the model is not a
+    Transformer or was edited so that CTranslate2 computes something else.
     """
     from model.transformer import Transformer
 

@@ -160,9 +160,8 @@ def training(
         plots = canvas.subplots(rows, columns, squeeze=False).ravel()
         for unused in plots[len(panels) :]:
             unused.remove()
-        for plot, (heading, unit, scale, factor, train, validation) in zip(
-            plots, panels, strict=False
-        ):
+        for plot, panel in zip(plots, panels, strict=False):
+            heading, unit, scale, factor, train, validation = panel
             if train in present:
                 plot.plot(*curve(lines, train, factor), color=COLOURS[0], lw=1.2, label="training")
             if validation in present:

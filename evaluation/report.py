@@ -26,7 +26,7 @@ def validation(
 ) -> tuple[dict[str, float], list[tuple[str, str, str]]]:
     """Return loss, accuracy and BLEU on the validation split, and three samples.
 
-    A sample is (source, reference, output). There is no BLEU of labels.
+    A sample is (source, reference, output). Labels have no BLEU.
     """
     loss, accuracy = translator.loss_and_accuracy(dataset.validation)
     values = {"validation_loss": loss, "validation_accuracy": accuracy}
@@ -43,7 +43,7 @@ def validation(
 
 
 def recorded_hash(run: Path, name: str) -> str:
-    """Return the SHA-256 of a split as it was in training. Raises OSError and UserError."""
+    """Return the SHA-256 that a split had in training. Raises OSError and UserError."""
     path = run / "corpus.json"
     splits = read_json(path).get("splits")
     if not isinstance(splits, dict) or not all(isinstance(s, dict) for s in splits.values()):
@@ -55,7 +55,7 @@ def recorded_hash(run: Path, name: str) -> str:
 
 def load_split(run: Path, config: Config, name: str) -> Split:
     """Load a split of a run's corpus. Raises UserError if its text has changed since training."""
-    split = corpora.load(config.corpus, name, config.reverse, config.labelled)
+    split = corpora.open(config).load(name)
     if recorded_hash(run, name) != split.sha256():
         raise UserError(
             f"the {name} split of {config.corpus} differs from the one recorded in "
@@ -161,12 +161,7 @@ def outputs_path(run: Path, suffix: str, labelled: bool) -> Path:
 
 
 def write(
-    run: Path,
-    suffix: str,
-    labelled: bool,
-    split: Split,
-    scores: dict,
-    outputs: Sequence[Output],
+    run: Path, suffix: str, labelled: bool, split: Split, scores: dict, outputs: Sequence[Output]
 ) -> list[str]:
     """Write scores and outputs into a run directory. Returns the names of the files.
 

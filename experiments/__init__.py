@@ -1,1 +1,1 @@
-"""What was tried, and what can be tried beside the model: `LOG.md` has the results."""
+"""Experiments: patches of the source, and the programs that run and compare them."""

@@ -1,7 +1,7 @@
-"""What experiments have shown, against the baseline of the same seeds.
+"""Compare experiments with the baseline of the same seeds.
 
-Prints tables; without names, of all that was run, and these go into experiments/README.md, too,
-with a plot.
+Prints tables. Without names, every experiment that was run is compared; --all also writes the
+tables and a plot into experiments/README.md.
 """
 
 import argparse
@@ -11,51 +11,52 @@ import statistics
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from config import fail
-from experiments import patches
+from config import UserError, fail, make_parser
+from experiments import jobs, patches
 from experiments.jobs import RECIPES
 from experiments.patches import BASELINE, ExperimentError
 from training import records
 from training.records import load_config
 
-# Student's t for a 95 % interval, by degrees of freedom from 1; beyond 20 the last one is too wide.
-STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179,
-           2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086)  # fmt: skip
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# 97.5 % quantiles of Student's t for 1, 2, … degrees of freedom; the last is used beyond 20.
+STUDENT = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+)
+UNITS = {"bleu": "BLEU", "exact_match": "exact match, points", "accuracy": "accuracy, points"}
 
 
 @dataclass
 class Run:
-    """A finished run, as its folder has it."""
+    """A finished run, read from its directory."""
 
     path: Path
     seed: int
-    like: tuple  # what it must have in common with a baseline
-    scores: dict  # by split, as evaluate.py wrote them
+    base: tuple  # code and flags that it must share with a baseline
+    scores: dict[str, dict]  # by split, as written by evaluate.py; accuracy in per cent
     tokens_per_second: float
     minutes: float
     commit: str
 
     @classmethod
-    def of(cls, path, card):
-        """From a run's folder. Raises ExperimentError where something is amiss."""
-        try:
-            return cls.read(path, card)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ExperimentError(f"{path} cannot be compared: {error!r}") from None
-
-    @classmethod
-    def read(cls, path, card):
+    def read(cls, path: Path, metadata: dict, splits: list[str]) -> "Run":
+        """Read a run directory. Raises OSError and UserError."""
         lines = records.read_json_lines(path / "metrics.jsonl")
-        speeds = [float(x["tokens_per_second"]) for x in lines if "tokens_per_second" in x]
-        seconds = [float(line["seconds"]) for line in lines if "seconds" in line]
-        scores = {s: records.read_json(path / f"scores-{s}.json") for s in card["splits"]}
-        for found in scores.values():
-            found |= {name: float(found[name]) for name in ("bleu", "exact_match")}
+        speeds = [line["tokens_per_second"] for line in lines if "tokens_per_second" in line]
+        seconds = [line["seconds"] for line in lines if "seconds" in line]
+        scores = {split: records.read_json(path / f"scores-{split}.json") for split in splits}
+        for values in scores.values():
+            if "bleu" not in values:
+                values["accuracy"] *= 100
         return cls(
             path=path,
             seed=int(path.name.removeprefix("seed-")),
-            like=(card["base"], *card["common"]),
+            base=(metadata["base"], *metadata["common"]),
             scores=scores,
             tokens_per_second=statistics.median(speeds),
             minutes=sum(seconds) / 60,
@@ -63,46 +64,49 @@ class Run:
         )
 
 
-def runs_of(folder, name):
-    """The finished runs of an experiment by seed, and what is to be said about the others."""
-    finished, notes = {}, []
+def read_runs(folder: Path, name: str, splits: list[str]) -> tuple[dict[int, Run], list[str]]:
+    """Return the finished runs of an experiment by seed, and notes on the others."""
+    runs, notes = {}, []
     patch = patches.read(name)
-    for card in sorted((folder / name).glob("seed-*.json")):
-        known = records.read_json(card)
-        run = card.with_suffix("")
-        if (known.get("diff"), known.get("flags")) != (patch.digest, patch.flags):
-            notes.append(f"{name} {run.name} was made with another patch than today's: left out")
-        elif known.get("finished") and not run.exists():
-            notes.append(f"{name} {run.name} is not there any more")
-        elif known.get("finished"):
-            found = Run.of(run, known)
-            finished[found.seed] = found
+    for file in sorted((folder / name).glob("seed-*.json")):
+        metadata, path = records.read_json(file), file.with_suffix("")
+        scored = [split for split in splits if (path / f"scores-{split}.json").exists()]
+        if (metadata.get("patch"), metadata.get("flags")) != (patch.digest, patch.flags):
+            notes.append(f"{name} {path.name} was trained with an older patch: left out")
+        elif scored == splits:
+            run = Run.read(path, metadata, splits)
+            runs[run.seed] = run
         else:
-            why = f"failed: {known['failed']}" if "failed" in known else "is not finished"
-            notes.append(f"{name} {run.name} {why}")
-    return finished, notes
+            last = jobs.last_line(file.with_suffix(".log"))
+            notes.append(f"{name} {path.name} is not finished; last line of its log: {last}")
+    return runs, notes
 
 
 @dataclass
 class Difference:
-    """Experiment minus baseline, seed by seed: its mean and its 95 % t interval, where n > 1."""
+    """Experiment minus baseline, paired by seed: the mean and its 95 % t interval."""
 
-    values: list
+    values: list[float]
 
     @property
-    def mean(self):
+    def mean(self) -> float:
         return statistics.fmean(self.values)
 
     @property
-    def half(self):
-        """Half the interval's width; None for one seed."""
+    def half(self) -> float | None:
+        """Half the width of the interval; None for one seed."""
         n = len(self.values)
         if n < 2:
             return None
         return STUDENT[min(n - 1, len(STUDENT)) - 1] * statistics.stdev(self.values) / math.sqrt(n)
 
     @property
-    def verdict(self):
+    def ends(self) -> tuple[float | None, float | None]:
+        """Ends of the interval."""
+        return (None, None) if self.half is None else (self.mean - self.half, self.mean + self.half)
+
+    @property
+    def verdict(self) -> str:
         if self.half is None:
             return "one seed"
         if abs(self.mean) <= self.half:
@@ -112,201 +116,243 @@ class Difference:
     def __str__(self):
         if self.half is None:
             return f"{self.mean:+.1f}"
-        return f"{self.mean:+.1f} [{self.mean - self.half:+.1f}, {self.mean + self.half:+.1f}]"
+        return "{:+.1f} [{:+.1f}, {:+.1f}]".format(self.mean, *self.ends)
 
 
-def spread(values):
-    """Mean ± standard deviation."""
+def spread(values: list[float]) -> str:
+    """Format mean ± standard deviation."""
     text = f"{statistics.fmean(values):.1f}"
     return text + (f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else "")
 
 
 @dataclass
 class Row:
-    """An experiment beside the baseline's runs of the same seeds."""
+    """Runs of an experiment, and the runs of the baseline with the same seeds."""
 
     patch: patches.Patch
-    runs: list
-    baseline: list  # as many, in the same order
+    runs: list[Run]
+    baseline: list[Run]  # in the same order
 
-    def column(self, split, score):
-        """A score of each run."""
+    def column(self, split: str, score: str) -> list[float]:
+        """Return a score of each run."""
         return [run.scores[split][score] for run in self.runs]
 
-    def difference(self, split, score):
+    def difference(self, split: str, score: str) -> Difference:
         pairs = zip(self.runs, self.baseline, strict=True)
         return Difference([a.scores[split][score] - b.scores[split][score] for a, b in pairs])
 
-    def bootstrap(self, split):
-        """The chance that one seed's difference in BLEU is the choice of sentences: Koehn 2004."""
+    def bootstrap(self, split: str) -> float:
+        """Return the p-value of one seed's difference in BLEU: paired bootstrap, Koehn 2004."""
         from sacrebleu.metrics import BLEU
         from sacrebleu.significance import PairedTest
 
         from data import corpora
 
-        settings = load_config(self.runs[0].path)
-        texts = corpora.load(settings.corpus, split, settings.reverse)
+        config = load_config(self.runs[0].path)
+        texts = corpora.load(config.corpus, split, config.reverse)
         outputs = [
             (run.path / f"translations-{split}.txt").read_text("utf-8").split("\n")[:-1]
             for run in (self.baseline[0], self.runs[0])
         ]
-        _, found = PairedTest(
-            [("baseline", outputs[0]), (self.patch.name, outputs[1])],
-            {"BLEU": BLEU(tokenize="13a", force=True)}, [texts.targets], "bs", 1000,
-        )()  # fmt: skip
-        base, own = found["BLEU"]
-        return own.p_value if own.score != base.score else 1.0  # of no difference it is quite sure
+        systems = [("baseline", outputs[0]), (self.patch.name, outputs[1])]
+        metrics = {"BLEU": BLEU(tokenize="13a", force=True)}
+        _, scores = PairedTest(systems, metrics, [texts.targets], "bs", 1000)()
+        baseline, own = scores["BLEU"]
+        return own.p_value if own.score != baseline.score else 1.0
 
 
-def rows_of(folder, names):
-    """The Rows, the baseline's first, and what is to be said. Raises ExperimentError."""
-    baseline, notes = runs_of(folder, BASELINE.name)
+def make_rows(folder: Path, names: list[str], splits: list[str]) -> tuple[list[Row], list[str]]:
+    """Return a Row per experiment, the baseline first, and notes. Raises ExperimentError."""
+    baseline, notes = read_runs(folder, BASELINE.name, splits)
     if not baseline:
-        raise ExperimentError(f"{folder} has no finished baseline: python -m experiments.run first")
-    # Of several codes, the one of most baselines: nothing is a mean over two.
-    ((like, _),) = Counter(run.like for run in baseline.values()).most_common(1)
-    for seed in [seed for seed, run in baseline.items() if run.like != like]:
-        notes.append(f"baseline seed-{seed} has other code or flags than the others: left out")
+        message = f"{folder} has no finished baseline: start python -m experiments.run first"
+        raise ExperimentError(message)
+    # If there are several versions of the code, use that of most baselines.
+    ((base, _),) = Counter(run.base for run in baseline.values()).most_common(1)
+    for seed in [seed for seed, run in baseline.items() if run.base != base]:
+        notes.append(f"baseline seed-{seed} has other code or flags than the rest: left out")
         del baseline[seed]
     rows = [Row(BASELINE, list(baseline.values()), list(baseline.values()))]
     for name in names:
-        patch = patches.read(name)
-        finished, more = runs_of(folder, name)
+        runs, more = read_runs(folder, name, splits)
         notes += more
         pairs = []
-        for seed, run in finished.items():
-            if seed in baseline and baseline[seed].like == run.like:
+        for seed, run in runs.items():
+            if seed in baseline and baseline[seed].base == run.base:
                 pairs.append((run, baseline[seed]))
             else:
-                notes.append(
-                    f"{name} seed-{seed} has no baseline of the same seed, code and flags: left out"
-                )
+                reason = "no baseline of the same seed, code and flags"
+                notes.append(f"{name} seed-{seed} has {reason}: left out")
         if pairs:
-            rows.append(Row(patch, *map(list, zip(*pairs, strict=True))))
+            rows.append(Row(patches.read(name), *map(list, zip(*pairs, strict=True))))
     return rows, notes
 
 
-def table(header, rows):
-    """A Markdown table."""
+def measures(rows: list[Row], splits: list[str]) -> list[tuple[str, str]]:
+    """Return the (split, score) columns of the table, the headline first.
+
+    The headline is exact match on the last split, or BLEU if there is only one; for classifiers
+    accuracy.
+    """
+    if "bleu" not in rows[0].runs[0].scores["test"]:
+        return [(split, "accuracy") for split in reversed(splits)]
+    last = [(splits[-1], "exact_match")] if len(splits) > 1 else []
+    return [*last, ("test", "bleu"), ("test", "exact_match")]
+
+
+def table(header: list, rows: list[list]) -> str:
+    """Format a Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
     return "".join("| " + " | ".join(map(str, line)) + " |\n" for line in lines)
 
 
-def main_table(rows, splits):
-    """All rows, the headline first: exact match on the last split, or BLEU on the only one."""
+def main_table(rows: list[Row], columns: list[tuple[str, str]]) -> str:
+    """Format the table of all experiments."""
     header = ["experiment", "n"]
-    kinds = [(splits[-1], "exact_match")] if len(splits) > 1 else []
-    kinds += [("test", "bleu"), ("test", "exact_match")]
-    for split, score in kinds:
+    for split, score in columns:
         header += [f"{split} {score.replace('_', ' ')}", "difference"]
     header += ["verdict", "parameters", "tokens/s", "minutes", "commit"]
-    made = []
+    lines = []
     for row in rows:
-        own = row.patch == BASELINE
-        link = row.patch.name if own else f"[{row.patch.name}]({row.patch.path.name})"
-        cells = [f"{link}: {row.patch.question}", len(row.runs)]
-        for split, score in kinds:
-            cells += [spread(row.column(split, score)), "" if own else row.difference(split, score)]
-        verdict = "" if own else row.difference(*kinds[0]).verdict
-        if verdict == "one seed":
-            verdict += f"; BLEU by chance of sentences: p = {row.bootstrap('test'):.3f}"
-        # A median: a run beside another job would weigh too much.
+        is_baseline = row.patch == BASELINE
+        name = row.patch.name if is_baseline else f"[{row.patch.name}]({row.patch.path.name})"
+        cells = [f"{name}: {row.patch.question}", len(row.runs)]
+        for column in columns:
+            cells += [spread(row.column(*column)), "" if is_baseline else row.difference(*column)]
+        verdict = "" if is_baseline else row.difference(*columns[0]).verdict
+        if verdict == "one seed" and ("test", "bleu") in columns:
+            verdict += f"; bootstrap over sentences: p = {row.bootstrap('test'):.3f}"
         cells += [
             verdict,
             f"{row.runs[0].scores['test']['parameters']:,}",
+            # The median, because the machine may have been busy during some runs.
             f"{statistics.median(run.tokens_per_second for run in row.runs):,.0f}",
             f"{statistics.median(run.minutes for run in row.runs):.1f}",
             ", ".join(sorted({run.commit for run in row.runs})),
         ]
-        made.append(cells)
-    return table(header, made)
+        lines.append(cells)
+    return table(header, lines)
 
 
-def tag_table(rows, split):
-    """Exact match by phenomenon, means over the seeds; "" where the corpus has no tags."""
+def tag_table(rows: list[Row], split: str) -> str:
+    """Format mean exact match by phenomenon; "" if the corpus has no tags."""
     first = rows[0].runs[0].scores[split].get("exact_match_by_tag")
     if not first:
         return ""
-    made = []
+    lines = []
     for row in rows:
         tags = [run.scores[split]["exact_match_by_tag"] for run in row.runs]
-        means = [statistics.fmean(found[tag][1] for found in tags) for tag in first]
-        made.append([row.patch.name, *(f"{mean:.1f}" for mean in means)])
-    return table([split, *first], made)
+        means = [statistics.fmean(values[tag][1] for values in tags) for tag in first]
+        lines.append([row.patch.name, *(f"{mean:.1f}" for mean in means)])
+    return table([split, *first], lines)
 
 
-def findings(rows):
-    """What was written down after the numbers."""
-    return "".join(f"- **{r.patch.name}**: {r.patch.finding}\n" for r in rows if r.patch.finding)
-
-
-def report(rows, splits, notes):
-    """All that is to be said, as Markdown."""
-    parts = [main_table(rows, splits), tag_table(rows, splits[-1]), findings(rows),
-             "".join(f"- {note}\n" for note in notes)]  # fmt: skip
+def report(rows: list[Row], splits: list[str], notes: list[str]) -> str:
+    """Format tables, findings and notes as Markdown."""
+    findings = [f"- **{r.patch.name}**: {r.patch.finding}\n" for r in rows if r.patch.finding]
+    parts = [
+        main_table(rows, measures(rows, splits)),
+        tag_table(rows, splits[-1]),
+        "".join(findings),
+        "".join(f"- {note}\n" for note in notes),
+    ]
     return "\n".join(part for part in parts if part)
 
 
-def write(recipe, rows, splits, text):
-    """Into experiments/README.md, between the markers of the recipe, with a plot."""
-    from evaluation import plots
+def forest(rows: list[tuple], title: str, xlabel: str) -> "Figure":
+    """Draw a forest plot: differences from the baseline with their intervals, sorted.
 
+    rows: (name, mean, low, high); low and high are None if there is no interval. Intervals that
+    contain zero are grey with an open circle.
+    """
+    from matplotlib.figure import Figure  # without pyplot, which would choose a window system
+
+    rows = sorted(rows, key=lambda row: row[1])
+    # Clip long intervals: a single one would squeeze all others.
+    limit = 1.3 * max((abs(row[1]) for row in rows), default=0) + 1e-9
+    ends = [min(max(end, -limit), limit) for row in rows for end in row[1:] if end is not None]
+    left, right = min([0, *ends]), max([0, *ends])
+    margin = (right - left) / 30 + 1e-9
+    figure = Figure(figsize=(7.5, 1.2 + 0.27 * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    axes.axvline(0, color="0.3", lw=1)
+    for y, (_, mean, low, high) in enumerate(rows):
+        noise = low is None or low <= 0 <= high
+        colour = "0.55" if noise else "#0072B2" if mean > 0 else "#D55E00"
+        if low is not None:
+            axes.plot([low, high], [y, y], color=colour, lw=2)
+        axes.plot(mean, y, "o", color=colour, mfc="white" if noise else colour)
+    axes.set_yticks(range(len(rows)), [row[0] for row in rows])
+    axes.set(xlim=(left - margin, right + margin), ylim=(-0.7, len(rows) - 0.3))
+    axes.set(xlabel=xlabel, title=title)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="0.92")
+    axes.set_axisbelow(True)
+    return figure
+
+
+def draw(recipe: str, rows: list[Row], splits: list[str]) -> Path:
+    """Write the forest plot of the headline score next to the patches."""
+    split, score = measures(rows, splits)[0]
+    points = []
+    for row in rows[1:]:
+        difference = row.difference(split, score)
+        points.append((row.patch.name, difference.mean, *difference.ends))
+    several = any(len(row.runs) > 1 for row in rows)
+    interval = "mean and 95 % interval over paired seeds" if several else "one seed, no interval"
+    title = f"{recipe}: difference from the baseline, {split}"
+    path = patches.HERE / f"{recipe}.png"
+    forest(points, title, f"{UNITS[score]}; {interval}").savefig(path, dpi=110)
+    return path
+
+
+def write(recipe: str, rows: list[Row], splits: list[str], text: str) -> None:
+    """Write the report between the recipe's markers in README.md. Raises ExperimentError."""
     readme = patches.HERE / "README.md"
     before = readme.read_text("utf-8")
     marks = [f"<!-- {recipe} -->", f"<!-- end of {recipe} -->"]
     if any(before.count(mark) != 1 for mark in marks):
-        raise ExperimentError(f"{readme} has not one {marks[0]} and one {marks[1]}")
-    split, score = (splits[-1], "exact_match") if len(splits) > 1 else ("test", "bleu")
-    points = []
-    for row in rows[1:]:
-        found = row.difference(split, score)
-        half = found.half
-        ends = (None, None) if half is None else (found.mean - half, found.mean + half)
-        points.append((row.patch.name, found.mean, *ends))
-    name = "exact match, points" if score == "exact_match" else "BLEU"
-    several = any(len(row.runs) > 1 for row in rows)
-    said = "mean and 95 % interval over paired seeds" if several else "one seed, so no interval"
-    plots.forest(patches.HERE / recipe, points, f"{recipe}: difference from the baseline, {split}",
-                 f"{name}; {said}")  # fmt: skip
-    (patches.HERE / f"{recipe}.svg").unlink()
-    text = f"{marks[0]}\n![differences from the baseline]({recipe}.png)\n\n{text}{marks[1]}"
+        raise ExperimentError(f"{readme}: must contain {marks[0]} and {marks[1]} once each")
+    picture = draw(recipe, rows, splits)
+    text = f"{marks[0]}\n![differences from the baseline]({picture.name})\n\n{text}{marks[1]}"
     after = re.sub(f"{marks[0]}.*{marks[1]}", lambda _: text, before, flags=re.DOTALL)
     readme.write_text(after, "utf-8")
-    print(f"written: {readme}, {recipe}.png")
+    print(f"wrote {readme}, {picture.name}")
 
 
-def compare(flags):
-    """Print, and write where everything was asked for. Raises ExperimentError."""
-    recipe = RECIPES[flags.recipe]
-    folder = flags.folder or Path(recipe.folder)
+def compare(flags: argparse.Namespace) -> None:
+    """Print the report; with --all also write it. Raises UserError and OSError."""
+    name = flags.recipe or jobs.default_recipe(flags.names)
+    recipe = RECIPES[name]
+    folder, splits = flags.folder or Path(recipe.folder), flags.splits or recipe.splits
     names = flags.names or [name for name in patches.names() if (folder / name).exists()]
-    rows, notes = rows_of(folder, [name for name in names if name != BASELINE.name])
-    splits = list(rows[0].runs[0].scores)
+    rows, notes = make_rows(folder, [name for name in names if name != BASELINE.name], splits)
     text = report(rows, splits, notes)
     print(text)
     if flags.all:
-        write(flags.recipe, rows, splits, text)
+        write(name, rows, splits, text)
 
 
-def from_flags():
-    parser = argparse.ArgumentParser(
-        "python -m experiments.compare", description=__doc__, allow_abbrev=False,
+def parse_flags() -> argparse.Namespace:
+    """Parse the command line."""
+    parser = make_parser(
+        __doc__,
+        prog="python -m experiments.compare",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    parser.error = fail
-    parser.add_argument("names", nargs="*", metavar="NAME", help="these alone [all that were run]")
-    parser.add_argument("--all", action="store_true", help="all that were run, written into "
-        "experiments/README.md in place of the table there, with the plot")  # fmt: skip
-    parser.add_argument("--recipe", choices=RECIPES, default="mini", help="as for experiments.run")
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="experiments [all that were run]")
+    parser.add_argument("--all", action="store_true", help="write the report of all experiments")
+    parser.add_argument("--recipe", choices=RECIPES, help="as for experiments.run")
     parser.add_argument("--folder", type=Path, help="as for experiments.run")
+    parser.add_argument("--splits", nargs="+", help="as for experiments.run")
     flags = parser.parse_args()
     if flags.all and flags.names:
-        fail("name experiments, or give --all")
+        raise ExperimentError("name experiments, or use --all")
     return flags
 
 
 if __name__ == "__main__":
     try:
-        compare(from_flags())
-    except (ExperimentError, OSError, ValueError, KeyError) as error:
+        compare(parse_flags())
+    except (UserError, OSError) as error:
         fail(error)

@@ -1,4 +1,4 @@
-"""What is to be done for an experiment: a run with one seed, by a recipe common to all."""
+"""Recipes, and jobs: one run of an experiment with one seed."""
 
 import time
 from dataclasses import dataclass, field
@@ -11,14 +11,14 @@ from training import records
 
 @dataclass(frozen=True)
 class Recipe:
-    """What all experiments have in common: flags of train.py, and the splits that are scored."""
+    """Flags of train.py that all runs share, the splits that are scored, and the run directory."""
 
-    flags: list
-    splits: list
+    flags: list[str]
+    splits: list[str]
     folder: str
 
 
-# Small enough for many runs. --shards 1: a run has a core for itself.
+# Small enough for many runs. --shards 1: each run uses one core.
 RECIPES = {
     "mini": Recipe(
         "--num-layers 2 --num-heads 4 --epochs 8 --shards 1".split(),
@@ -31,7 +31,44 @@ RECIPES = {
         ["test"],
         "runs/experiments-ted",
     ),
+    "imdb": Recipe(
+        "--model classifier --corpus imdb_reviews --tokenizer word --lowercase --vocab-size 20000 "
+        "--max-length 600 --batch-tokens 8192 --num-layers 1 --d-model 64 --num-heads 4 --dff 128 "
+        "--positions none --dropout-rate 0.3 --word-dropout 0.5 --label-smoothing 0 "
+        "--warmup-steps 600 --learning-rate-scale 0.5 --epochs 5 --shards 1".split(),
+        ["test"],
+        "runs/experiments-imdb",
+    ),
 }
+
+
+def is_classifier(flags: list[str]) -> bool:
+    """Return whether flags of train.py select the classifier."""
+    words = " ".join(flags).replace("=", " ").split()
+    models = [value for name, value in zip(words, words[1:], strict=False) if name == "--model"]
+    return models[-1:] == ["classifier"]
+
+
+def for_recipe(recipe: str) -> list[str]:
+    """Return the experiments that `--all` runs: of translation, or of classification."""
+    labels = is_classifier(RECIPES[recipe].flags)
+    kinds = {name: patches.read(name).recipe or "mini" for name in patches.names()}
+    return [name for name in kinds if is_classifier(recipe_of(kinds[name]).flags) == labels]
+
+
+def recipe_of(name: str) -> Recipe:
+    """Return a recipe by its name. Raises ExperimentError."""
+    if name not in RECIPES:
+        raise ExperimentError(f"recipe {name}: choose from {', '.join(RECIPES)}")
+    return RECIPES[name]
+
+
+def default_recipe(names: list[str]) -> str:
+    """Return the recipe of the experiments that a command names. Raises ExperimentError."""
+    recipes = {patches.read(name).recipe or "mini" for name in names if name != "baseline"}
+    if len(recipes) > 1:
+        raise ExperimentError("these experiments have different recipes: give --recipe")
+    return recipes.pop() if recipes else "mini"
 
 
 @dataclass
@@ -40,69 +77,83 @@ class Job:
 
     patch: patches.Patch
     seed: int
-    common: list  # flags of train.py that the baseline has, too
-    splits: list
+    common: list[str]  # flags of train.py that the baseline shares
+    splits: list[str]
     folder: Path  # of all experiments
-    base: str  # what the code without the patch does
-    tree: Path = None  # the copy of the source with the patch
-    environment: dict = field(default_factory=dict)
+    base: str  # fingerprint of the unpatched source
+    tree: Path | None = None  # the patched copy of the source
+    environment: dict[str, str] = field(default_factory=dict)
 
     @property
-    def run(self):
+    def run_dir(self) -> Path:
         return self.folder / self.patch.name / f"seed-{self.seed}"
 
     @property
-    def identity(self):
-        """What a finished run must agree in to be this one."""
-        return {"common": self.common, "flags": self.patch.flags, "diff": self.patch.digest,
-                "base": self.base, "splits": self.splits}  # fmt: skip
+    def log(self) -> Path:
+        return self.run_dir.with_suffix(".log")
 
     @property
-    def card(self):
-        """What is written about the run, beside it."""
-        return self.run.with_suffix(".json")
+    def metadata(self) -> Path:
+        """File with the `key` of the existing run."""
+        return self.run_dir.with_suffix(".json")
 
-    def known(self):
-        """What the card says, or None."""
-        try:
-            return records.read_json(self.card)
-        except (FileNotFoundError, ValueError):
-            return None
+    @property
+    def key(self) -> dict:
+        """Code and flags, which an existing run must share to be reused."""
+        return {
+            "common": self.common,
+            "flags": self.patch.flags,
+            "patch": self.patch.digest,
+            "base": self.base,
+        }
 
-    def finished(self):
-        """Whether the run is there, whole. Raises ExperimentError where it is another one."""
-        known = self.known()
-        if known is None:
-            if self.run.exists():
-                raise ExperimentError(f"{self.run} is not of experiments.run: move it away")
-            return False
-        names = {"common": "other flags", "flags": "other flags", "diff": "another patch",
-                 "base": "other code", "splits": "other splits"}  # fmt: skip
-        differs = {text: 0 for key, text in names.items() if known.get(key) != self.identity[key]}
-        if differs:
+    def write_metadata(self) -> None:
+        self.metadata.parent.mkdir(parents=True, exist_ok=True)
+        records.write_json(self.metadata, self.key)
+
+    def check(self) -> None:
+        """Raise ExperimentError if the existing run has other code or flags."""
+        if not self.metadata.exists():
+            if self.run_dir.exists():
+                raise ExperimentError(
+                    f"{self.run_dir} was not created by experiments.run: move it elsewhere"
+                )
+            return
+        old = records.read_json(self.metadata)
+        texts = {"common": "flags", "flags": "flags", "patch": "patch", "base": "code"}
+        differ = {text: None for key, text in texts.items() if old.get(key) != self.key[key]}
+        if differ:
             raise ExperimentError(
-                f"{self.run} was made with {' and '.join(differs)}: --again makes it anew and "
-                "keeps the old one beside it, --folder puts new ones elsewhere, --commit goes on "
-                "with an older commit"
+                f"{self.run_dir} was trained with other {' and other '.join(differ)}: use --again "
+                "to repeat it and keep the old run, --folder to write elsewhere, or --commit to "
+                "run an older commit"
             )
-        there = all((self.run / f"scores-{split}.json").exists() for split in self.splits)
-        return there and known.get("finished") is True
 
-    def move_aside(self):
-        """Keep what is there under another name."""
-        ending = time.strftime(".until-%Y%m%d-%H%M%S")
-        for path in (self.run, self.card, self.run.with_suffix(".log")):
+    def unscored(self) -> list[str]:
+        """Return the splits that have not been scored yet: none if the run is finished."""
+        return [s for s in self.splits if not (self.run_dir / f"scores-{s}.json").exists()]
+
+    def move_aside(self) -> None:
+        """Rename the existing run and its files."""
+        suffix = time.strftime(".until-%Y%m%d-%H%M%S")
+        for path in (self.run_dir, self.metadata, self.log):
             if path.exists():
-                path.rename(path.with_name(path.name + ending))
+                path.rename(path.with_name(path.name + suffix))
 
-    def write(self, **more):
-        self.card.parent.mkdir(parents=True, exist_ok=True)
-        records.write_json(self.card, {"question": self.patch.question, **self.identity, **more})
-
-    def result(self):
-        """A few words on a finished run."""
-        found = []
+    def result(self) -> str:
+        """Summary of a finished run."""
+        parts = []
         for split in self.splits:
-            scores = records.read_json(self.run / f"scores-{split}.json")
-            found.append(f"{split} BLEU {scores['bleu']:.1f}, exact {scores['exact_match']:.1f}")
-        return "; ".join(found)
+            scores = records.read_json(self.run_dir / f"scores-{split}.json")
+            if "bleu" in scores:
+                exact = f"exact match {scores['exact_match']:.1f}"
+                parts.append(f"{split} BLEU {scores['bleu']:.1f}, {exact}")
+            else:
+                parts.append(f"{split} accuracy {100 * scores['accuracy']:.1f}")
+        return "; ".join(parts)
+
+
+def last_line(log: Path) -> str:
+    """Return the last line of a log file, or "" if there is none."""
+    text = log.read_text("utf-8", "replace") if log.exists() else ""
+    return (text.strip().splitlines() or [""])[-1]

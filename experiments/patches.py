@@ -1,14 +1,15 @@
-"""Experiments as small files: a question, flags, and a diff against the repository.
+"""Experiments as patch files: a question, flags, and a diff against the repository.
 
-experiments/NAME.patch begins with lines of `key: text`, each on one line, in this order:
+experiments/NAME.patch begins with lines of the form `key: text`, in this order:
 
-    question:  what is asked
-    claim:     what somebody says, and who (may be left out)
-    flags:     flags of train.py, beside the recipe's (may be left out)
-    guard:     the test that notices where the edit is a bug (may be left out)
-    finding:   what came out, written after the numbers (may be left out)
+    question:  what the experiment tests
+    claim:     a published claim about it, and its source (optional)
+    recipe:    the recipe of experiments.run, if it is not about translation (optional)
+    flags:     flags of train.py, in addition to those of the recipe (optional)
+    guard:     the test that fails with the patch, if the edit is a bug (optional)
+    finding:   the result (optional)
 
-Where code changes, an empty line and a unified diff follow, as `git diff` writes it.
+An empty line and a unified diff in the format of `git diff` follow if the experiment changes code.
 """
 
 import hashlib
@@ -19,78 +20,88 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from config import UserError
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
-KEYS = ("question", "claim", "flags", "guard", "finding")
+KEYS = ("question", "claim", "recipe", "flags", "guard", "finding")
 
 
-class ExperimentError(Exception):
-    """An experiment that cannot be read, applied, saved or run; the message says what to do.
+class ExperimentError(UserError):
+    """An experiment that cannot be read, applied, saved or run.
 
-    detail: lines to be shown before it, or "".
+    detail: lines to print before the message, or "".
     """
 
-    def __init__(self, message, detail=""):
+    def __init__(self, message: str, detail: str = ""):
         super().__init__(message)
         self.detail = detail
 
 
 @dataclass(frozen=True)
 class Patch:
-    """One experiment, as its file has it."""
+    """Contents of a patch file."""
 
     name: str
     question: str
     claim: str = ""
+    recipe: str = ""
     flags: str = ""
     guard: str = ""
     finding: str = ""
     diff: str = ""
 
     @property
-    def path(self):
+    def path(self) -> Path:
         return HERE / f"{self.name}.patch"
 
     @property
-    def arguments(self):
-        """The flags as a list of words."""
+    def arguments(self) -> list[str]:
+        """The flags, split into words."""
         return shlex.split(self.flags)
 
     @property
-    def digest(self):
-        """A hash of the diff."""
+    def digest(self) -> str:
+        """Hash of the diff."""
         return hashlib.sha256(self.diff.encode()).hexdigest()
 
-    def text(self):
-        """What the file holds."""
+    def text(self) -> str:
+        """Contents of the file."""
         lines = [f"{key}: {value}\n" for key in KEYS if (value := getattr(self, key))]
         return "".join(lines) + (f"\n{self.diff}" if self.diff else "")
 
-    def apply(self, folder):
-        """Edit a copy of the source. Raises ExperimentError, with the hunk that does not fit."""
+    def apply(self, folder: str | Path, check: bool = False) -> None:
+        """Apply the diff to a copy of the source, or with `check` only test whether it applies.
+
+        Raises ExperimentError with the first hunk that does not apply.
+        """
         if not self.diff:
             return
-        # Out of every repository: else git takes the paths for its own, and may skip them silently.
+        # Hide any repository around the folder: git would take paths as relative to its root, and
+        # skip them silently.
         environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
         environment["GIT_CEILING_DIRECTORIES"] = str(Path(folder).resolve().parent)
-        answer = subprocess.run(
-            ["git", "apply", "--whitespace=nowarn", "-"],
-            input=self.diff.encode(), cwd=folder, env=environment, capture_output=True,
-        )  # fmt: skip
-        if answer.returncode:
-            said = answer.stderr.decode("utf-8", "replace").strip()
-            file, hunk = self.hunk(said)
-            why = f"{file} has not, or no longer, the lines of the hunk above" if hunk else said
+        result = subprocess.run(
+            ["git", "apply", *["--check"] * check, "--whitespace=nowarn", "-"],
+            input=self.diff.encode(),
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+        )
+        if result.returncode:
+            message = result.stderr.decode("utf-8", "replace").strip()
+            file, hunk = self.failed_hunk(message)
+            reason = f"{file} does not contain the lines of the hunk above" if hunk else message
             raise ExperimentError(
-                f"experiments/{self.name}.patch does not apply to this source: {why}", hunk
+                f"experiments/{self.name}.patch does not apply to this source: {reason}", hunk
             )
 
-    def hunk(self, said):
-        """The file and the hunk that git names in its complaint; "" where it names none."""
-        found = re.search(r"patch failed: (.*):(\d+)", said)
-        if not found:
+    def failed_hunk(self, message: str) -> tuple[str, str]:
+        """Return the file and the hunk that an error message of git refers to, or ""."""
+        match = re.search(r"patch failed: (.*):(\d+)", message)
+        if not match:
             return "", ""
-        file, line = found.groups()
+        file, line = match.groups()
         part = self.diff.split(f"+++ b/{file}\n", 1)[-1].split("\ndiff --git", 1)[0]
         for hunk in re.split(r"^(?=@@ )", part, flags=re.MULTILINE):
             if hunk.startswith(f"@@ -{line}"):
@@ -98,19 +109,19 @@ class Patch:
         return file, ""
 
 
-BASELINE = Patch("baseline", "What everything else is compared with")
+BASELINE = Patch("baseline", "The unpatched source")
 
 
-def read(name):
-    """The Patch of this name; "baseline" is the source as it is. Raises ExperimentError."""
+def read(name: str) -> Patch:
+    """Read a patch file; "baseline" is the unpatched source. Raises ExperimentError."""
     if name == BASELINE.name:
         return BASELINE
     path = HERE / f"{name}.patch"
     try:
         text = path.read_bytes().decode("utf-8")
     except FileNotFoundError:
-        known = ", ".join(names())
-        raise ExperimentError(f"there is no experiments/{name}.patch, only {known}") from None
+        message = f"experiments/{name}.patch does not exist: choose from {', '.join(names())}"
+        raise ExperimentError(message) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ExperimentError(f"{path} cannot be read: {error}") from None
     head, _, diff = text.partition("\n\n")
@@ -119,47 +130,50 @@ def read(name):
         key, colon, value = line.partition(":")
         if not colon or key not in KEYS or key in values:
             raise ExperimentError(
-                f"{path}: {line[:60]!r} is none of the lines {', '.join(f'{k}:' for k in KEYS)}, "
-                "each once, before an empty line and the diff"
+                f"{path}: {line[:60]!r} is not a valid line: before the diff, write "
+                f"{', '.join(f'{k}:' for k in KEYS)}, each at most once"
             )
         values[key] = value.strip()
     if not values.get("question"):
-        raise ExperimentError(f"{path} has no line `question: …`")
+        raise ExperimentError(f"{path}: add a line `question: …`")
     patch = Patch(name=name, diff=diff, **values)
     check(patch)
     return patch
 
 
-def check(patch):
-    """Raise ExperimentError where the flags are no words."""
+def check(patch: Patch) -> None:
+    """Raise ExperimentError if the flags cannot be split into words."""
     try:
-        patch.arguments  # noqa: B018
+        shlex.split(patch.flags)
     except ValueError as error:
         raise ExperimentError(f"{patch.path}: flags: {error}") from None
 
 
-def names():
-    """Every experiment that there is, sorted."""
+def names() -> list[str]:
+    """Return the names of all experiments, sorted."""
     return sorted(path.stem for path in HERE.glob("*.patch"))
 
 
-def write(patch):
-    """Write an experiment's file."""
+def write(patch: Patch) -> None:
+    """Write the file of an experiment."""
     patch.path.write_bytes(patch.text().encode())
 
 
-def git(*arguments, **environment):
-    """What git says in the repository. Raises ExperimentError."""
+def git(*arguments: object, **environment: str) -> str:
+    """Run git in the repository and return its output. Raises ExperimentError."""
     try:
-        said = subprocess.run(
+        result = subprocess.run(
             ["git", "-C", str(ROOT), *map(str, arguments)],
-            capture_output=True, check=True, env=os.environ | environment,
-        ).stdout  # fmt: skip
-        return said.decode("utf-8")  # line ends as they are
+            capture_output=True,
+            check=True,
+            env=os.environ | environment,
+        )
+        return result.stdout.decode("utf-8")  # bytes, to keep line ends unchanged
     except FileNotFoundError:
         raise ExperimentError("experiments need git: install it") from None
     except UnicodeDecodeError as error:
         raise ExperimentError(f"git {arguments[0]}: an edited file is not UTF-8: {error}") from None
     except subprocess.CalledProcessError as error:
-        said = error.stderr.decode("utf-8", "replace").strip().split("\n")[-1] or "no reason given"
-        raise ExperimentError(f"git {arguments[0]}: {said}; experiments need a checkout") from None
+        lines = error.stderr.decode("utf-8", "replace").strip().splitlines() or ["no message"]
+        message = f"git {arguments[0]}: {lines[-1]}; experiments need a git checkout"
+        raise ExperimentError(message) from None

@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from config import Config
 from model.classifier import Classifier
 from model.recurrent import Recurrent
 from model.transformer import Transformer
@@ -10,6 +11,6 @@ MODELS = {"transformer": Transformer, "recurrent": Recurrent, "classifier": Clas
 IDS = tf.TensorSpec([None, None], tf.int32)  # (batch, length): one trace for all shapes
 
 
-def build(config, source_vocab_size: int, target_vocab_size: int) -> tf.Module:
+def build(config: Config, source_vocab_size: int, target_vocab_size: int) -> tf.Module:
     """Create the model that `config.model` names, with all of its variables."""
     return MODELS[config.model](config, source_vocab_size, target_vocab_size)

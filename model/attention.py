@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from config import Config
 from model.layers import Dense, Seed, fold_in
 
 Cache = tuple[tf.Tensor, tf.Tensor]  # keys and values, each (rows, num_heads, length, depth)
@@ -33,7 +34,7 @@ def scaled_dot_product_attention(
 class MultiHeadAttention(tf.Module):
     """Several attention heads, each on its own projection of the inputs: section 3.2.2."""
 
-    def __init__(self, config, seed: Seed):
+    def __init__(self, config: Config, seed: Seed):
         self.num_heads, self.depth = config.num_heads, config.depth
         d_model, d_heads = config.d_model, config.num_heads * config.depth
         self.query = Dense(d_model, d_heads, fold_in(seed, "query"), config.precision)

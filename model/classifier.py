@@ -6,6 +6,7 @@ translators are.
 
 import tensorflow as tf
 
+from config import Config
 from model.layers import Dense, Embedding, Seed, dropout, fold_in, initial_seed
 from model.masks import FIRST_WORD, padding_mask
 from model.transformer import Encoder
@@ -42,7 +43,7 @@ class Classifier(tf.Module):
     decoding they are excluded, so that the probabilities of the labels sum to 1.
     """
 
-    def __init__(self, config, source_vocab_size: int, target_vocab_size: int):
+    def __init__(self, config: Config, source_vocab_size: int, target_vocab_size: int):
         seed = initial_seed(config.seed)
         embedding = Embedding(source_vocab_size, config.d_model, fold_in(seed, "source_embedding"))
         self.encoder = Encoder(config, embedding, fold_in(seed, "encoder"))

@@ -2,10 +2,12 @@
 
 import copy
 import hashlib
+from collections.abc import Callable
 from typing import NamedTuple
 
 import tensorflow as tf
 
+from config import Config
 from model import kernels
 
 
@@ -117,7 +119,9 @@ class TiedProjection(tf.Module):
         return matmul(hidden, self.embedding.table, self.compute_dtype, transpose_b=True)
 
 
-def make_embeddings(config, source_vocab_size: int, target_vocab_size: int, seed: Seed):
+def make_embeddings(
+    config: Config, source_vocab_size: int, target_vocab_size: int, seed: Seed
+) -> tuple[Embedding, Embedding, Callable]:
     """Create the source Embedding, the target Embedding and the output projection (section 3.4).
 
     All three share one table if the languages share their vocabulary and embeddings are tied.
@@ -163,7 +167,7 @@ def no_norm(x: tf.Tensor) -> tf.Tensor:
 class FeedForward(tf.Module):
     """max(0, x W₁ + b₁) W₂ + b₂ at each position: section 3.3, eq. 2."""
 
-    def __init__(self, config, seed: Seed):
+    def __init__(self, config: Config, seed: Seed):
         d_model, dff, precision = config.d_model, config.dff, config.precision
         self.inner = Dense(d_model, dff, fold_in(seed, "inner"), precision)
         self.outer = Dense(dff, d_model, fold_in(seed, "outer"), precision)

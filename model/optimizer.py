@@ -4,8 +4,10 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from config import Config
 
-def learning_rate(step: int | tf.Tensor, config) -> tf.Tensor:
+
+def learning_rate(step: int | tf.Tensor, config: Config) -> tf.Tensor:
     """Rise linearly for `warmup_steps`, then decay as 1 / √step: section 5.3, eq. 3.
 
     step: 1 for the first update; a number or a tensor of any shape and type.

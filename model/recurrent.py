@@ -6,6 +6,7 @@ Dot-product attention: Luong et al. 2015.
 
 import tensorflow as tf
 
+from config import Config
 from model.layers import (
     Dense,
     Seed,
@@ -98,7 +99,7 @@ class DecoderCell(tf.Module):
     target.
     """
 
-    def __init__(self, config, d_in: int, seed: Seed):
+    def __init__(self, config: Config, d_in: int, seed: Seed):
         size = config.d_model
         self.layers = [
             GRU(size if i else d_in, size, fold_in(seed, f"layer_{i}"), config.precision)
@@ -121,7 +122,7 @@ class DecoderCell(tf.Module):
 class FixedContext(DecoderCell):
     """No attention: the context is the same at every position, as in Cho et al. 2014."""
 
-    def __init__(self, config, seed: Seed):
+    def __init__(self, config: Config, seed: Seed):
         super().__init__(config, 2 * config.d_model, seed)
 
     def __call__(self, x, h, source):
@@ -133,7 +134,7 @@ class FixedContext(DecoderCell):
 class Additive(DecoderCell):
     """Attention with the previous state as query: Bahdanau et al. 2015, appendix A.1.2."""
 
-    def __init__(self, config, seed: Seed):
+    def __init__(self, config: Config, seed: Seed):
         size = config.d_model
         super().__init__(config, 2 * size, seed)
         self.query = Dense(size, size, fold_in(seed, "query"), config.precision)
@@ -157,7 +158,7 @@ class Additive(DecoderCell):
 class Dot(DecoderCell):
     """Attention with the new state as query: Luong et al. 2015, section 3.1, `dot`."""
 
-    def __init__(self, config, seed: Seed):
+    def __init__(self, config: Config, seed: Seed):
         super().__init__(config, config.d_model, seed)
 
     def scores(self, query: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
@@ -180,7 +181,7 @@ class Recurrent(tf.Module):
     recurrent_attention, shared_vocabulary, tie_embeddings, precision, seed.
     """
 
-    def __init__(self, config, source_vocab_size: int, target_vocab_size: int):
+    def __init__(self, config: Config, source_vocab_size: int, target_vocab_size: int):
         seed, dtype = initial_seed(config.seed), config.precision
         size, layers = config.d_model, range(config.num_layers)
         self.dropout_rate = config.dropout_rate

@@ -1,7 +1,10 @@
 """The Transformer: "Attention Is All You Need" (Vaswani et al. 2017), section 3."""
 
+from collections.abc import Callable
+
 import tensorflow as tf
 
+from config import Config
 from model.attention import Cache, MultiHeadAttention
 from model.layers import (
     Embedding,
@@ -17,8 +20,10 @@ from model.layers import (
 from model.masks import masks, padding_mask
 from model.positions import POSITIONS
 
+Weights = dict[str, tf.Tensor]  # attention weights: "self" and "cross"
 
-def make_norms(config):
+
+def make_norms(config: Config) -> tuple[Callable, Callable]:
     """Create the layer norms before and after a sublayer. One of the two is the identity.
 
     Pre-norm: x + dropout(sublayer(norm(x))), Xiong et al. 2020. Post-norm, as in section 3.1:
@@ -31,14 +36,16 @@ def make_norms(config):
 class EncoderLayer(tf.Module):
     """Self-attention and a feed-forward network: figure 1, left."""
 
-    def __init__(self, config, seed: Seed):
+    def __init__(self, config: Config, seed: Seed):
         self.attention = MultiHeadAttention(config, fold_in(seed, "attention"))
         self.feed_forward = FeedForward(config, fold_in(seed, "feed_forward"))
         self.attention_pre_norm, self.attention_post_norm = make_norms(config)
         self.feed_forward_pre_norm, self.feed_forward_post_norm = make_norms(config)
         self.dropout_rate = config.dropout_rate
 
-    def __call__(self, x: tf.Tensor, mask: tf.Tensor, seed: Seed | None = None):
+    def __call__(
+        self, x: tf.Tensor, mask: tf.Tensor, seed: Seed | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """x (batch, length, d_model) → the same, and weights (batch, num_heads, length, length)."""
         rate = self.dropout_rate
         y = self.attention_pre_norm(x)
@@ -53,7 +60,7 @@ class EncoderLayer(tf.Module):
 class DecoderLayer(tf.Module):
     """Masked self-attention, cross-attention and a feed-forward network: figure 1, right."""
 
-    def __init__(self, config, seed: Seed):
+    def __init__(self, config: Config, seed: Seed):
         self.self_attention = MultiHeadAttention(config, fold_in(seed, "self_attention"))
         self.cross_attention = MultiHeadAttention(config, fold_in(seed, "cross_attention"))
         self.feed_forward = FeedForward(config, fold_in(seed, "feed_forward"))
@@ -70,7 +77,7 @@ class DecoderLayer(tf.Module):
         cross_mask: tf.Tensor,
         seed: Seed | None = None,
         cache: Cache | None = None,
-    ):
+    ) -> tuple[tf.Tensor, Weights, Cache | None]:
         """x (batch, target_len, d_model) → the same, a dict of weights, and the cache.
 
         memory_keys_values: the memory, projected by `cross_attention.project_keys_values`.
@@ -96,7 +103,7 @@ class DecoderLayer(tf.Module):
 class Stack(tf.Module):
     """Embeddings with positions, and the final norm: common to the encoder and the decoder."""
 
-    def __init__(self, config, embedding: Embedding, seed: Seed):
+    def __init__(self, config: Config, embedding: Embedding, seed: Seed):
         self.embedding, self.dropout_rate = embedding, config.dropout_rate
         # One more than max_length: a source ends in eos, and target_in begins with bos.
         self.positions = POSITIONS[config.positions](
@@ -114,13 +121,15 @@ class Stack(tf.Module):
 class Encoder(Stack):
     """A stack of EncoderLayers: section 3.1."""
 
-    def __init__(self, config, embedding: Embedding, seed: Seed):
+    def __init__(self, config: Config, embedding: Embedding, seed: Seed):
         super().__init__(config, embedding, seed)
         self.layers = [
             EncoderLayer(config, fold_in(seed, f"layer_{i}")) for i in range(config.num_layers)
         ]
 
-    def __call__(self, source: tf.Tensor, mask: tf.Tensor, seed: Seed | None = None):
+    def __call__(
+        self, source: tf.Tensor, mask: tf.Tensor, seed: Seed | None = None
+    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """source (batch, source_len) → memory (batch, source_len, d_model), weights per layer."""
         x = self.embed(source, self.positions(0, tf.shape(source)[1]), seed)
         weights = []
@@ -133,7 +142,7 @@ class Encoder(Stack):
 class Decoder(Stack):
     """A stack of DecoderLayers: section 3.1."""
 
-    def __init__(self, config, embedding: Embedding, seed: Seed):
+    def __init__(self, config: Config, embedding: Embedding, seed: Seed):
         super().__init__(config, embedding, seed)
         self.layers = [
             DecoderLayer(config, fold_in(seed, f"layer_{i}")) for i in range(config.num_layers)
@@ -150,7 +159,7 @@ class Decoder(Stack):
         self_mask: tf.Tensor,
         cross_mask: tf.Tensor,
         seed: Seed | None = None,
-    ):
+    ) -> tuple[tf.Tensor, list[Weights]]:
         """target_in (batch, target_len) → (batch, target_len, d_model), weights per layer."""
         x = self.embed(target_in, self.positions(0, tf.shape(target_in)[1]), seed)
         weights, memory = [], self.project_memory(memory)
@@ -183,7 +192,7 @@ class Transformer(tf.Module):
     All variables exist when `__init__` returns. A seed of None, everywhere below, means no dropout.
     """
 
-    def __init__(self, config, source_vocab_size: int, target_vocab_size: int):
+    def __init__(self, config: Config, source_vocab_size: int, target_vocab_size: int):
         seed = initial_seed(config.seed)
         source_embedding, target_embedding, self.output = make_embeddings(
             config, source_vocab_size, target_vocab_size, seed
@@ -209,7 +218,7 @@ class Transformer(tf.Module):
         self_mask: tf.Tensor,
         cross_mask: tf.Tensor,
         seed: Seed | None = None,
-    ):
+    ) -> tuple[tf.Tensor, list[Weights]]:
         """target_in (batch, target_len), int → hidden (batch, target_len, d_model), weights.
 
         weights: for each layer a dict with "self" (batch, num_heads, target_len, target_len) and

@@ -43,7 +43,7 @@ def tiny():
 
 
 class Result(NamedTuple):
-    """What a program has done."""
+    """Exit status, standard output and standard error of a program."""
 
     status: int
     out: str
@@ -54,7 +54,7 @@ class Result(NamedTuple):
 def run_program(monkeypatch, capsys):
     """Run a program, such as "translate.py" or "evaluation/figures.py", in this process.
 
-    An own process would have to load TensorFlow. stdin: bytes for standard input. Exceptions other
+    A process of its own would have to load TensorFlow. stdin: bytes for standard input. Exceptions other
     than SystemExit propagate.
     """
 

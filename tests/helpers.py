@@ -25,13 +25,7 @@ TINY = {
     "batch_tokens": 256,
     "max_length": 40,
 }
-METRICS = {
-    "objective": 1.5,
-    "loss": 1.0,
-    "accuracy": 0.5,
-    "grad_norm": 2.0,
-    "learning_rate": 0.1,
-}
+METRICS = {"objective": 1.5, "loss": 1.0, "accuracy": 0.5, "grad_norm": 2.0, "learning_rate": 0.1}
 
 
 def command_line(settings: dict) -> list[str]:

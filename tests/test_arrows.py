@@ -1,48 +1,66 @@
-"""Arrows between the rooms run one way: model/ knows itself and TensorFlow, its leaves nobody."""
+"""Imports run one way: programs → evaluation → training → data, model; no cycles within model/."""
 
 import ast
 import sys
 from pathlib import Path
 
-MODEL = Path(__file__).parents[1] / "model"
+ROOT = Path(__file__).parents[1]
+# What each part of the project may import of the others.
+LAYERS = {
+    "config": set(),
+    "model": set(),
+    "data": {"config"},
+    "training": {"config", "data", "model"},
+    "evaluation": {"config", "data", "model", "training"},
+}
+PROJECT = {*LAYERS, "train", "evaluate", "translate", "experiments", "benchmarks", "tests"}
 
 
 def imports(path):
-    """The modules that a file imports, at its top or inside a function."""
-    found = set()
+    """Return the names of all modules that a file imports, at its top or in a function."""
+    names = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            found |= {name.name for name in node.names}
+            names |= {name.name for name in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path.name} imports by a relative name"
-            # `from model import masks` names a module, `from model.masks import PAD` does not.
+            assert node.level == 0, f"{path.name} has a relative import"
+            # `from model import masks` imports a module, `from model.masks import PAD` does not.
             inner = {f"model.{name.name}" for name in node.names} if node.module == "model" else ()
-            found |= set(inner) or {node.module}
-    return found
+            names |= set(inner) or {node.module}
+    return names
 
 
-ARROWS = {path.stem: imports(path) for path in MODEL.glob("*.py")}
+MODEL = {path.stem: imports(path) for path in (ROOT / "model").glob("*.py")}
 
 
-def test_the_model_knows_tensorflow_and_itself_alone():
-    """Neither data/ nor train.py: a model is taken along with its folder. And no layer of Keras."""
+def test_packages_import_only_lower_layers():
+    for package, allowed in LAYERS.items():
+        for path in [*(ROOT / package).glob("*.py"), *ROOT.glob(f"{package}.py")]:
+            ours = {module.split(".")[0] for module in imports(path)} & PROJECT - {package}
+            assert ours <= allowed, f"{path} imports {ours - allowed}"
+
+
+def test_model_imports_only_tensorflow():
     allowed = {"model", "tensorflow", "numpy"} | sys.stdlib_module_names
-    for room, modules in ARROWS.items():
-        strangers = {module for module in modules if module.split(".")[0] not in allowed}
-        assert not strangers, f"model/{room}.py imports {strangers}"
-        assert "keras" not in (MODEL / f"{room}.py").read_text("utf-8").replace("Keras", "")
+    for name, modules in MODEL.items():
+        others = {module for module in modules if module.split(".")[0] not in allowed}
+        assert not others, f"model/{name}.py imports {others}"
+        text = (ROOT / "model" / f"{name}.py").read_text("utf-8")
+        assert "keras" not in text.replace("Keras", ""), f"model/{name}.py uses Keras"
 
 
-def test_the_leaves_know_nobody():
-    for leaf in ("masks", "layers", "optimizer"):
-        assert not any(module.startswith("model") for module in ARROWS[leaf])
+def test_basic_modules_of_model_import_no_others():
+    for name in ("kernels", "optimizer"):
+        assert not any(module.startswith("model") for module in MODEL[name])
 
 
-def test_no_arrow_leads_back():
-    """Taking away whoever imports only what is gone already, everybody goes."""
-    rest = {room: {m[len("model.") :] for m in modules if m.startswith("model.")}
-            for room, modules in ARROWS.items()}  # fmt: skip
-    while free := [room for room, known in rest.items() if not known & rest.keys()]:
-        for room in free:
-            del rest[room]
-    assert not rest, f"a circle among {sorted(rest)}"
+def test_model_has_no_import_cycle():
+    """Remove modules whose imports have all been removed, until none is left."""
+    rest = {
+        name: {module.removeprefix("model.") for module in modules if module.startswith("model.")}
+        for name, modules in MODEL.items()
+    }
+    while free := [name for name, imported in rest.items() if not imported & rest.keys()]:
+        for name in free:
+            del rest[name]
+    assert not rest, f"import cycle among {sorted(rest)}"

@@ -51,7 +51,8 @@ def test_without_a_target_the_output_of_the_model_is_used(tiny, pieces):
     kinds, output = attention_weights(translator, "the old dog")
     _, target_out, source = kinds["cross-attention"]
     assert [output] == translator.translate(["the old dog"])
-    assert pieces.decode([[pieces.pieces.piece_to_id(token) for token in target_out]]) == [output]
+    ids = [pieces.processor.piece_to_id(token) for token in target_out]
+    assert pieces.decode([ids]) == [output]
     assert len(source) >= 4 and source[-1] == "</s>"
 
 
@@ -93,5 +94,5 @@ def test_neighbours_have_the_highest_cosine_similarity(tiny, pieces):
     assert finite[-1] == "▁house" and "▁cat" not in finite
     assert not {"<pad>", "<unk>", "<s>", "</s>"} & {*finite}
     for cosine, other in others[:9]:
-        a, b = values[cat], values[pieces.pieces.piece_to_id(other)]
+        a, b = values[cat], values[pieces.processor.piece_to_id(other)]
         assert cosine == pytest.approx(a @ b / np.linalg.norm(a) / np.linalg.norm(b), abs=1e-5)

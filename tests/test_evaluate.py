@@ -75,7 +75,7 @@ def outputs(run):
 
 
 def keyword(result, *words):
-    """Whether a program has ended with one line about a mistake that has all of the words."""
+    """Return whether a program has failed with one line that contains all words."""
     assert result.status == 2 and result.out == ""
     return result.err.startswith("error: ") and all(word in result.err for word in words)
 
@@ -323,7 +323,7 @@ TEXT = "\n".join(LINES).encode() + b" \xff"  # not all of it UTF-8, and no newli
 
 @pytest.fixture(scope="module")
 def translated(run):
-    """LINES from standard input, translated in a process whose locale knows only ASCII."""
+    """LINES from standard input, translated in a process whose locale is ASCII."""
     command = [sys.executable, "-X", "utf8", ROOT / "translate.py", run]
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
     return subprocess.run(command, input=TEXT, env=environment, capture_output=True)

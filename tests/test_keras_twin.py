@@ -1,7 +1,7 @@
-"""The whole model beside its twin of Keras' own layers: logits, gradients, training under `fit`.
+"""Parity with a model of stock Keras layers: logits, gradients and training under `fit`.
 
-The twin takes nothing from the model but the values of its variables. What it attends to and its
-positions are written here once more, one entry at a time.
+The twin takes only the values of the variables from our model. Its masks and positions are tested
+independently, entry by entry.
 """
 
 import math
@@ -26,19 +26,20 @@ TARGET = np.int32([[1, 6, 5, 4, 9, 3, 2], [1, 7, 2, 0, 0, 0, 0], [1, 5, 4, 3, 2,
 VOCAB = 11
 
 SIZES = {"num_layers": 2, "d_model": 8, "num_heads": 2, "key_dim": 5, "dff": 12, "max_length": 20}
-FLAVOURS = {
+VARIANTS = {
     "post_norm_tied_shared": {"norm": "post"},
     "pre_norm_tied": {"norm": "pre", "shared_vocabulary": False},
     "pre_norm_untied_learned": {
-        "norm": "pre", "tie_embeddings": False, "positions": "learned", "shared_vocabulary": False,
+        "norm": "pre",
+        "tie_embeddings": False,
+        "positions": "learned",
+        "shared_vocabulary": False,
     },
-    "post_norm_untied_no_positions": {
-        "norm": "post", "tie_embeddings": False, "positions": "none",
-    },
-}  # fmt: skip
+    "post_norm_untied_no_positions": {"norm": "post", "tie_embeddings": False, "positions": "none"},
+}
 
 
-@pytest.fixture(scope="module", params=FLAVOURS.values(), ids=FLAVOURS.keys())
+@pytest.fixture(scope="module", params=VARIANTS.values(), ids=VARIANTS.keys())
 def flags(request):
     return SIZES | request.param
 
@@ -50,7 +51,7 @@ def vocab_sizes(flags):
 
 @pytest.fixture(scope="module")
 def twins(flags, vocab_sizes, tiny):
-    """Our model, all of whose variables are random, and its twin."""
+    """Our model with random variables, and its twin."""
     ours = tiny(*vocab_sizes, **flags)
     twin = keras_twin.build(Config(**flags), *vocab_sizes)
     keras_twin.to_keras(ours, twin)
@@ -62,12 +63,12 @@ def values(variables):
 
 
 def difference(ours, theirs):
-    """The largest, of any entry."""
+    """Return the largest absolute difference of any entry."""
     return np.max(np.abs(tf.convert_to_tensor(ours) - tf.reshape(theirs, ours.shape)))
 
 
 def real_logits(twin, source, target):
-    """The twin's logits and the labels of the real tokens, as `teacher_forcing` gives them."""
+    """Return the logits and labels of the real tokens, in the order of `teacher_forcing`."""
     real = target[:, 1:] != 0
     return twin([source, target[:, :-1]])[real], target[:, 1:][real]
 
@@ -75,24 +76,24 @@ def real_logits(twin, source, target):
 # ---- The same model -----------------------------------------------------------------------------
 
 
-def test_each_parameter_has_one_twin(twins):
+def test_each_variable_has_one_twin(twins):
     ours, twin = twins
-    mine, theirs = zip(*keras_twin.pairs(ours, twin), strict=True)
+    mine, theirs = zip(*keras_twin.matched_variables(ours, twin), strict=True)
     assert sorted(map(id, mine)) == sorted(map(id, ours.trainable_variables))
     assert sorted(map(id, theirs)) == sorted(map(id, twin.trainable_weights))
 
 
-def test_the_twin_given_our_weights_has_our_logits(twins):
+def test_logits_agree_with_our_weights(twins):
     ours, twin = twins
     logits, labels = teacher_forcing(ours, SOURCE, TARGET)
     keras_logits, keras_labels = real_logits(twin, SOURCE, TARGET)
     np.testing.assert_array_equal(labels, keras_labels)
-    assert np.std(logits) > 0.5  # there is something to compare
+    assert np.std(logits) > 0.5
     largest = difference(logits, keras_logits)
     assert largest < 1e-5, f"the largest difference is {largest:.1e}"
 
 
-def test_our_model_given_the_twins_weights_has_its_logits(flags, vocab_sizes, tiny):
+def test_logits_agree_with_the_weights_of_the_twin(flags, vocab_sizes, tiny):
     ours = tiny(*vocab_sizes, **flags)
     keras.utils.set_random_seed(0)
     twin = keras_twin.build(Config(**flags), *vocab_sizes)
@@ -106,7 +107,7 @@ def test_our_model_given_the_twins_weights_has_its_logits(flags, vocab_sizes, ti
     assert largest < 1e-5, f"the largest difference is {largest:.1e}"
 
 
-def test_there_and_back_restores_every_bit(twins, flags, vocab_sizes, tiny):
+def test_copying_to_keras_and_back_is_exact(twins, flags, vocab_sizes, tiny):
     ours, twin = twins
     other = tiny(*vocab_sizes, spread=0.5, **flags)
     keras_twin.from_keras(other, twin)
@@ -114,15 +115,16 @@ def test_there_and_back_restores_every_bit(twins, flags, vocab_sizes, tiny):
         np.testing.assert_array_equal(before, after)
 
 
-def test_the_twins_have_the_same_loss_and_gradients(twins, flags):
+def test_loss_and_gradients_agree(twins, flags):
     ours, twin = twins
-    mine, theirs = zip(*keras_twin.pairs(ours, twin), strict=True)
+    mine, theirs = zip(*keras_twin.matched_variables(ours, twin), strict=True)
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean(cross_entropy(*teacher_forcing(ours, SOURCE, TARGET), 0.1))
     gradients = tape.gradient(loss, mine)
-    keras_twin.compile_as_ours(twin, Config(**flags))
-    everything = Pairs(*(Rows.of([row[row != 0] for row in ids]) for ids in (SOURCE, TARGET)))
-    ((x, y, weights),) = keras_twin.dataset(everything, [np.arange(len(SOURCE))], VOCAB)
+    keras_twin.compile_twin(twin, Config(**flags))
+    pairs = Pairs(*(Rows.of([row[row != 0] for row in ids]) for ids in (SOURCE, TARGET)))
+    batches = [np.arange(len(SOURCE))]
+    ((x, y, weights),) = keras_twin.dataset(pairs, batches, VOCAB, Config(**flags))
     with tf.GradientTape() as tape:
         keras_loss = twin.compute_loss(x, y, twin(x), weights)
     keras_gradients = tape.gradient(keras_loss, [weight.value for weight in theirs])
@@ -134,11 +136,11 @@ def test_the_twins_have_the_same_loss_and_gradients(twins, flags):
     assert max(differences) < 1e-4, f"the largest difference is {max(differences):.1e}"
 
 
-# ---- What the twin makes by itself --------------------------------------------------------------
+# ---- Masks, positions and dropout of the twin ---------------------------------------------------
 
 
-def test_the_twin_attends_to_what_it_should(tiny):
-    """A token is put in another's place: the logits that change are those that may see it."""
+def test_twin_attends_to_real_and_earlier_tokens(tiny):
+    """Replacing a token changes exactly the logits that may attend to it."""
     twin = keras_twin.build(Config(**SIZES), VOCAB, VOCAB)
     keras_twin.to_keras(tiny(**SIZES), twin)
     target = TARGET[:, :-1]
@@ -160,27 +162,27 @@ def test_the_twin_attends_to_what_it_should(tiny):
     np.testing.assert_allclose(after[target != 0], before[target != 0], atol=1e-6)
 
 
-def test_the_sinusoids_are_the_papers():
+def test_sinusoids_are_those_of_the_paper():
     table = keras_twin.sinusoids(10, 8)
-    for place in range(10):
+    for position in range(10):
         for i in range(4):
-            angle = place / 10000 ** (2 * i / 8)
-            assert table[place, 2 * i] == pytest.approx(math.sin(angle), abs=1e-12)
-            assert table[place, 2 * i + 1] == pytest.approx(math.cos(angle), abs=1e-12)
+            angle = position / 10000 ** (2 * i / 8)
+            assert table[position, 2 * i] == pytest.approx(math.sin(angle), abs=1e-12)
+            assert table[position, 2 * i + 1] == pytest.approx(math.cos(angle), abs=1e-12)
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_the_twin_drops_what_we_drop(norm, tiny):
-    """Embeddings with positions and each sublayer's output: without these only the norms speak."""
+def test_twin_has_dropout_where_our_model_has(norm, tiny):
+    """With a dropout rate of almost 1, the logits depend only on the last norms."""
     ours = tiny(**SIZES, norm=norm)
     twin = keras_twin.build(Config(**SIZES, norm=norm, dropout_rate=1 - 1e-9), VOCAB, VOCAB)
     keras_twin.to_keras(ours, twin)
-    norms = [ours.decoder.last_norm]
+    norms = [ours.decoder.final_norm]
     if norm == "post":
         norms = [
-            residual.norm
+            norm
             for layer in ours.decoder.layers
-            for residual in (layer.self_residual, layer.cross_residual, layer.feed_forward_residual)
+            for norm in (layer.self_post_norm, layer.cross_post_norm, layer.feed_forward_post_norm)
         ]
     x = tf.zeros((1, SIZES["d_model"]))
     for layer_norm in norms:
@@ -189,17 +191,17 @@ def test_the_twin_drops_what_we_drop(norm, tiny):
     inputs = [SOURCE, TARGET[:, :-1]]
     assert np.abs(twin(inputs) - logits).max() > 0.3
     np.testing.assert_allclose(twin(inputs, training=True), np.tile(logits, (3, 6, 1)), atol=1e-5)
-    # And nothing else: 2 embeddings, 2 sublayers in an encoder's layer, 3 in a decoder's.
+    # Nowhere else: 2 embeddings, 2 sublayers per encoder layer, 3 per decoder layer.
     layers = [(type(layer).__name__, layer.get_config()) for layer in twin.layers]
     assert sum(kind == "Dropout" for kind, _ in layers) == 2 + 2 * 2 + 2 * 3
-    assert {made["dropout"] for kind, made in layers if kind == "MultiHeadAttention"} == {0.0}
+    assert {flags["dropout"] for kind, flags in layers if kind == "MultiHeadAttention"} == {0.0}
 
 
 # ---- Training -----------------------------------------------------------------------------------
 
 
 def corpus(count):
-    """Pairs whose target is the source turned round, of many lengths."""
+    """Return pairs of many lengths whose target is the reversed source."""
     rng = np.random.default_rng(0)
     rows = [rng.integers(3, VOCAB, rng.integers(1, 9)).tolist() for _ in range(count)]
     return Pairs(
@@ -207,9 +209,9 @@ def corpus(count):
     )
 
 
-@pytest.mark.parametrize("flavour", ["post_norm_tied_shared", "pre_norm_untied_learned"])
-def test_fit_goes_step_by_step_as_train_does(flavour, tiny):
-    flags = SIZES | FLAVOURS[flavour] | {"num_layers": 1, "dropout_rate": 0.0}
+@pytest.mark.parametrize("variant", ["post_norm_tied_shared", "pre_norm_untied_learned"])
+def test_losses_of_fit_equal_those_of_train(variant, tiny):
+    flags = SIZES | VARIANTS[variant] | {"num_layers": 1, "dropout_rate": 0.0}
     config = Config(**flags, warmup_steps=10, learning_rate_scale=0.3, batch_tokens=64, shards=1)
     pairs = corpus(300)
     batches = plan(pairs, 64, 32, seed=0)[:20]
@@ -217,49 +219,50 @@ def test_fit_goes_step_by_step_as_train_does(flavour, tiny):
     ours = tiny(VOCAB, VOCAB, **flags)
     twin = keras_twin.build(config, VOCAB, VOCAB)
     keras_twin.to_keras(ours, twin)
-    keras_twin.compile_as_ours(twin, config)
+    keras_twin.compile_twin(twin, config)
     train_step = make_train_step(ours, Adam(ours.trainable_variables), config)
-    losses = [float(train_step(*pairs.batch(indices))[0]) for indices in batches]
-    # An epoch of one step has that step's loss, not a mean.
-    data = keras_twin.dataset(pairs, batches, VOCAB)
+    losses = [float(train_step(*pairs.batch(indices))["objective"]) for indices in batches]
+    # One step per epoch: the logged loss is not a mean over steps.
+    data = keras_twin.dataset(pairs, batches, VOCAB, config)
     fitted = twin.fit(data, epochs=20, steps_per_epoch=1, shuffle=False, verbose=0)
-    assert losses[0] - losses[-1] > 0.3  # something was learnt
+    assert losses[0] - losses[-1] > 0.3
     differences = np.abs(np.subtract(losses, fitted.history["loss"]))
     assert len(differences) == 20 and max(differences) < 1e-4, differences
 
 
 @pytest.fixture
 def eagerly():
-    """Without graphs, which would be traced for longer than they run."""
+    """Run without graphs: tracing would take longer than running."""
     tf.config.run_functions_eagerly(True)
     yield
     tf.config.run_functions_eagerly(False)
 
 
 @pytest.mark.filterwarnings("ignore:Even though")  # tf.data keeps its graphs
-def test_keras_measures_what_we_measure(tiny, eagerly):
-    """Nats and accuracy over real tokens, over batches of different lengths, without smoothing."""
-    ours = tiny(**SIZES)
-    twin = keras_twin.build(Config(**SIZES), VOCAB, VOCAB)
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+def test_loss_and_accuracy_of_keras_equal_ours(label_smoothing, tiny, eagerly):
+    """Loss without smoothing and accuracy of real tokens, over batches of different lengths."""
+    ours, config = tiny(**SIZES), Config(**SIZES, label_smoothing=label_smoothing)
+    twin = keras_twin.build(config, VOCAB, VOCAB)
     keras_twin.to_keras(ours, twin)
-    keras_twin.compile_as_ours(twin, Config(**SIZES))
+    keras_twin.compile_twin(twin, config)
     pairs = corpus(40)
     batches = plan(pairs, 64, 32)
-    found = twin.evaluate(keras_twin.dataset(pairs, batches, VOCAB), verbose=0, return_dict=True)
+    data = keras_twin.dataset(pairs, batches, VOCAB, config)
+    values = twin.evaluate(data, verbose=0, return_dict=True)
     loss, accuracy = Translator(ours, None, None, 20).mean(pairs, batches)
-    assert found["nats"] == pytest.approx(loss, abs=1e-5)
-    assert found["accuracy"] == pytest.approx(accuracy, abs=1e-6)
+    assert values["nats"] == pytest.approx(loss, abs=1e-5)
+    assert values["accuracy"] == pytest.approx(accuracy, abs=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore:Even though")
-def test_the_twin_is_trained_on_the_corpus_of_the_flags(tmp_path, capsys, eagerly):
-    """For as many steps as are asked for; at the end both measure the weights that it has."""
+def test_program_trains_on_the_corpus_for_max_steps(tmp_path, capsys, eagerly):
+    """At the end, Keras and our model report the same loss."""
     lines = [f"{'1 ' * (i % 9)}{i}\t{i}{' 1' * (i % 9)}\n" for i in range(400)]
     (tmp_path / "ones.tsv").write_text("".join(lines))
-    config = Config(
-        **SIZES | {"num_layers": 1}, corpus=str(tmp_path / "ones.tsv"), cache_dir=str(tmp_path),
-        vocab_size=280, batch_tokens=1024, epochs=5, max_steps=8, warmup_steps=2,
-    )  # fmt: skip
+    flags = {"vocab_size": 280, "batch_tokens": 1024, "epochs": 5, "max_steps": 8}
+    paths = {"corpus": str(tmp_path / "ones.tsv"), "cache_dir": str(tmp_path)}
+    config = Config(**SIZES | {"num_layers": 1, "warmup_steps": 2} | flags | paths)
     keras_twin.main(config)
     out = capsys.readouterr().out
     counts = [int(count) for count in re.findall(r"(\d+)/\1\b.*val_nats", out)]

@@ -82,7 +82,8 @@ class StopSignal:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self.record)
 
-    def record(self, number: int, frame) -> None:
+    def record(self, number: int, frame: object) -> None:
+        """Handle a signal."""
         self.number = number
         signal.signal(number, signal.SIG_DFL)
         print("saving and exiting; press Ctrl-C again to quit now", file=sys.stderr)

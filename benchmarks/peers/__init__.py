@@ -1,1 +1,1 @@
-"""The contestants: each a process of its own, `python -m benchmarks.peers.NAME JOB.json`."""
+"""The contestants of the benchmarks: `python -m benchmarks.peers.NAME JOB.json`."""

@@ -1,7 +1,6 @@
-"""A run as a CTranslate2 model, for ctranslate2_search."""
+"""Export a run as a CTranslate2 model, for ctranslate2_search."""
 
 import sys
-from pathlib import Path
 
 try:
     import ctranslate2  # noqa: F401
@@ -12,6 +11,6 @@ from evaluation import export, translator
 from training.records import load_config
 
 if __name__ == "__main__":
-    job = sentences.the_job()
-    export.ctranslate2(translator.load(Path(job["run"]), load_config(job["run"])), job["to"])
+    job = sentences.load_job()
+    export.ctranslate2(translator.load(job["run"], load_config(job["run"])), job["to"])
     print("{}")

@@ -1,4 +1,4 @@
-"""The tutorial's own loop, on Keras 3: layers by subclassing, batches of 64, its two metrics."""
+"""The tutorial's loop on Keras 3: subclassed layers, batches of 64, its two metrics."""
 
 import keras
 import numpy as np
@@ -36,7 +36,7 @@ class Attention(layers.Layer):
 
 
 class Layer(layers.Layer):
-    """An encoder's layer, or with `cross` a decoder's."""
+    """An encoder layer, or with `cross` a decoder layer."""
 
     def __init__(self, d_model, num_heads, dff, rate, cross):
         super().__init__()
@@ -99,7 +99,7 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):
 
 
 def main():
-    job = sentences.the_job()
+    job = sentences.load_job()
     config = job["config"]
     sizes = [config[x] for x in ("num_layers", "d_model", "num_heads", "dff", "dropout_rate")]
     model = Transformer(sizes, job["vocab_size"])

@@ -1,4 +1,4 @@
-"""train.py from launch to its first step, and the most memory that it had."""
+"""Time from the launch of train.py to its first logged step, and its peak memory."""
 
 import json
 import resource
@@ -11,17 +11,17 @@ from pathlib import Path
 from benchmarks import sentences
 
 
-def first_step(job):
-    """Seconds until the first step is written down; then the run is stopped."""
+def first_step(job: dict) -> float:
+    """Return the seconds until the first step is logged, and stop the run."""
     run = Path(job["folder"]) / f"run-{time.time()}"
-    began = time.time()
-    command = [sys.executable, "train.py", "--corpus", job["corpus"], "--cache-dir", job["cache"],
-               "--runs-dir", str(run.parent), "--name", run.name]  # fmt: skip
+    start = time.time()
+    command = [sys.executable, "train.py", "--corpus", job["corpus"], "--cache-dir", job["cache"]]
+    command += ["--runs-dir", str(run.parent), "--name", run.name]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     while process.poll() is None:
         metrics = run / "metrics.jsonl"
         if metrics.exists() and metrics.stat().st_size:
-            seconds = time.time() - began
+            seconds = time.time() - start
             process.send_signal(signal.SIGTERM)
             process.communicate()
             return seconds
@@ -30,7 +30,7 @@ def first_step(job):
 
 
 if __name__ == "__main__":
-    job = sentences.the_job()
+    job = sentences.load_job()
     seconds = first_step(job)
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     print(json.dumps({"seconds_to_first_step": seconds, "peak_mb": peak}))

@@ -1,6 +1,4 @@
-"""evaluate.py's own search."""
-
-from pathlib import Path
+"""The search of evaluate.py and translate.py."""
 
 from benchmarks import sentences
 from evaluation import translator
@@ -9,8 +7,8 @@ from training import machine
 from training.records import load_config
 
 if __name__ == "__main__":
-    job = sentences.the_job()
-    translator.set_parallelism(len(machine.cores()))
+    job = sentences.load_job()
+    machine.set_parallelism(len(machine.cores()))
     search = Search(**job["search"])
-    model = translator.load(Path(job["run"]), load_config(job["run"]), search=search)
-    sentences.time_decoding(job, lambda texts: model.translate(texts, 1 << 20, job["batch"]))
+    ours = translator.load(job["run"], load_config(job["run"]), search=search)
+    sentences.time_decoding(job, lambda texts: ours.translate(texts, 1 << 20, job["batch"]))

@@ -1,21 +1,21 @@
-"""train.py's own step, on its own batches."""
+"""The train step of train.py, on its own batches."""
 
 import tensorflow as tf
 
 from benchmarks import sentences
 from config import Config
+from model import build
 from model.optimizer import Adam
-from model.transformer import Transformer
 from train import make_train_step
 from training.machine import set_parallelism
 
 if __name__ == "__main__":
-    job = sentences.the_job()
+    job = sentences.load_job()
     config = Config(**job["config"])
     tf.config.experimental.enable_op_determinism()
     set_parallelism(config.shards)
     pairs, batches = sentences.read(job["sentences"])
-    model = Transformer(config, job["vocab_size"], job["vocab_size"])
+    model = build(config, job["vocab_size"], job["vocab_size"])
     train_step = make_train_step(model, Adam(model.trainable_variables), config)
     padded = [pairs.batch(indices) for indices in batches]
-    sentences.time_training(job, lambda *ids: float(train_step(*ids)[0]), padded)
+    sentences.time_training(job, lambda *ids: float(train_step(*ids)["objective"]), padded)

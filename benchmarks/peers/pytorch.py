@@ -1,4 +1,4 @@
-"""nn.Transformer in a well-written loop, on our batches of like length."""
+"""PyTorch's nn.Transformer in a hand-written loop, on our batches of similar length."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ from benchmarks.peers.keras_loop import positional_encoding
 
 
 class Model(nn.Module):
-    """TiedProjection embeddings; logits only where there is a target token."""
+    """Tied embeddings; logits only for real target tokens."""
 
     def __init__(self, config, vocab_size):
         super().__init__()
@@ -22,10 +22,16 @@ class Model(nn.Module):
         self.embedding = nn.Embedding(vocab_size, size)
         nn.init.normal_(self.embedding.weight, std=size**-0.5)
         self.transformer = nn.Transformer(
-            size, config["num_heads"], config["num_layers"], config["num_layers"], config["dff"],
-            config["dropout_rate"], batch_first=True, norm_first=True,
-        )  # fmt: skip
-        # It would drop attention weights and inner activations too: more work than all others do.
+            size,
+            config["num_heads"],
+            config["num_layers"],
+            config["num_layers"],
+            config["dff"],
+            config["dropout_rate"],
+            batch_first=True,
+            norm_first=True,
+        )
+        # No other contestant drops attention weights and inner activations.
         for layer in (*self.transformer.encoder.layers, *self.transformer.decoder.layers):
             layer.dropout.p = layer.self_attn.dropout = 0.0
             if hasattr(layer, "multihead_attn"):
@@ -42,34 +48,36 @@ class Model(nn.Module):
         ahead = nn.Transformer.generate_square_subsequent_mask(length, dtype=torch.bool)
         padding = source == 0
         hidden = self.transformer(
-            self.embed(source), self.embed(target_in), tgt_mask=ahead, tgt_is_causal=True,
-            src_key_padding_mask=padding, memory_key_padding_mask=padding,
-        )  # fmt: skip
-        # Padding comes last: no real position sees it, with the causal mask alone.
+            self.embed(source),
+            self.embed(target_in),
+            tgt_mask=ahead,
+            tgt_is_causal=True,
+            src_key_padding_mask=padding,
+            memory_key_padding_mask=padding,
+        )
+        # Padding comes last, so the causal mask hides it from real positions.
         return hidden[real] @ self.embedding.weight.T
 
 
 def main():
-    job = sentences.the_job()
+    job = sentences.load_job()
     config = job["config"]
     torch.manual_seed(0)
     torch.set_num_threads(os.cpu_count())
     pairs, batches = sentences.read(job["sentences"])
     model = Model(config, job["vocab_size"])
     optimizer = torch.optim.Adam(model.parameters(), 1e-3, (0.9, 0.98), 1e-9, fused=True)
-    scale = config["d_model"] ** -0.5
+    scale, warmup = 1e3 * config["d_model"] ** -0.5, config["warmup_steps"] ** -1.5
     schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer,
-        lambda step: 1e3 * scale * min((step + 1) ** -0.5,
-                                       (step + 1) * config["warmup_steps"] ** -1.5),
-    )  # fmt: skip
-    low = job["config"]["precision"] == "bfloat16"
+        optimizer, lambda step: scale * min((step + 1) ** -0.5, (step + 1) * warmup)
+    )
+    bfloat16 = config["precision"] == "bfloat16"
 
     def step(source, target):
         source, target = torch.from_numpy(source).long(), torch.from_numpy(target).long()
         target_out = target[:, 1:]
         real = target_out != 0
-        with torch.autocast("cpu", torch.bfloat16, enabled=low):
+        with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
             logits = model(source, target[:, :-1], real)
         loss = nn.functional.cross_entropy(
             logits.float(), target_out[real], label_smoothing=config["label_smoothing"]

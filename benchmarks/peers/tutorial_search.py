@@ -1,6 +1,4 @@
-"""The tutorial's loop: one sentence, the source and the whole prefix again for each token."""
-
-from pathlib import Path
+"""The tutorial's decoding: one sentence at a time, without a cache."""
 
 import numpy as np
 import tensorflow as tf
@@ -14,27 +12,26 @@ from model.masks import look_ahead_mask, padding_mask
 from training.records import load_config
 
 if __name__ == "__main__":
-    job = sentences.the_job()
-    ours = translator.load(Path(job["run"]), load_config(job["run"]))
+    job = sentences.load_job()
+    ours = translator.load(job["run"], load_config(job["run"]))
     model = ours.model
-    source_tokenizer, target_tokenizer = ours.tokenizers
 
     @tf.function(input_signature=[IDS, IDS])
     def logits(source, prefix):
-        mask, length = padding_mask(source), tf.shape(prefix)[1]
+        mask = padding_mask(source)
         memory = model.encode(source, mask)
-        hidden, _ = model.decode(prefix, memory, look_ahead_mask(length, length), mask)
-        return model.logits(hidden)[:, -1]
+        hidden, _ = model.decode(prefix, memory, look_ahead_mask(tf.shape(prefix)[1]), mask)
+        return model.logits(hidden[0])[-1]  # of one sentence
 
     def translate(texts):
         outputs = []
         for text in texts:
-            row = source_tokenizer.encode([text])[0][: ours.max_length]
+            row = ours.source_tokenizer.encode([text])[0][: ours.max_length]
             source = np.int32([[*row, tokenizer.EOS]])
             prefix, limit = [tokenizer.BOS], int(output_limit(source)[0])
             while prefix[-1] != tokenizer.EOS and len(prefix) <= limit:
-                prefix.append(int(np.argmax(logits(source, np.int32([prefix]))[0])))
+                prefix.append(int(np.argmax(logits(source, np.int32([prefix])))))
             outputs.append(prefix[1:])
-        return target_tokenizer.decode(outputs)
+        return ours.target_tokenizer.decode(outputs)
 
     sentences.time_decoding(job, translate)

@@ -1,0 +1,98 @@
+"""What a run directory says about where the run came from, and whether that has changed."""
+
+import contextlib
+import dataclasses
+import re
+import shutil
+import time
+from pathlib import Path
+
+import tensorflow as tf
+from tensorboard.plugins.hparams import api as hparams
+
+from config import MAY_CHANGE_ON_RESUME, Config
+from data import tokenizer
+from data.pipeline import Dataset
+from training import records
+from training.provenance import ROOT, changed_files, copy_source, provenance, source_diff
+from training.records import RunError
+
+
+def new_name(config: Config) -> str:
+    """Return the name of a run without --name: corpus, model, seed and time."""
+    corpus = re.sub(r"[^\w.+-]+", "-", config.corpus).strip("-.") or "corpus"
+    return f"{corpus}-{config.model}-seed{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def settings(run: Path, config: Config) -> dict:
+    """Return the contents of config.json."""
+    transient = {"name": run.name, "resume": None, "accept_changes": False}
+    return dataclasses.asdict(config) | transient
+
+
+def write(run: Path, config: Config, dataset: Dataset) -> None:
+    """Describe a new run. config.json comes last: with it, a run directory is complete."""
+    write_source(run)
+    tokenizer.save_pair(run, dataset.source_tokenizer, dataset.target_tokenizer)
+    records.write_json(run / "corpus.json", dataset.facts)
+    values = settings(run, config)
+    records.write_json(run / "config.json", values)
+    ignored = (*MAY_CHANGE_ON_RESUME, "name")
+    values = {k: v for k, v in values.items() if k not in ignored and v is not None}
+    score = "accuracy" if config.labelled else "bleu"
+    metrics = [("validation", "loss"), ("validation", score), ("train", "loss")]
+    with tf.summary.create_file_writer(str(run)).as_default():
+        hparams.hparams_config(
+            hparams=[hparams.HParam(name) for name in values],
+            metrics=[hparams.Metric(tag, group=group) for group, tag in metrics],
+        )
+        hparams.hparams(values, trial_id=run.name)
+
+
+def write_source(run: Path) -> None:
+    """Write the source that runs, its diff against the commit, and the versions."""
+    copy_source(run / "source")
+    (run / "source.diff").write_text(source_diff(), "utf-8")
+    records.write_json(run / "provenance.json", provenance())
+
+
+def check_corpus(run: Path, config: Config, dataset: Dataset) -> None:
+    """Raise RunError if the data or the tokenizers are not those that the run began with."""
+    tokenizers = (dataset.source_tokenizer, dataset.target_tokenizer)
+    saved = [saved.model for saved in tokenizer.load_pair(run)]
+    facts = records.read_json(run / "corpus.json")
+    if facts != dataset.facts or saved != [current.model for current in tokenizers]:
+        raise RunError(
+            f"{config.corpus} is not the corpus that {run} was trained on: its texts or its "
+            "tokenizer differ; restore the old ones, or start a new run"
+        )
+
+
+def check_code(run: Path, accept_changes: bool) -> bool:
+    """Whether the code has changed. Raises RunError if it has, unless that is accepted."""
+    names = changed_files(run / "source", ROOT, "model", "data", "train.py")
+    if names and not accept_changes:
+        raise RunError(
+            f"{names[0]} has changed since {run} was started: resume with the run's own code, "
+            f"python {run}/source/train.py --resume {run}, or with --accept-changes"
+        )
+    return bool(names)
+
+
+def update(run: Path, config: Config, code_changed: bool) -> None:
+    """Write the settings of a resumed run. If settings or code changed, keep the old ones."""
+    values, path = settings(run, config), run / "config.json"
+    before = records.read_json(path)
+    changed = any(
+        before.get(name, value) != value
+        for name, value in values.items()
+        if name not in MAY_CHANGE_ON_RESUME
+    )
+    if code_changed or changed:
+        suffix = time.strftime(".until-%Y%m%d-%H%M%S")
+        shutil.copy2(path, f"{path}{suffix}")  # a directory without config.json is not a run
+        for name in ("source", "source.diff", "provenance.json"):
+            with contextlib.suppress(FileNotFoundError):  # interrupted here before
+                (run / name).rename(run / (name + suffix))
+        write_source(run)
+    records.write_json(path, values)

@@ -1,0 +1,80 @@
+"""Metrics of a run: metrics.jsonl, and TensorBoard's events."""
+
+import io
+import json
+from pathlib import Path
+
+import tensorflow as tf
+
+from data.tokenizer import Tokenizer
+from training.records import RunError
+
+
+class Logs:
+    """Write the metrics of a run. TensorBoard shows "train" and "validation" in one chart."""
+
+    def __init__(self, run: Path):
+        self.run = run
+        self.file = open(run / "metrics.jsonl", "ab")
+        self.events = {
+            name: tf.summary.create_file_writer(str(run / name)) for name in ("train", "validation")
+        }
+
+    def size(self) -> int:
+        """Length of metrics.jsonl in bytes."""
+        return self.file.tell()
+
+    def truncate(self, size: int) -> None:
+        """Remove what was written after a checkpoint; the resumed run writes it again."""
+        self.file.truncate(min(self.file.seek(0, io.SEEK_END), size))
+        self.file.seek(0, io.SEEK_END)
+
+    def write(self, name: str, step: int, values: dict) -> None:
+        """Append a line to metrics.jsonl, and the same values to TensorBoard. Raises RunError."""
+        try:
+            self.file.write(json.dumps({"step": step, **values}).encode() + b"\n")
+            self.file.flush()
+        except OSError as error:
+            raise RunError(
+                f"{self.file.name}: {error.strerror}; free some space, then use --resume {self.run}"
+            ) from None
+        with self.events[name].as_default(step):
+            for key, value in values.items():
+                if key != "epoch":
+                    tf.summary.scalar(key.removeprefix("validation_"), value)
+        self.events[name].flush()
+
+    def write_samples(self, step: int, samples: list[tuple[str, str, str]]) -> None:
+        """Show (source, reference, output) texts in TensorBoard."""
+        with self.events["validation"].as_default(step):
+            for number, (source, reference, output) in enumerate(samples, 1):
+                rows = f"**source** | {source}\n--- | ---\n**reference** | {reference}\n"
+                tf.summary.text(f"sample_{number}", f"{rows}**translation** | {output}")
+        self.events["validation"].flush()
+
+    def write_image(self, name: str, step: int, png: bytes) -> None:
+        """Show a PNG in TensorBoard."""
+        with self.events["validation"].as_default(step):
+            tf.summary.image(name, tf.io.decode_png(png)[tf.newaxis])
+        self.events["validation"].flush()
+
+    def write_embedding(self, table: tf.Variable, vocabulary: Tokenizer) -> None:
+        """Show an embedding table (vocab_size, d_model) in TensorBoard's projector."""
+        (self.run / "embedding.bytes").write_bytes(table.numpy().tobytes())
+        projector = self.run / "projector_config.pbtxt"
+        if projector.exists():
+            return
+        tokens = vocabulary.tokens(range(vocabulary.vocab_size))
+        (self.run / "embedding.tsv").write_text("".join(f"{t!r}\n" for t in tokens), "utf-8")
+        rows, columns = table.shape
+        projector.write_text(
+            f'embeddings {{ tensor_name: "source embedding" tensor_shape: {rows} '
+            f'tensor_shape: {columns} tensor_path: "embedding.bytes" '
+            'metadata_path: "embedding.tsv" }\n'
+        )
+
+    def close(self) -> None:
+        """Close all files."""
+        for writer in self.events.values():
+            writer.close()
+        self.file.close()

@@ -71,7 +71,7 @@ def state(folder):
     """All tensors of the last checkpoint but the clock's, and the metrics but times."""
     reader = tf.train.load_checkpoint(tf.train.latest_checkpoint(folder / "run" / "checkpoints"))
     names = sorted(reader.get_variable_to_shape_map())
-    free = ("_CHECKPOINTABLE", "seconds", "save_counter", "metrics_end")
+    free = ("_CHECKPOINTABLE", "seconds", "save_counter", "metrics_size")
     tensors = {n: reader.get_tensor(n) for n in names if not n.startswith(free)}
     lines = [json.loads(x) for x in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
     for line in lines:

@@ -132,7 +132,7 @@ def state(folder: Path, step: int | None = None) -> dict[str, np.ndarray]:
     folder = folder / "checkpoints"
     reader = tf.train.load_checkpoint(str(folder if step is None else folder / f"ckpt-{step}"))
     # The number of saves and the length of metrics.jsonl may differ.
-    free = ("save_counter", "metrics_end", "_CHECKPOINTABLE_OBJECT_GRAPH")
+    free = ("save_counter", "metrics_size", "_CHECKPOINTABLE_OBJECT_GRAPH")
     names = sorted(reader.get_variable_to_shape_map())
     return {name: reader.get_tensor(name) for name in names if not name.startswith(free)}
 

@@ -28,7 +28,7 @@ from tensorboard.plugins.projector import ProjectorConfig
 from config import Config
 from model.optimizer import learning_rate
 from training import provenance
-from training.run import new_name
+from training.description import new_name
 
 ROOT = Path(__file__).resolve().parents[1]
 SETTINGS = TINY | {"corpus": "talks", "epochs": 2}

@@ -321,7 +321,7 @@ def test_checkpoints_within_an_epoch_hold_position_and_metrics(settings, monkeyp
         assert (counter(folder, "epoch", step), counter(folder, "position", step)) == (0, step)
     assert (counter(folder, "epoch"), counter(folder, "position")) == (1, 0)
     saved = tf.train.load_checkpoint(str(folder / "checkpoints"))
-    size = saved.get_tensor("metrics_end/.ATTRIBUTES/VARIABLE_VALUE")
+    size = saved.get_tensor("metrics_size/.ATTRIBUTES/VARIABLE_VALUE")
     assert size == (folder / "metrics.jsonl").stat().st_size
 
 

@@ -311,40 +311,6 @@ def cells(plot, values: np.ndarray, texts: np.ndarray, font: float, **colours):
     return image
 
 
-def forest(stem, rows, title, xlabel):
-    """Differences from a baseline with their intervals, the largest first; what may be chance grey.
-
-    rows: (name, mean, low, high); low and high None where there is no interval.
-    """
-    rows = sorted(rows, key=lambda row: row[1])
-    # Intervals may end outside: one that knows nothing would squeeze the others together.
-    furthest = 1.3 * max((abs(row[1]) for row in rows), default=0) + 1e-9
-    ends = [
-        min(max(end, -furthest), furthest) for row in rows for end in row[1:] if end is not None
-    ]
-    left, right = min([0, *ends]), max([0, *ends])
-    margin = (right - left) / 30 + 1e-9
-    with figure(stem, 7.5, 1.2 + 0.27 * len(rows)) as made:
-        plot = made.subplots()
-        plot.axvline(0, color="0.3", lw=1)
-        for place, (_, mean, low, high) in enumerate(rows):
-            chance = low is None or low <= 0 <= high
-            colour = "0.55" if chance else COLOURS[0] if mean > 0 else COLOURS[1]
-            if low is not None:
-                plot.plot([low, high], [place, place], color=colour, lw=2)
-            # Filled: the interval leaves zero out.
-            plot.plot(mean, place, "o", color=colour, mfc="white" if chance else colour)
-        plot.set_yticks(range(len(rows)), [row[0] for row in rows])
-        plot.set(
-            xlim=(left - margin, right + margin),
-            ylim=(-0.7, len(rows) - 0.3),
-            xlabel=xlabel,
-            title=title,
-        )
-        plot.grid(axis="y", color="0.92")
-        plot.set_axisbelow(True)
-
-
 # ---- Figures of a run ---------------------------------------------------------------------------
 
 

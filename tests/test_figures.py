@@ -162,16 +162,6 @@ def test_confusion_matrix_has_true_labels_in_rows(drawn):
     assert names(plot.get_yticklabels()) == ["a (4)", "b (5)", "c (0)"]
 
 
-def test_a_forest_plot_truncates_very_wide_intervals(drawn):
-    rows = [("a", -60, -65, -55), ("b", 5, 1, 9), ("c", 2, -900, 904), ("d", 1, None, None)]
-    figures.forest("", rows, "title", "points")
-    left, right = drawn[0].axes[0].get_xlim()
-    assert -90 < left < -65 and 60 < right < 90
-    figures.forest("", rows[1:2], "title", "points")
-    left, right = drawn[1].axes[0].get_xlim()
-    assert -1 < left < 0 and 6 < right < 10
-
-
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     ("function", "data"),

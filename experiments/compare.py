@@ -262,7 +262,7 @@ def report(rows: list[Row], splits: list[str], notes: list[str]) -> str:
 def forest(rows: list[tuple], title: str, xlabel: str) -> "Figure":
     """Draw a forest plot: differences from the baseline with their intervals, sorted.
 
-    rows: (name, mean, low, high); low and high are None if there is no interval. Intervals that
+    rows: (name, mean, low, high); low and high are None for one seed. Intervals that
     contain zero are grey with an open circle.
     """
     from matplotlib.figure import Figure  # without pyplot, which would choose a window system

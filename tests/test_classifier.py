@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from evaluation.report import confusion, f1_scores, mistakes
 
 from data import tokenizer
 from data.corpora import Split
+from evaluation.report import confusion, f1_scores, mistakes
 from evaluation.search import Search
 from evaluation.translator import Translator
 from model.attention import MultiHeadAttention

@@ -1,12 +1,11 @@
-"""Train for long and watch what must not grow: python -m tests.soak --minutes 30 [-- FLAGS]
+"""Train for long and measure what must not grow: python -m tests.soak --minutes 30 [-- FLAGS]
 
-Not a part of the suite. Memory, the processor time of a step, and the run folder's size are taken
-every ten seconds, and told by tenths of the time. FLAGS are train.py's.
+Not part of the suite. Measures memory, processor time per step and the size of the run directory
+every ten seconds, and prints them for each tenth of the time. FLAGS are those of train.py.
 """
 
 import argparse
 import json
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,61 +16,71 @@ from pathlib import Path
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
-EVERY = 10  # seconds
-FLAGS = ["--corpus", "mini:3000", "--epochs", "100000", "--shards", "1"]
+INTERVAL = 10  # seconds
+FLAGS = ["--corpus", "mini:3000", "--epochs", "100000", "--shards", "1", "--name", "soak"]
 
 
-def sample(process, run):
-    """Seconds by the clock and of a core, steps, bytes of memory, of the folder, of checkpoints."""
-    proc = Path("/proc", str(process.pid))
+def measure(pid: int, run: Path) -> tuple[float, ...]:
+    """Return seconds of wall time and of processor time, steps, and bytes of memory, of the run
+    directory without checkpoints, and of its checkpoints.
+    """
+    proc = Path("/proc", str(pid))
     ticks = proc.joinpath("stat").read_text().rpartition(")")[2].split()[11:13]
     pages = int(proc.joinpath("statm").read_text().split()[1])
-    text = (run / "metrics.jsonl").read_text()
-    steps = json.loads(text[: text.rfind("\n")].rpartition("\n")[2])["step"]
+    lines = (run / "metrics.jsonl").read_text().split("\n")[:-1]
     sizes = {path: path.stat().st_size for path in run.rglob("*") if path.is_file()}
     saved = sum(size for path, size in sizes.items() if "checkpoints" in path.parts)
-    core = sum(map(int, ticks)) / 100
-    return time.monotonic(), core, steps, 4096 * pages, sum(sizes.values()) - saved, saved
+    seconds, step = sum(map(int, ticks)) / 100, json.loads(lines[-1])["step"]
+    return time.monotonic(), seconds, step, 4096 * pages, sum(sizes.values()) - saved, saved
 
 
-def main():
-    parser = argparse.ArgumentParser("python -m tests.soak", description=__doc__.split("\n\n")[0])
-    parser.add_argument("--minutes", type=float, default=30, help="how long [30]")
-    words = sys.argv[1:]
-    cut = words.index("--") if "--" in words else len(words)
-    flags, samples = parser.parse_args(words[:cut]), []
-    folder = Path(tempfile.mkdtemp())
-    command = [sys.executable, "train.py", *FLAGS, *words[cut + 1 :], "--name", "soak",
-               "--runs-dir", folder, "--cache-dir", folder / "cache"]  # fmt: skip
+def train(folder: Path, minutes: float, flags: list[str]) -> np.ndarray:
+    """Train in a process and return the measurements: (times, 6)."""
+    directories = ["--runs-dir", str(folder), "--cache-dir", str(folder / "cache")]
+    command = [sys.executable, "train.py", *FLAGS, *flags, *directories]
     with open(folder / "log", "w") as log:
-        process = subprocess.Popen([str(w) for w in command], cwd=ROOT, stdout=log, stderr=log)
+        process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
+    values, end = [], None
     try:
-        until = None
-        while until is None or time.monotonic() < until:
-            time.sleep(EVERY)
+        while end is None or time.monotonic() < end:
+            time.sleep(INTERVAL)
             assert process.poll() is None, (folder / "log").read_text()
             try:
-                samples.append(sample(process, folder / "soak"))
-            except (OSError, IndexError, ValueError):  # not begun, or a file that was just replaced
+                values.append(measure(process.pid, folder / "soak"))
+            except (OSError, IndexError):  # not started, or a file was just replaced
                 continue
-            # From the second epoch on: by then all is traced and allocated that ever will be.
-            if until is None and (folder / "log").read_text().count("validation loss") > 1:
-                until, samples = time.monotonic() + 60 * flags.minutes, []
+            # From the second epoch on: all is traced and allocated.
+            if end is None and (folder / "log").read_text().count("validation loss") > 1:
+                end, values = time.monotonic() + 60 * minutes, []
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 143, (folder / "log").read_text()
+        assert process.wait(60) == 128 + signal.SIGTERM, (folder / "log").read_text()
     finally:
         process.kill()
         process.wait()
-    values = np.array(samples)
-    print("minutes   steps  ms of a core a step  memory, MB  folder, MB  checkpoints, MB")
+    return np.array(values)
+
+
+def main() -> None:
+    """Train, and print a table."""
+    parser = argparse.ArgumentParser("python -m tests.soak", description=__doc__.split("\n\n")[0])
+    parser.add_argument("--minutes", type=float, default=30, help="duration [30]")
+    words = sys.argv[1:]
+    cut = words.index("--") if "--" in words else len(words)
+    flags = parser.parse_args(words[:cut])
+    with tempfile.TemporaryDirectory() as folder:
+        values = train(Path(folder), flags.minutes, words[cut + 1 :])
+    print("minutes   steps  core ms per step  memory, MB  directory, MB  checkpoints, MB")
     edges = np.linspace(0, len(values) - 1, 11).astype(int)
     for low, high in zip(edges, edges[1:], strict=False):
-        _, core, steps, *_ = values[high] - values[low]
-        memory, kept, saved = values[low:high, 3:].mean(axis=0) / 1e6
-        clock, _, step, *_ = values[high] - values[0]
-        cost = 1000 * core / max(1, steps)
-        print(f"{clock / 60:7.1f}{step:8,.0f}{cost:21.2f}{memory:12.1f}{kept:12.2f}{saved:17.2f}")
-    shutil.rmtree(folder)
+        if low == high:
+            continue
+        _, seconds, steps, *_ = values[high] - values[low]
+        memory, directory, saved = values[low:high, 3:].mean(axis=0) / 1e6
+        minutes, step = (values[high, 0] - values[0, 0]) / 60, values[high, 2] - values[0, 2]
+        print(
+            f"{minutes:7.1f}{step:8,.0f}{1000 * seconds / max(1, steps):18.2f}{memory:12.1f}"
+            f"{directory:15.2f}{saved:17.2f}"
+        )
 
 
 if __name__ == "__main__":

@@ -54,8 +54,8 @@ class Result(NamedTuple):
 def run_program(monkeypatch, capsys):
     """Run a program, such as "translate.py" or "evaluation/figures.py", in this process.
 
-    A process of its own would have to load TensorFlow. stdin: bytes for standard input. Exceptions other
-    than SystemExit propagate.
+    A process of its own would have to load TensorFlow. stdin: bytes for standard input.
+    Exceptions other than SystemExit propagate.
     """
 
     def run(program: str, *flags, stdin: bytes = b"") -> Result:

@@ -10,7 +10,7 @@ import typing
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when TensorFlow is imported
 
 
 class UserError(ValueError):
@@ -53,9 +53,9 @@ class Config:
     )
     dff: int = setting(512, "inner size of the feed-forward networks")
     dropout_rate: float = setting(0.1, "dropout rate after embeddings and sublayers")
-    word_dropout: float = setting(0.0, "fraction of source tokens masked out in training")
+    word_dropout: float = setting(0.0, "fraction of source tokens replaced by padding in training")
     norm: Literal["post", "pre"] = setting(
-        "pre", "layer norm after each sublayer, as in the paper, or before it"
+        "pre", "layer norm after each sublayer (post, as in the paper) or before it (pre)"
     )
     positions: Literal["sinusoidal", "learned", "none"] = setting(
         "sinusoidal", "positional encoding"
@@ -75,9 +75,9 @@ class Config:
     epochs: int = setting(20, "passes over the training split")
     max_steps: int | None = setting(None, "stop after this many steps")
     precision: Literal["float32", "bfloat16"] = setting(
-        "float32", "of matrix products in training; weights and sums are always float32"
+        "float32", "of products with weight matrices in training; the rest is float32"
     )
-    shards: int = setting(2, "parts of a batch that are computed in parallel")
+    shards: int = setting(2, "number of parts of a batch, computed in parallel")
     strategy: Literal["none", "mirrored", "multi_worker"] = setting(
         "none", "tf.distribute strategy: one replica, all local GPUs, or several machines"
     )

@@ -7,7 +7,7 @@ from training.machine import import_tensorflow
 from training.records import parse_config
 
 if __name__ == "__main__":
-    CONFIG = parse_config(__doc__)  # before TensorFlow loads: mistakes are answered at once
+    CONFIG = parse_config(__doc__)  # before TensorFlow loads, so that mistakes are reported at once
     import_tensorflow()
 
 import tensorflow as tf
@@ -23,15 +23,19 @@ from model.masks import word_dropout
 from model.optimizer import Adam, learning_rate
 from training import distribution, machine
 from training.distribution import replicated, sum_over_parts, sum_over_replicas
-from training.run import Diverged, Run
+from training.records import Diverged
+from training.run import Run
+
+MEMORY_HINT = "lower --batch-tokens, --max-length, --vocab-size or the sizes of the model"
 
 
 def make_train_step(model: tf.Module, optimizer: Adam, config: Config) -> Callable:
-    """Build one update: source (batch, source_len), target (batch, target_len) → a dict of scalars.
+    """Return a function that makes one update and returns a dict of scalars.
 
-    objective: what is optimized, in nats per token. loss: the same without label smoothing, of the
-    same logits (dropout on). Also accuracy, grad_norm and learning_rate. Call this in the scope of
-    a tf.distribute strategy.
+    Its arguments are ids: source (batch, source_len) and target (batch, target_len). "objective" is
+    the loss that is minimized, with label smoothing; "loss" is the cross-entropy of the same logits
+    without. Both are means over the real target tokens, in nats, with dropout. The others are
+    "accuracy", "grad_norm" and "learning_rate". Call it in the scope of a tf.distribute strategy.
     """
 
     def loss_sums(source, target, seed):
@@ -46,13 +50,13 @@ def make_train_step(model: tf.Module, optimizer: Adam, config: Config) -> Callab
         with tf.GradientTape() as tape:
             sums = sum_over_parts(loss_sums, source, target, seed, config.shards)
             objective, loss, accuracy = (total / tokens for total in sums)
-        # Dense, because the norm of an embedding's sparse gradient is not that of its sum; zeros
-        # for a weight that an edited model does not use.
+        # Zero for a weight that an edited model does not use. Dense, because the norm of an
+        # embedding's IndexedSlices would count repeated rows separately.
         gradients = tape.gradient(
             objective, model.trainable_variables, unconnected_gradients="zero"
         )
         gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
-        gradients, objective, loss, accuracy = sum_over_replicas(
+        gradients, objective, loss, accuracy = sum_over_replicas(  # unchanged with one replica
             [gradients, objective, loss, accuracy]
         )
         rate = learning_rate(optimizer.step + 1, config)
@@ -98,14 +102,15 @@ def train(config: Config) -> None:
             if run.validation_due():
                 values, samples = validation(translator, dataset)
                 run.log_validation(values, samples)
-                run.log_inside(attention_image(translator, dataset.validation_texts))
+                run.log_attention_and_embedding(
+                    attention_image(translator, dataset.validation_texts)
+                )
             run.end_epoch()
             run.save()
     run.report_end()
 
 
 if __name__ == "__main__":
-    memory_hint = "lower --batch-tokens, --max-length, --vocab-size or the sizes of the model"
     try:
         train(CONFIG)
     except (UserError, OSError) as error:
@@ -113,4 +118,4 @@ if __name__ == "__main__":
     except distribution.lost_worker_errors(CONFIG.strategy) as error:
         fail(distribution.lost_worker_message(error), status=1)
     except machine.out_of_memory_errors() as error:
-        fail(machine.out_of_memory_message(error, memory_hint), status=1)
+        fail(machine.out_of_memory_message(error, MEMORY_HINT), status=1)

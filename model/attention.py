@@ -5,7 +5,7 @@ import tensorflow as tf
 from config import Config
 from model.layers import Dense, Seed, fold_in
 
-Cache = tuple[tf.Tensor, tf.Tensor]  # keys and values, each (rows, num_heads, length, depth)
+KeysValues = tuple[tf.Tensor, tf.Tensor]  # each (rows, num_heads, length, depth)
 
 
 def scaled_dot_product_attention(
@@ -52,10 +52,10 @@ class MultiHeadAttention(tf.Module):
         x = tf.transpose(x, (0, 2, 1, 3))
         return tf.reshape(x, (tf.shape(x)[0], tf.shape(x)[1], self.num_heads * self.depth))
 
-    def project_keys_values(self, key: tf.Tensor, value: tf.Tensor) -> Cache:
+    def project_keys_values(self, key: tf.Tensor, value: tf.Tensor) -> KeysValues:
         """Project (batch, key_len, d_model) to keys and values (batch, num_heads, key_len, depth).
 
-        They are a step of their own so that decoding can compute them once and keep them.
+        Separate from `attend`, so that decoding can compute them once and reuse them.
         """
         return self.split_heads(self.key(key)), self.split_heads(self.value(value))
 
@@ -81,7 +81,9 @@ class MultiHeadAttention(tf.Module):
         keys, values = self.project_keys_values(key, value)
         return self.attend(query, keys, values, mask)
 
-    def extend(self, x: tf.Tensor, cache: Cache) -> tuple[tf.Tensor, tf.Tensor, Cache]:
+    def attend_to_past(
+        self, x: tf.Tensor, cache: KeysValues
+    ) -> tuple[tf.Tensor, tf.Tensor, KeysValues]:
         """Self-attention of the newest token of each row to itself and to the cached tokens.
 
         x is (sources, hypotheses, d_model): the hypotheses of a source are separate sequences, so
@@ -89,8 +91,8 @@ class MultiHeadAttention(tf.Module):
 
         Returns the output (sources, hypotheses, d_model), weights, and the cache with x appended.
         """
-        row = tf.reshape(x, (-1, 1, x.shape[-1]))  # (sources · hypotheses, 1, d_model)
-        new = self.project_keys_values(row, row)
+        rows = tf.reshape(x, (-1, 1, x.shape[-1]))  # (sources · hypotheses, 1, d_model)
+        new = self.project_keys_values(rows, rows)
         keys, values = (tf.concat([old, one], axis=2) for old, one in zip(cache, new, strict=True))
-        y, weights = self.attend(row, keys, values, mask=None)
+        y, weights = self.attend(rows, keys, values, mask=None)
         return tf.reshape(y, tf.shape(x)), weights, (keys, values)

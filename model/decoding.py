@@ -63,8 +63,8 @@ def decode_loop(
     """Generate one token at a time until `eos`: (batch, source_len) → (batch, output_len), int32.
 
     choose: function of logits (rows, vocab_size) and position, returns ids (rows,). limit: maximum
-    tokens per output, (batch,) [output_limit]. Outputs end in `eos` unless they reach the limit,
-    and are padded.
+    tokens per output, (batch,), by default `output_limit(source)`. Outputs end in `eos` unless they
+    reach the limit, and are padded.
     """
     source = tf.convert_to_tensor(source)
     limit = output_limit(source) if limit is None else tf.convert_to_tensor(limit)
@@ -136,8 +136,8 @@ def sample(
 ) -> tf.Tensor:
     """Draw each token from the filtered softmax: (batch, source_len) → (batch, output_len), int32.
 
-    seed: (2,), int. Draws depend on (seed, rows in the batch, position). Other arguments: see
-    `filter_logits` and `decode_loop`.
+    seed: (2,), int. Draws depend on the seed, the position and the row among unfinished rows. Other
+    arguments: see `filter_logits` and `decode_loop`.
     """
 
     def choose(logits, position):
@@ -185,7 +185,7 @@ def extend_hypotheses(
     """Return the 2 · beam best extensions by one token, and each one's parent (rows, 2 · beam).
 
     logits: (rows · beam, vocab_size). With 2 · beam extensions, `beam` unfinished ones remain even
-    if every hypothesis is extended by eos. Fewer are returned if there are fewer.
+    if every hypothesis is extended by eos. Fewer are returned if the vocabulary is smaller.
     """
     rows = tf.shape(alive.scores)[0]
     # The best of all extensions are among the best `width` of each hypothesis.
@@ -252,8 +252,8 @@ def beam_search(
     `eos`: Wu et al. 2016, eq. 14. Outputs are sorted by score, end in `eos` unless they reach the
     limit, and are padded. With a beam of 1 and no penalty, equal to `greedy`.
 
-    length_penalty: at least 0. n_best: at most `beam`. limit: maximum tokens per output, (batch,)
-    [output_limit].
+    length_penalty: at least 0. n_best: at most `beam`. limit: maximum tokens per output, (batch,),
+    by default `output_limit(source)`.
     """
     source = tf.convert_to_tensor(source)
     limit = output_limit(source) if limit is None else tf.convert_to_tensor(limit)

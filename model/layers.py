@@ -71,7 +71,8 @@ def matmul(
 ) -> tf.Tensor:
     """Multiply (rows, d_in) by a weight matrix in `compute_dtype` → (rows, d_out), float32.
 
-    Only matrix products, and their gradients, use lower precision: Micikevicius et al. 2018.
+    Only products with weight matrices, and their gradients, use lower precision: Micikevicius et
+    al. 2018.
     """
     x, kernel = tf.cast(x, compute_dtype), tf.cast(kernel, compute_dtype)
     return tf.cast(tf.matmul(x, kernel, transpose_b=transpose_b), tf.float32)
@@ -103,7 +104,7 @@ class Embedding(tf.Module):
         self.table = tf.Variable(normal((vocab_size, d_model), stddev, fold_in(seed, "table")))
 
     def __call__(self, ids: tf.Tensor) -> tf.Tensor:
-        # Gathering from the variable itself would copy it whenever it is read.
+        # Gathering from the variable itself would copy the table at every later read.
         rows = tf.gather(tf.convert_to_tensor(self.table), ids)
         return rows * self.table.shape[1] ** 0.5  # (…, d_model)
 
@@ -137,7 +138,7 @@ def make_embeddings(
     return source, target, output
 
 
-EPSILON = 1e-6  # under the root of the variance; the paper does not give it
+EPSILON = 1e-6  # added to the variance before the square root; not given in the paper
 
 
 def layer_norm(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor) -> tf.Tensor:
@@ -155,6 +156,7 @@ class LayerNorm(tf.Module):
         self.offset = tf.Variable(tf.zeros(d_model))
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        # A custom gradient takes tensors, not variables.
         scale, offset = tf.convert_to_tensor(self.scale), tf.convert_to_tensor(self.offset)
         return kernels.fastest(layer_norm, kernels.layer_norm)(x, scale, offset)
 
@@ -178,8 +180,8 @@ class FeedForward(tf.Module):
 
 def in_float32(model: tf.Module) -> tf.Module:
     """Return a model that shares all variables with `model` and multiplies in float32."""
-    twin = copy.deepcopy(model, {id(variable): variable for variable in model.variables})
-    for module in twin.submodules:
+    copied = copy.deepcopy(model, {id(variable): variable for variable in model.variables})
+    for module in copied.submodules:
         if isinstance(module, Dense | TiedProjection):
             module.compute_dtype = "float32"
-    return twin
+    return copied

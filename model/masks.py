@@ -4,7 +4,8 @@ import tensorflow as tf
 
 from model.layers import Seed
 
-PAD = 0  # the id of padding
+# As in data/tokenizer.py, which model/ does not import.
+PAD = 0
 FIRST_WORD = 4  # smaller ids are special tokens: padding, unknown, bos, eos
 
 

@@ -13,8 +13,8 @@ def learning_rate(step: int | tf.Tensor, config: Config) -> tf.Tensor:
     step: 1 for the first update; a number or a tensor of any shape and type.
     """
     step = tf.cast(step, tf.float32)
-    warmup = tf.minimum(step**-0.5, step * config.warmup_steps**-1.5)
-    return config.learning_rate_scale * config.d_model**-0.5 * warmup
+    schedule = tf.minimum(step**-0.5, step * config.warmup_steps**-1.5)
+    return config.learning_rate_scale * config.d_model**-0.5 * schedule
 
 
 class Adam(tf.Module):

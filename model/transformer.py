@@ -5,7 +5,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from config import Config
-from model.attention import Cache, MultiHeadAttention
+from model.attention import KeysValues, MultiHeadAttention
 from model.layers import (
     Embedding,
     FeedForward,
@@ -72,12 +72,12 @@ class DecoderLayer(tf.Module):
     def __call__(
         self,
         x: tf.Tensor,
-        memory_keys_values: Cache,
+        memory_keys_values: KeysValues,
         self_mask: tf.Tensor | None,
         cross_mask: tf.Tensor,
         seed: Seed | None = None,
-        cache: Cache | None = None,
-    ) -> tuple[tf.Tensor, Weights, Cache | None]:
+        cache: KeysValues | None = None,
+    ) -> tuple[tf.Tensor, Weights, KeysValues | None]:
         """x (batch, target_len, d_model) → the same, a dict of weights, and the cache.
 
         memory_keys_values: the memory, projected by `cross_attention.project_keys_values`.
@@ -88,10 +88,10 @@ class DecoderLayer(tf.Module):
         if cache is None:
             y, self_weights = self.self_attention(y, y, y, self_mask)
         else:
-            y, self_weights, cache = self.self_attention.extend(y, cache)
+            y, self_weights, cache = self.self_attention.attend_to_past(y, cache)
         x = self.self_post_norm(x + dropout(y, rate, fold_in(seed, "self_attention")))
 
-        y = self.cross_pre_norm(x)
+        y = self.cross_pre_norm(x)  # attends to the memory, which is projected already
         y, cross_weights = self.cross_attention.attend(y, *memory_keys_values, cross_mask)
         x = self.cross_post_norm(x + dropout(y, rate, fold_in(seed, "cross_attention")))
 
@@ -148,7 +148,7 @@ class Decoder(Stack):
             DecoderLayer(config, fold_in(seed, f"layer_{i}")) for i in range(config.num_layers)
         ]
 
-    def project_memory(self, memory: tf.Tensor) -> list[Cache]:
+    def project_memory(self, memory: tf.Tensor) -> list[KeysValues]:
         """Return the keys and values of each layer's cross-attention."""
         return [layer.cross_attention.project_keys_values(memory, memory) for layer in self.layers]
 
@@ -170,12 +170,18 @@ class Decoder(Stack):
         return self.final_norm(x), weights
 
     def step(
-        self, token: tf.Tensor, memory: list[Cache], cross_mask: tf.Tensor, past: list[Cache]
-    ) -> tuple[tf.Tensor, list[Cache]]:
+        self,
+        token: tf.Tensor,
+        memory: list[KeysValues],
+        cross_mask: tf.Tensor,
+        past: list[KeysValues],
+    ) -> tuple[tf.Tensor, list[KeysValues]]:
         """token (sources, hypotheses) → (sources, hypotheses, d_model), extended `past`.
 
-        The newest token of each hypothesis. memory: from `project_memory`; past: the keys and
-        values of earlier tokens in each layer, a row per hypothesis.
+        token: the newest token of each hypothesis. memory: from `project_memory`. past: the keys
+        and values of earlier tokens in each layer, a row per hypothesis. The hypotheses take the
+        place of positions, so that cross-attention reads one memory for all hypotheses of a source;
+        self-attention separates them (`attend_to_past`).
         """
         position = tf.shape(past[0][0])[2]
         x = self.embed(token, self.positions(position, position + 1), seed=None)

@@ -1,4 +1,4 @@
-"""What a run directory says about where the run came from, and whether that has changed."""
+"""Write the files that describe a run; on resume, check that corpus and code are unchanged."""
 
 import contextlib
 import dataclasses
@@ -16,6 +16,8 @@ from data.pipeline import Dataset
 from training import records
 from training.provenance import ROOT, changed_files, copy_source, provenance, source_diff
 from training.records import RunError
+
+SAME_CODE = ("model", "data", "train.py", "training/distribution.py")  # defines an update
 
 
 def new_name(config: Config) -> str:
@@ -70,7 +72,7 @@ def check_corpus(run: Path, config: Config, dataset: Dataset) -> None:
 
 def check_code(run: Path, accept_changes: bool) -> bool:
     """Whether the code has changed. Raises RunError if it has, unless that is accepted."""
-    names = changed_files(run / "source", ROOT, "model", "data", "train.py")
+    names = changed_files(run / "source", ROOT, *SAME_CODE)
     if names and not accept_changes:
         raise RunError(
             f"{names[0]} has changed since {run} was started: resume with the run's own code, "
@@ -86,7 +88,7 @@ def update(run: Path, config: Config, code_changed: bool) -> None:
     changed = any(
         before.get(name, value) != value
         for name, value in values.items()
-        if name not in MAY_CHANGE_ON_RESUME
+        if name not in (*MAY_CHANGE_ON_RESUME, "name")
     )
     if code_changed or changed:
         suffix = time.strftime(".until-%Y%m%d-%H%M%S")

@@ -62,8 +62,8 @@ def replicated(step: Callable) -> Callable:
     """Run a train step on every replica of the current strategy.
 
     step: (source, target), the ids of a whole batch → a dict of scalars, equal on all replicas.
-    There is one trace for batches of all shapes. Without AutoGraph the traced code is what is
-    written, and tracing is faster.
+    It is traced once, for batches of any shape. AutoGraph is not needed, and tracing is faster
+    without it.
     """
     strategy = tf.distribute.get_strategy()
 
@@ -82,8 +82,9 @@ def sum_over_parts(
 ) -> list[tf.Tensor]:
     """Add up what `function(source, target, seed)` returns for the parts of a batch.
 
-    The parts are computed in parallel. With several replicas, each computes `shards` parts and
-    leaves the others out; see `sum_over_replicas`. Part i of n has the rows i, i + n, i + 2n, …
+    TensorFlow computes the parts in parallel, because they are independent branches of the graph.
+    With r replicas there are r · shards parts, and each replica computes its own; see
+    `sum_over_replicas`. Part i of n has the rows i, i + n, i + 2n, …
     """
     replica = tf.distribute.get_replica_context()
     count = shards * replica.num_replicas_in_sync
@@ -101,7 +102,7 @@ def sum_over_replicas(values: list) -> list:
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
-    """Whether this process writes the run directory: the only one, or the worker of index 0."""
+    """Whether this process writes the run directory: the only one, or the worker with index 0."""
     return strategy.cluster_resolver is None or strategy.cluster_resolver.task_id == 0
 
 
@@ -153,4 +154,5 @@ def lost_worker_errors(strategy_name: str) -> tuple[type[Exception], ...]:
 
 def lost_worker_message(error: Exception) -> str:
     """Say what to do about one of the `lost_worker_errors`. The last checkpoint is intact."""
-    return f"lost a worker ({type(error).__name__}): restart all of them with --resume RUN"
+    name = type(error).__name__
+    return f"lost a worker, or out of memory ({name}): restart all workers with --resume RUN"

@@ -1,5 +1,6 @@
 """Cores, file locks, signals and out-of-memory errors."""
 
+import fcntl
 import os
 import re
 import signal
@@ -20,9 +21,8 @@ def import_tensorflow() -> None:
     stderr = os.dup(2)
     with tempfile.TemporaryFile() as lines:
         os.dup2(lines.fileno(), 2)  # the lines are written by C++ code
-        wanted = False
+        wanted = True
         try:
-            wanted = True
             import tensorflow as tf
 
             devices = os.environ.get("CUDA_VISIBLE_DEVICES", "")
@@ -40,15 +40,15 @@ def cores() -> list[int]:
     """Return the numbers of the cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count()))
+    return list(range(os.cpu_count()))  # macOS
 
 
 def set_parallelism(tasks: int) -> None:
     """Divide the cores among `tasks` parallel computations: shards or batches.
 
-    Call it before the first TensorFlow operation. A shard with a core of its own never waits. If
-    every operation is divided among all cores, they wait for each other at its end, which takes 15
-    to 20 % of a step.
+    Call it before the first TensorFlow operation. With one core per
+    shard, no thread waits. If every operation used all cores, they would wait for the slowest one
+    after each operation, which costs 15 to 20 % of a step.
     """
     import tensorflow as tf
 
@@ -59,10 +59,6 @@ def set_parallelism(tasks: int) -> None:
 def lock(path: Path) -> IO:
     """Lock a file until it is closed. Raises BlockingIOError if another process has locked it."""
     file = open(path, "w")
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return file
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -85,7 +81,8 @@ class StopSignal:
     def record(self, number: int, frame: object) -> None:
         """Handle a signal."""
         self.number = number
-        signal.signal(number, signal.SIG_DFL)
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_DFL)
         print("saving and exiting; press Ctrl-C again to quit now", file=sys.stderr)
 
 
@@ -101,4 +98,6 @@ def out_of_memory_message(error: Exception, hint: str) -> str:
     if "No space left" in str(error):
         return f"{first_line(error)}: free some disk space"
     shape = re.search(r"tensor with shape\s*(\[[\d,]+\])", str(error))
-    return f"out of memory{f' at a tensor of shape {shape[1]}' if shape else ''}: {hint}"
+    return (
+        f"out of memory{f' while allocating a tensor of shape {shape[1]}' if shape else ''}: {hint}"
+    )

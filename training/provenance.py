@@ -1,4 +1,4 @@
-"""Where a run came from: source, commit and versions; and whether two sources do the same."""
+"""Where a run came from: source, commit and versions. Also compares two copies of the source."""
 
 import ast
 import hashlib

@@ -1,4 +1,7 @@
-"""JSON files of a run directory, and the `Config` of a run. Does not import TensorFlow."""
+"""JSON files of a run directory, and the Config of a run, from there or from the command line.
+
+Does not import TensorFlow.
+"""
 
 import dataclasses
 import json
@@ -72,7 +75,9 @@ def load_config(run: str | Path) -> Config:
         values = read_json(path)
         known = {field.name for field in dataclasses.fields(Config)}
         if unknown := sorted(values.keys() - known):
-            raise UserError(f"unknown settings {', '.join(unknown)}")
+            raise UserError(
+                f"unknown settings {', '.join(unknown)}; use the code in {run}/source instead"
+            )
         return Config(**values)
     except (OSError, UserError) as error:
         raise UserError(f"{path} cannot be used: {' '.join(str(error).split())}") from None

@@ -51,7 +51,7 @@ class Run:
     The counters are plain attributes. `save` copies them to the checkpoint, and a resumed run
     restores them:
 
-        step: updates made.
+        step: updates made (saved as `optimizer.step`).
         epoch: epochs finished.
         position: batches of the current epoch that are done.
         best_loss: lowest validation loss so far.
@@ -109,13 +109,13 @@ class Run:
             mininterval=0.5 if sys.stderr.isatty() else 30,
             disable=not self.is_chief,
         )
-        self.logged_at, self.tokens = time.monotonic(), 0
         return self
 
     def __exit__(self, *exception) -> None:
         self.progress.close()
         if self.is_chief:
             self.logs.close()
+            self.lock.close()
 
     # ---- The loop ----
 
@@ -128,6 +128,7 @@ class Run:
         remaining = len(batches) * (config.epochs - self.epoch) - self.position
         self.progress.total = min(self.step + remaining, self.last_step)
         self.progress.set_description(f"epoch {self.epoch + 1}/{config.epochs}")
+        self.logged_at, self.tokens = time.monotonic(), 0
         for indices in batches[self.position :]:
             yield train.batch(indices)
 
@@ -149,7 +150,7 @@ class Run:
 
     def epoch_finished(self) -> bool:
         """Whether all batches of the current epoch are done."""
-        return self.position == self.epoch_steps
+        return self.position >= self.epoch_steps  # fewer if batches changed on resume
 
     def validation_due(self) -> bool:
         """Whether to validate now, in this process: after an epoch, or after --max-steps."""
@@ -200,7 +201,7 @@ class Run:
             self.best_loss = loss
             self.write_checkpoint(self.best)
 
-    def log_inside(self, attention_png: bytes | None) -> None:
+    def log_attention_and_embedding(self, attention_png: bytes | None) -> None:
         """Show a picture of attention, if there is one, and the source embedding in TensorBoard."""
         if attention_png:
             self.logs.write_image("attention", self.step, attention_png)
@@ -224,6 +225,8 @@ class Run:
         self.latest = tf.train.CheckpointManager(checkpoint, folder, max_to_keep=keep)
         self.best = tf.train.CheckpointManager(checkpoint, folder / "best", max_to_keep=1)
         paths = readable_checkpoints(folder) if self.config.resume else []
+        if self.config.resume and not paths:
+            raise RunError(f"{folder} has no checkpoint: restore it, or start a new run")
         if paths:
             try:
                 checkpoint.restore(paths[0]).assert_consumed()
@@ -238,8 +241,9 @@ class Run:
         distribution.assert_same_across_workers(self.strategy, checkpoint=str(self.step))
 
     def save_due(self) -> bool:
-        """Whether to save within an epoch. After its last batch, it is validated first."""
-        return time.monotonic() - self.saved_at > SAVE_EVERY and not self.epoch_finished()
+        """Whether to save within an epoch. After its last batch, validation comes first."""
+        validated_next = self.epoch_finished() or self.step >= self.last_step
+        return time.monotonic() - self.saved_at > SAVE_EVERY and not validated_next
 
     def save(self) -> None:
         """Save the state, unless this step was saved already. Raises Diverged and RunError."""
@@ -287,7 +291,8 @@ class Run:
         pairs = ", ".join(f"{facts['pairs']:,} {name}" for name, facts in splits.items())
         size = sum(variable.shape.num_elements() for variable in self.model.trainable_variables)
         gpus = len(tf.config.list_physical_devices("GPU"))
-        device = f"{gpus} GPUs" if gpus else f"{len(machine.cores())} CPU cores"
+        replicas = self.strategy.num_replicas_in_sync
+        device = f"{replicas} GPU" if gpus else f"{len(machine.cores())} CPU cores"
         print(
             f"{config.corpus}: {' → '.join(self.dataset.facts['languages'])}; {pairs}\n"
             f"{config.model}: {size:,} parameters; {config.precision} on {device}\n"
@@ -310,9 +315,9 @@ class Run:
 
     def assert_workers_agree(self) -> None:
         """Raise RunError if the workers have different flags, data or code."""
-        free = set(MAY_CHANGE_ON_RESUME) - {"epochs", "max_steps"} | {"name"}
+        may_differ = set(MAY_CHANGE_ON_RESUME) - {"epochs", "max_steps"} | {"name"}
         settings = dataclasses.asdict(self.config)
-        flags = {name: value for name, value in settings.items() if name not in free}
+        flags = {name: value for name, value in settings.items() if name not in may_differ}
         tokenizers = (self.dataset.source_tokenizer, self.dataset.target_tokenizer)
         distribution.assert_same_across_workers(
             self.strategy,

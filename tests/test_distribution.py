@@ -114,6 +114,7 @@ def assert_same_weights(run, single):
         np.testing.assert_allclose(own[name], expected[name], atol=1e-4, err_msg=name)
 
 
+@pytest.mark.slow
 def test_two_workers_make_the_steps_of_one(settings, single):
     run = single.with_name("workers")
     outputs = finish(*start_workers(settings | {"shards": 1, "name": run.name}))

@@ -117,6 +117,7 @@ print(json.dumps({name: value.numpy().tolist() for name, value in outcome.items(
 """
 
 
+@pytest.mark.slow
 def test_a_saved_model_needs_no_code_of_this_project(tiny, trained_tokenizer, tmp_path):
     ours = make_translator(tiny, trained_tokenizer, Search(3, 0.6, n_best=2), norm="pre")
     export.saved_model(ours, tmp_path / "served")

@@ -209,6 +209,7 @@ def corpus(count):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["post_norm_tied_shared", "pre_norm_untied_learned"])
 def test_losses_of_fit_equal_those_of_train(variant, tiny):
     flags = SIZES | VARIANTS[variant] | {"num_layers": 1, "dropout_rate": 0.0}
@@ -255,6 +256,7 @@ def test_loss_and_accuracy_of_keras_equal_ours(label_smoothing, tiny, eagerly):
     assert values["accuracy"] == pytest.approx(accuracy, abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Even though")
 def test_program_trains_on_the_corpus_for_max_steps(tmp_path, capsys, eagerly):
     """At the end, Keras and our model report the same loss."""

@@ -198,7 +198,12 @@ def unpadded(row):
     [
         ({"num_heads": 4, "dff": 128, "norm": "post"}, 1, 300),
         ({"num_heads": 4, "dff": 128, "norm": "pre"}, -1, 500),
-        ({"model": "recurrent", "recurrent_attention": "additive"}, -1, 300),
+        pytest.param(
+            {"model": "recurrent", "recurrent_attention": "additive"},
+            -1,
+            300,
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["copy_post_norm", "reverse_pre_norm", "reverse_additive"],
 )

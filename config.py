@@ -75,7 +75,7 @@ class Config:
     epochs: int = setting(20, "passes over the training split")
     max_steps: int | None = setting(None, "stop after this many steps")
     precision: Literal["float32", "bfloat16"] = setting(
-        "float32", "of products with weight matrices in training; the rest is float32"
+        "float32", "data type of products with weights in training; all else is float32"
     )
     shards: int = setting(2, "number of parts of a batch, computed in parallel")
     strategy: Literal["none", "mirrored", "multi_worker"] = setting(
@@ -84,7 +84,7 @@ class Config:
     seed: int = setting(0, "random seed of initial weights, dropout and data order")
 
     # Run
-    name: str | None = setting(None, "run directory in --runs-dir [corpus, model, seed and time]")
+    name: str | None = setting(None, "name of the run directory [corpus, model, seed, time]")
     resume: str | None = setting(None, "resume the run in this directory")
     accept_changes: bool = setting(
         False, "with --resume: continue even if flags or code have changed"

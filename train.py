@@ -32,10 +32,12 @@ MEMORY_HINT = "lower --batch-tokens, --max-length, --vocab-size or the sizes of 
 def make_train_step(model: tf.Module, optimizer: Adam, config: Config) -> Callable:
     """Return a function that makes one update and returns a dict of scalars.
 
-    Its arguments are ids: source (batch, source_len) and target (batch, target_len). "objective" is
-    the loss that is minimized, with label smoothing; "loss" is the cross-entropy of the same logits
-    without. Both are means over the real target tokens, in nats, with dropout. The others are
-    "accuracy", "grad_norm" and "learning_rate". Call it in the scope of a tf.distribute strategy.
+    The returned function takes ids: source (batch, source_len) and target (batch, target_len).
+    "objective" is the loss that is minimized, with label smoothing; "loss" is the cross-entropy of
+    the same logits without. Both are means over the real target tokens, in nats, with dropout. The
+    others are "accuracy", "grad_norm" and "learning_rate".
+
+    Call `make_train_step` in the scope of the tf.distribute strategy.
     """
 
     def loss_sums(source, target, seed):

@@ -15,13 +15,12 @@ import config
 from config import UserError, fail
 from evaluation.search import Search
 from training import machine
-from training.provenance import changed_files
+from training.provenance import ROOT, changed_files
 from training.records import load_config
 
 if TYPE_CHECKING:
     from evaluation.translator import Translator
 
-ROOT = Path(__file__).resolve().parents[1]
 MEMORY_HINT = "lower --beam, or shorten the longest lines"
 
 
@@ -48,7 +47,7 @@ def make_parser(description: str) -> argparse.ArgumentParser:
     add(
         "--accept-changes",
         action="store_true",
-        help="use model/ even if it has changed since the run was trained",
+        help="use model/ and data/tokenizer.py even if they have changed since the run was trained",
     )
     return parser
 
@@ -111,7 +110,7 @@ def check_code(run: Path, accept_changes: bool) -> None:
             own = f"cd {source} && python -m evaluation.{program.stem} {run.resolve()}"
         raise UserError(
             f"{names[0]} has changed since {run} was trained: run the run's own code with "
-            f"`{own} …`, or give --accept-changes to use today's"
+            f"`{own} …`, or give --accept-changes to use the current code"
         )
 
 

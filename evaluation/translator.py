@@ -190,6 +190,8 @@ def restore(model: tf.Module, folder: Path, average: int = 1) -> None:
     saved = tf.train.Checkpoint(model=model)
     variables = [variable for variable in model.variables if variable.dtype.is_floating]
     paths = sorted((p.with_suffix("") for p in folder.glob("ckpt-*.index")), key=checkpoint_step)
+    if average > 1:  # not the initial weights
+        paths = [path for path in paths if checkpoint_step(path) > 0]
     restored, totals = 0, [0.0] * len(variables)
     while paths and restored < average:
         path = paths.pop()

@@ -21,7 +21,7 @@ def look_ahead_mask(length: int | tf.Tensor) -> tf.Tensor:
 
 
 def masks(source: tf.Tensor, target_in: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the masks of the decoder's self-attention and of attention to the source.
+    """Return the mask of the decoder's self-attention, and that of all attention to the source.
 
     source (batch, source_len), target_in (batch, target_len) → (batch, 1, target_len, target_len)
     and (batch, 1, 1, source_len), bool.

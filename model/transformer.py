@@ -162,10 +162,10 @@ class Decoder(Stack):
     ) -> tuple[tf.Tensor, list[Weights]]:
         """target_in (batch, target_len) → (batch, target_len, d_model), weights per layer."""
         x = self.embed(target_in, self.positions(0, tf.shape(target_in)[1]), seed)
-        weights, memory = [], self.project_memory(memory)
+        weights, projected = [], self.project_memory(memory)
         for i, layer in enumerate(self.layers):
             layer_seed = fold_in(seed, f"layer_{i}")
-            x, layer_weights, _ = layer(x, memory[i], self_mask, cross_mask, layer_seed)
+            x, layer_weights, _ = layer(x, projected[i], self_mask, cross_mask, layer_seed)
             weights.append(layer_weights)
         return self.final_norm(x), weights
 

@@ -17,7 +17,12 @@ from training import records
 from training.provenance import ROOT, changed_files, copy_source, provenance, source_diff
 from training.records import RunError
 
-SAME_CODE = ("model", "data", "train.py", "training/distribution.py")  # defines an update
+SAME_CODE = (
+    "model",
+    "data",
+    "train.py",
+    "training/distribution.py",
+)  # the code that determines an update
 
 
 def new_name(config: Config) -> str:

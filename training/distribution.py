@@ -1,7 +1,7 @@
 """Several GPUs or machines on one batch: tf.distribute around the same train step.
 
-Every worker draws the same batch, and each replica computes its rows of it, so n replicas make the
-same update as one.
+Every worker draws the same batch, and each replica computes its rows of it, so n replicas with
+`--shards s` make the same update as one with `--shards n · s`.
 """
 
 import hashlib

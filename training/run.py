@@ -251,9 +251,10 @@ class Run:
         weights = self.model.trainable_variables
         if not all(np.isfinite(variable).all() for variable in weights):
             raise Diverged(f"step {self.step}: a weight is not finite; {self.advice()}")
-        if self.is_chief and self.step != self.saved_step:
-            self.metrics_size = self.logs.size()
-            self.write_checkpoint(self.latest)
+        if self.step != self.saved_step:
+            if self.is_chief:
+                self.metrics_size = self.logs.size()
+                self.write_checkpoint(self.latest)
             self.saved_step = self.step
         self.saved_at = time.monotonic()
 
@@ -292,7 +293,9 @@ class Run:
         size = sum(variable.shape.num_elements() for variable in self.model.trainable_variables)
         gpus = len(tf.config.list_physical_devices("GPU"))
         replicas = self.strategy.num_replicas_in_sync
-        device = f"{replicas} GPU" if gpus else f"{len(machine.cores())} CPU cores"
+        device = (
+            f"{replicas} GPU{'s' * (replicas > 1)}" if gpus else f"{len(machine.cores())} CPU cores"
+        )
         print(
             f"{config.corpus}: {' → '.join(self.dataset.facts['languages'])}; {pairs}\n"
             f"{config.model}: {size:,} parameters; {config.precision} on {device}\n"

@@ -9,21 +9,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import TINY, command_line, metrics_of, steps_saved, train_here, write_corpus
 
+import train
 from training import distribution
 from training.distribution import own_address
 from training.run import RunError
-
-# Two devices for two replicas, also without a GPU. TensorFlow has not started while pytest imports
-# this file. Other tests use the first device.
-(CPU,) = tf.config.list_physical_devices("CPU")
-tf.config.set_logical_device_configuration(CPU, [tf.config.LogicalDeviceConfiguration()] * 2)
 
 ROOT = Path(__file__).resolve().parents[1]
 STEPS = 40  # more than an epoch
@@ -109,15 +104,14 @@ def weights(run, step=STEPS):
 def assert_same_steps(run, single):
     assert len(losses(run)) == len(losses(single)) == 3
     np.testing.assert_allclose(losses(run), losses(single), rtol=0, atol=1e-5)
+    assert_same_weights(run, single)
+
+
+def assert_same_weights(run, single):
     own, expected = weights(run), weights(single)
     assert own.keys() == expected.keys() and len(own) > 20
     for name in own:
         np.testing.assert_allclose(own[name], expected[name], atol=1e-4, err_msg=name)
-
-
-def test_two_replicas_make_the_steps_of_one(settings, single):
-    run = train_here(**settings | {"shards": 1, "strategy": "mirrored", "name": "mirrored"})
-    assert_same_steps(run, single)
 
 
 @pytest.mark.slow
@@ -128,12 +122,30 @@ def test_two_workers_make_the_steps_of_one(settings, single):
     assert f"evaluate.py {run}" in outputs[0][0] and outputs[1][0] == ""  # only the chief prints
 
 
-def test_the_chief_is_the_worker_of_index_0():
-    for index in (0, 1):
-        resolver = SimpleNamespace(task_id=index)
-        strategy = SimpleNamespace(cluster_resolver=resolver)
-        assert distribution.is_chief(strategy) == (index == 0)
-    assert distribution.is_chief(tf.distribute.get_strategy())
+def test_a_mirrored_strategy_of_one_device_makes_the_same_steps(settings, single, monkeypatch):
+    values = {"validation_loss": 1.0, "validation_accuracy": 0.5}
+    monkeypatch.setattr(train, "validation", lambda *_: (values, [("", "", "")]))
+    monkeypatch.setattr(train, "attention_image", lambda *_: None)
+    run = train_here(**settings, strategy="mirrored", name="one-device")
+    assert_same_weights(run, single)
+
+
+TWO_DEVICES = """
+import runpy, sys, tensorflow as tf
+(cpu,) = tf.config.list_physical_devices("CPU")
+devices = [tf.config.LogicalDeviceConfiguration()] * 2
+tf.config.set_logical_device_configuration(cpu, devices)
+sys.argv[0] = "train.py"
+sys.path.insert(0, ".")
+runpy.run_path("train.py", run_name="__main__")
+"""
+
+
+@pytest.mark.slow
+def test_two_replicas_on_one_machine_make_the_steps_of_one(settings, single):
+    changes = {"shards": 1, "strategy": "mirrored", "name": "mirrored"}
+    finish(start(settings | changes, ("-c", TWO_DEVICES)))
+    assert_same_steps(single.with_name("mirrored"), single)
 
 
 # ---- Workers that differ -------------------------------------------------------------------------

@@ -19,7 +19,7 @@ def settings(folder):
     """Settings of every model."""
     names = ("num_layers", "d_model", "vocab_size", "batch_tokens")
     directories = {"runs_dir": str(folder), "cache_dir": str(folder / "cache")}
-    return {name: TINY[name] for name in names} | directories | {"shards": 1}
+    return {name: TINY[name] for name in names} | directories
 
 
 @pytest.fixture(scope="module")

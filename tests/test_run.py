@@ -271,34 +271,25 @@ train.train(parse_config("train"))
 """
 
 
-@pytest.mark.parametrize(
-    "numbers",
-    [
-        pytest.param([signal.SIGKILL], id="killed"),
-        pytest.param([signal.SIGTERM, signal.SIGINT], id="stopped twice", marks=pytest.mark.slow),
-    ],
-)
-def test_a_resumed_run_ends_with_the_same_bits(checkout, run, call, numbers):
-    """The run ends within an epoch, and is resumed in a new process."""
-    folder = checkout / "runs" / f"after-{len(numbers)}-signals"
-    flags = (*FLAGS, f"--name={folder.name}")
-    first_end, last_end = validated_steps(run)
-    for step, number in zip((first_end + 9, first_end + 14), numbers, strict=False):
-        process = call("-c", STOPPING, int(number), step, *flags)
-        assert first_end < steps_saved(folder)[-1] <= step < last_end
-        if number == signal.SIGKILL:
-            assert process.returncode == -number, process.stderr
-            # As if it was killed while it wrote a line.
-            with open(folder / "metrics.jsonl", "a") as file:
-                file.write('{"step": 98, "loss": 9}\n{"step": 99, "lo')
-        else:
-            assert process.returncode == 128 + number, process.stderr
-            assert steps_saved(folder)[-1] == step and "Traceback" not in process.stderr
-            assert f"train.py --resume runs/{folder.name}" in process.stdout
-        flags = ("--resume", folder)
+def test_a_killed_and_stopped_run_ends_with_the_same_bits(checkout, run, call):
+    """Each time within an epoch, and each time resumed in a new process."""
+    folder = checkout / "runs" / "stopped"
+    ends = validated_steps(run)
+    killed = call("-c", STOPPING, int(signal.SIGKILL), 6, *FLAGS, "--name=stopped")
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert steps_saved(folder)[-1] == 4
+    # As if it was killed while writing a line, after the checkpoint.
+    with open(folder / "metrics.jsonl", "a") as file:
+        file.write('{"step": 98, "loss": 9}\n{"step": 99, "lo')
 
-    process = call("train.py", *flags)
-    assert process.returncode == 0, process.stderr
+    within = (ends[0] + ends[1]) // 2
+    stopped = call("-c", STOPPING, int(signal.SIGTERM), within, "--resume", folder)
+    assert stopped.returncode == 128 + signal.SIGTERM, stopped.stderr
+    assert "Traceback" not in stopped.stderr and f"train.py --resume {folder}" in stopped.stdout
+    assert ends[0] < steps_saved(folder)[-1] == within < ends[1]
+
+    resumed = call("train.py", "--resume", folder)
+    assert resumed.returncode == 0, resumed.stderr
     assert_same_state(state(folder), state(run))
     assert metrics_of(folder) == metrics_of(run)
 

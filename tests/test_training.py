@@ -196,8 +196,8 @@ def unpadded(row):
 @pytest.mark.parametrize(
     ("flags", "order", "steps"),
     [
-        ({"num_heads": 4, "dff": 128, "norm": "post"}, 1, 250),
-        ({"num_heads": 4, "dff": 128, "norm": "pre"}, -1, 400),
+        ({"num_heads": 4, "dff": 128, "norm": "post"}, 1, 300),
+        ({"num_heads": 4, "dff": 128, "norm": "pre"}, -1, 500),
         pytest.param(
             {"model": "recurrent", "recurrent_attention": "additive"},
             -1,

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from data.batches import Pairs, Rows
+from evaluation.translator import Translator
 from model.loss import cross_entropy, teacher_forcing, token_sums
 
 SOURCE = np.int32([[3, 4, 2, 0], [5, 6, 7, 2]])
@@ -104,3 +106,12 @@ def test_teacher_forcing_passes_the_seed_to_encoder_and_decoder():
     model.decode = lambda *arguments: seeds.append(arguments[-1]) or decode(*arguments)
     teacher_forcing(model, SOURCE, TARGET, "seed")
     assert seeds == ["seed", "seed"]
+
+
+def test_validation_loss_is_computed_without_dropout_of_any_kind(tiny):
+    model = tiny(dropout_rate=0.5, word_dropout=0.5)
+    pairs = Pairs(Rows.of([[5, 6, 7, 8, 3]]), Rows.of([[2, 8, 7, 6, 5, 3]]))
+    loss, _ = Translator(model, None, None, 20).loss_and_accuracy(pairs)
+    logits, labels = teacher_forcing(model, *pairs.batch(np.array([0])))
+    expected = np.mean(cross_entropy(logits, labels))
+    assert loss == pytest.approx(expected, rel=1e-5)

@@ -318,6 +318,8 @@ class Run:
 
     def assert_workers_agree(self) -> None:
         """Raise RunError if the workers have different flags, data or code."""
+        if self.strategy.cluster_resolver is None:  # a single worker
+            return
         may_differ = set(MAY_CHANGE_ON_RESUME) - {"epochs", "max_steps"} | {"name"}
         settings = dataclasses.asdict(self.config)
         flags = {name: value for name, value in settings.items() if name not in may_differ}

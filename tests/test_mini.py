@@ -16,7 +16,7 @@ from data import mini  # noqa: E402
 from data.mini import lexicon, numerals, phrases  # noqa: E402
 
 SPLITS = list(mini.SIZES)
-PINNED = 21413750  # crc32 of the default training split
+PINNED = 1180106149  # crc32 of the default training split
 
 
 @cache
@@ -93,7 +93,8 @@ def test_no_source_is_in_two_splits_also_with_other_seeds():
     split_of = {}
     for split in SPLITS:
         for pair in [*corpus(split), *mini.generate(split, 500, seed=1)]:
-            assert split_of.setdefault(pair.source, split) == split
+            key = pair.source.lower().removesuffix(".")  # however it is written
+            assert split_of.setdefault(key, split) == split
 
 
 def test_each_source_has_one_target_one_tag_and_one_split():
@@ -112,7 +113,7 @@ def test_tags_are_about_equally_frequent(split, tag):
 def test_every_word_of_the_compositional_split_occurs_in_training():
     for side in (0, 1):
         train, test = (
-            set().union(*(words(pair[side]) for pair in corpus(split)))
+            set().union(*(words(pair[side].lower()) for pair in corpus(split)))
             for split in ("train", "compositional")
         )
         assert test <= train
@@ -124,8 +125,8 @@ def test_every_kind_of_held_out_combination_occurs():
         draft = mini.Draft(rng)
         mini.SENTENCES[mini.TAGS[i % len(mini.TAGS)]](draft)
         held = {f for f in draft.features if mini.is_held_out(f)}
-        kinds.update({f[1] if f[0] == "structure" else f[0] for f in held})
-    assert set(kinds) == {*mini.HELD_OUT, *mini.HELD_OUT_STRUCTURES}
+        kinds.update({kind for kind, *_ in held})
+    assert set(kinds) == set(mini.HELD_OUT)
     assert min(kinds.values()) > 0.005 * kinds.total()
 
 
@@ -171,7 +172,7 @@ EXPECTED = [
     ),
     ("number", "a menina comprou vinte e um livros", "the girl bought twenty-one books"),
     ("number", "a mulher cantou às três e meia", "the woman sang at half past three"),
-    ("number", "ela dançou no dia 21 de maio de 1987", "she danced on may 21, 1987"),
+    ("number", "ela dançou no dia 21 de maio de 1987", "she danced on May 21, 1987"),
 ]
 
 
@@ -231,12 +232,34 @@ def test_a_and_an_are_chosen_by_the_next_letter():
         assert not re.search(r"\ban [^aeiou]|\ba [aeiou]", target), target
 
 
-def test_texts_are_lower_case_without_final_period():
-    for source, target, *_ in drafts():
+def test_most_sentences_have_a_capital_and_a_full_stop_and_the_others_neither():
+    plain = 0
+    for source, target, _ in corpus("train"):
+        assert (source == source.lower()) == (target == target.lower()) or source[0].isdigit()
+        assert source[-1:] == target[-1:] or source[-1] not in "?."
         for text in (source, target):
-            assert text == text.lower() and text == " ".join(text.split())
-            assert re.fullmatch(r"[\w' ,-]+\??", text) and " ," not in text and " ?" not in text
-        assert source.endswith("?") == target.endswith("?")
+            assert re.fullmatch(r"[\w' ,-]+[.?]?", text) and " ," not in text
+            assert text == " ".join(text.split()) and text[-1] not in " ,-"
+            assert text == text.lower() or text[-1] in ".?" and text[0] == text[0].upper()
+        plain += source == source.lower()
+    assert plain / len(corpus("train")) == pytest.approx(mini.PLAIN, abs=0.02)
+
+
+def test_names_of_months_and_the_pronoun_i_have_capitals_unless_all_is_lower_case():
+    for _, target, _ in corpus("train"):
+        if target[-1] in ".?" and target != target.lower():
+            assert not re.search(r"\b(i|january|may|december)\b", target), target
+
+
+def test_each_held_out_structure_occurs_in_training_with_other_words():
+    """So that no phenomenon has to be translated without a single example."""
+    seen, rng = Counter(), Random("structures")
+    for i in range(60_000):
+        draft = mini.Draft(rng)
+        source, _ = mini.SENTENCES[mini.TAGS[i % len(mini.TAGS)]](draft)
+        if mini.split_of(source, draft.features) == "train":
+            seen.update({kind for kind, *_ in draft.features})
+    assert min(seen[kind] for kind in mini.HELD_OUT) > 60
 
 
 def test_negation_and_questions_have_do_support():

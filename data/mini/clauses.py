@@ -130,7 +130,7 @@ def subject_relative(d: Draft, np: NP) -> Text:
     tense, form = tense_for(d, verb), "statement"
     if d.chance(0.2):
         form = "negative"
-        d.note("structure", "negated relative")
+        d.note("negated relative", verb.lemma)
     gap = NP("que", "who", np.gender, np.plural, np.pronoun)
     return clause(verb, tense, form, gap, complement(d, verb))
 

@@ -123,7 +123,7 @@ def count(d: Draft, verb: Verb, tense: str) -> Text:
     noun = d.pick([noun for noun in verb.objects if "mass" not in noun.classes])
     rest = both(governed(d, verb, counted(d, noun)), maybe_time(d, tense))
     subject = subject_of(d, verb)
-    if subject.noun and d.chance(0.2):
-        d.note("structure", "counted subject")
+    if subject.noun and d.chance(0.5):
         subject = counted(d, other_person(d, noun))
+        d.note("counted subject", subject.noun.lemma)
     return clause(verb, tense, "statement", subject, rest)

@@ -54,12 +54,12 @@ class NP(NamedTuple):
     @property
     def person(self) -> int:
         """Index into the Portuguese forms for eu, ele, eles."""
-        return 2 if self.plural else int(self.pronoun != "i")
+        return 2 if self.plural else int(self.pronoun != "I")
 
     @property
     def en_person(self) -> int:
         """Index into am, is, are."""
-        return 2 if self.plural or self.pronoun == "you" else int(self.pronoun != "i")
+        return 2 if self.plural or self.pronoun == "you" else int(self.pronoun != "I")
 
     @property
     def agreement(self) -> int:
@@ -69,7 +69,7 @@ class NP(NamedTuple):
 
 # ---- Pronouns -----------------------------------------------------------------------------------
 
-EU, EU_FEMALE = NP("eu", "i", 0, False, "i"), NP("eu", "i", 1, False, "i")
+EU, EU_FEMALE = NP("eu", "I", 0, False, "I"), NP("eu", "I", 1, False, "I")
 VOCE, VOCE_FEMALE = NP("você", "you", 0, False, "you"), NP("você", "you", 1, False, "you")
 ELE, ELA = NP("ele", "he", 0, False, "he"), NP("ela", "she", 1, False, "she")
 ELES, ELAS = NP("eles", "they", 0, True, "they"), NP("elas", "they", 1, True, "they")
@@ -77,8 +77,8 @@ THIRD_PERSON = (ELE, ELA, ELES, ELAS)  # in the order of NP.agreement
 SINGULAR = (EU, EU_FEMALE, VOCE, VOCE_FEMALE, ELE, ELA)
 SUBJECTS = [EU] * 6 + [VOCE, *THIRD_PERSON]
 
-THEM = {"i": "me", "you": "you", "he": "him", "she": "her", "it": "it", "they": "them"}
-THEIR = {"i": "my", "you": "your", "he": "his", "she": "her", "it": "its", "they": "their"}
+THEM = {"I": "me", "you": "you", "he": "him", "she": "her", "it": "it", "they": "them"}
+THEIR = {"I": "my", "you": "your", "he": "his", "she": "her", "it": "its", "they": "their"}
 
 # ---- Text ---------------------------------------------------------------------------------------
 
@@ -146,7 +146,7 @@ def nominal(d: Draft, noun: Noun, plural: bool) -> Text:
     for adjective in attributes(d, noun):
         d.note("adjective+noun", adjective.lemma, noun.lemma)
         if d.relative:
-            d.note("structure", "adjective in relative")
+            d.note("adjective in relative", noun.lemma)
         form = adjective.pt[noun.gender + 2 * plural]
         pt = f"{form} {pt}" if "pre" in adjective.grammar else f"{pt} {form}"
         en = f"{adjective.en} {en}"

@@ -70,8 +70,8 @@ def simple(d: Draft, verbs: list[Verb], form: str = "statement") -> Text:
     if form != "never":
         rest = both(rest, setting(d, verb, tense))
     left, subject = d.adjectives, subject_of(d, verb)
-    if left - d.adjectives == 2:
-        d.note("structure", "two adjectives on subject")
+    if left - d.adjectives == 2 and subject.noun:
+        d.note("two adjectives on subject", subject.noun.lemma)
     return clause(verb, tense, form, subject, rest)
 
 
@@ -108,7 +108,7 @@ def asked(d: Draft, verb: Verb) -> NP:
     """Draw the subject of a question, sometimes with a relative clause."""
     subject = subject_of(d, verb)
     if subject.noun and "person" in subject.noun.classes and d.chance(0.2):
-        d.note("structure", "relative in question")
+        d.note("relative in question", subject.noun.lemma)
         subject = relative_clause(d, subject)
     return subject
 
@@ -231,7 +231,7 @@ def possessive(d: Draft) -> Text:
     """Draw a possessive, which in English agrees with its owner: o seu livro → his, her book."""
     verb = d.pick(lexicon.OWNING)
     tense, subject = tense_for(d, verb), owner(d)
-    while subject.pronoun == "i":  # o meu is not ambiguous
+    while subject.pronoun == "I":  # o meu is not ambiguous
         subject = owner(d)
     noun = d.pick_where(lambda noun: noun is not subject.noun and noun.ownable, verb.objects)
     their = THEIR[subject.pronoun]

@@ -251,7 +251,14 @@ def naive_beam(next_log_probs, beam, length_penalty, n_best, limit):
     return sorted(finished, key=lambda pair: -pair[0])[:n_best]
 
 
-@pytest.mark.parametrize("beam, length_penalty, n_best", [(1, 0.0, 1), (3, 0.6, 3), (6, 1.5, 2)])
+@pytest.mark.parametrize(
+    "beam, length_penalty, n_best",
+    [
+        pytest.param(1, 0.0, 1, marks=pytest.mark.slow),
+        (3, 0.6, 3),
+        pytest.param(6, 1.5, 2, marks=pytest.mark.slow),
+    ],
+)
 def test_beam_search_equals_naive_search_on_single_sentences(varied, beam, length_penalty, n_best):
     """The scores of the naive search are those of teacher forcing, with the full decoder."""
     model, log_probs_after = varied
@@ -277,6 +284,7 @@ def test_beam_search_equals_naive_search_on_single_sentences(varied, beam, lengt
     assert len(lengths) > 1
 
 
+@pytest.mark.slow
 def test_beam_of_one_equals_greedy(varied):
     model, _ = varied
     outputs, _ = beam_search(model, SOURCE, BOS, EOS, beam=1, limit=LIMITS)

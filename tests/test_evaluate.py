@@ -411,15 +411,18 @@ def test_n_best_prints_number_score_and_text(run, translate):
     assert float(unpenalized[1]) < float(rows[0][1])
 
 
-def test_sampling_flags_reach_the_search(run, translate):
-    """At its limit, each of the filters makes sampling greedy."""
-    greedy = translate(run, SENTENCE).out
-    sampled = translate(run, "--sample", "--seed", "0", SENTENCE).out
-    assert sampled != greedy
-    assert sampled == translate(run, "--sample", SENTENCE).out
-    assert sampled != translate(run, "--sample", "--seed", "1", SENTENCE).out
-    for flag in ("--temperature=1e-4", "--top-k=1", "--top-p=1e-6"):
-        assert translate(run, "--sample", flag, SENTENCE).out == greedy
+def test_sampling_flags_reach_the_search(run, translate, monkeypatch):
+    filters = []
+
+    def record(logits, *settings):
+        filters.append(settings)
+        return filter_logits(logits, *settings)
+
+    monkeypatch.setattr("model.decoding.filter_logits", record)
+    flags = ["--sample", "--temperature=0.7", "--top-k=9", "--top-p=0.8"]
+    first, second = (translate(run, *flags, f"--seed={seed}", SENTENCE).out for seed in (0, 1))
+    assert first == translate(run, *flags, SENTENCE).out != second
+    assert set(filters) == {(0.7, 9, 0.8)}
 
 
 def test_top_p_is_a_share_of_the_probabilities_at_the_temperature():

@@ -47,7 +47,7 @@ def make_translator(tiny, pieces, search, eos_bias=0.6, **flags):
     ],
     ids=["post", "key_dim_and_learned", "no_positions", "tied"],
 )
-@pytest.mark.parametrize("beam", [1, 4])
+@pytest.mark.parametrize("beam", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_ctranslate2_gives_the_same_translations_and_scores(
     tiny, trained_tokenizer, tmp_path, flags, beam
 ):
@@ -144,6 +144,7 @@ def test_exports_need_an_empty_directory(tiny, trained_tokenizer, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 
 
+@pytest.mark.slow
 def test_translations_of_many_batches_and_threads_are_in_order(tiny, trained_tokenizer):
     """Whichever batch is finished first; empty lines stay empty."""
     ours = make_translator(

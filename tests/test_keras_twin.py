@@ -240,7 +240,7 @@ def eagerly():
 
 
 @pytest.mark.filterwarnings("ignore:Even though")  # tf.data keeps its graphs
-@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("label_smoothing", [pytest.param(0.0, marks=pytest.mark.slow), 0.1])
 def test_loss_and_accuracy_of_keras_equal_ours(label_smoothing, tiny, eagerly):
     """Loss without smoothing and accuracy of real tokens, over batches of different lengths."""
     ours, config = tiny(**SIZES), Config(**SIZES, label_smoothing=label_smoothing)

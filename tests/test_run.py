@@ -271,6 +271,7 @@ train.train(parse_config("train"))
 """
 
 
+@pytest.mark.slow
 def test_a_killed_and_stopped_run_ends_with_the_same_bits(checkout, run, call):
     """Each time within an epoch, and each time resumed in a new process."""
     folder = checkout / "runs" / "stopped"

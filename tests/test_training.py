@@ -197,7 +197,7 @@ def unpadded(row):
     ("flags", "order", "steps"),
     [
         ({"num_heads": 4, "dff": 128, "norm": "post"}, 1, 300),
-        ({"num_heads": 4, "dff": 128, "norm": "pre"}, -1, 500),
+        pytest.param({"num_heads": 4, "dff": 128, "norm": "pre"}, -1, 500, marks=pytest.mark.slow),
         pytest.param(
             {"model": "recurrent", "recurrent_attention": "additive"},
             -1,

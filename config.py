@@ -78,6 +78,9 @@ class Config:
         "float32", "data type of products with weights in training; all else is float32"
     )
     shards: int = setting(2, "number of parts of a batch, computed in parallel")
+    accumulate: int = setting(
+        1, "number of parts of a batch, computed one after another to save memory"
+    )
     strategy: Literal["none", "mirrored", "multi_worker"] = setting(
         "none", "tf.distribute strategy: one replica, all local GPUs, or several machines"
     )

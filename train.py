@@ -22,7 +22,7 @@ from model.loss import teacher_forcing, token_sums
 from model.masks import word_dropout
 from model.optimizer import Adam, learning_rate
 from training import distribution, machine
-from training.distribution import replicated, sum_over_parts, sum_over_replicas
+from training.distribution import accumulate, replicated, sum_over_replicas, sum_over_shards
 from training.records import Diverged
 from training.run import Run
 
@@ -45,24 +45,27 @@ def make_train_step(model: tf.Module, optimizer: Adam, config: Config) -> Callab
         logits, labels = teacher_forcing(model, source, target, seed)
         return token_sums(logits, labels, config.label_smoothing)
 
+    variables = model.trainable_variables
+    shapes = [variable.shape for variable in variables] + [()] * 3
+
     @replicated
     def train_step(source, target):
-        seed = step_seed(config.seed, optimizer.step)
         tokens = tf.math.count_nonzero(target[:, 1:], dtype=tf.float32)  # real target tokens
-        with tf.GradientTape() as tape:
-            sums = sum_over_parts(loss_sums, source, target, seed, config.shards)
-            objective, loss, accuracy = (total / tokens for total in sums)
-        # Zero for a weight that an edited model does not use. Dense, because the norm of an
-        # embedding's IndexedSlices would count repeated rows separately.
-        gradients = tape.gradient(
-            objective, model.trainable_variables, unconnected_gradients="zero"
-        )
-        gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
-        gradients, objective, loss, accuracy = sum_over_replicas(  # unchanged with one replica
-            [gradients, objective, loss, accuracy]
-        )
+
+        def forward_backward(source, target, seed):
+            with tf.GradientTape() as tape:
+                sums = sum_over_shards(loss_sums, source, target, seed, config.shards)
+                objective, loss, accuracy = (total / tokens for total in sums)
+            # Zero for a weight that an edited model does not use. Dense, because the norm of an
+            # embedding's IndexedSlices would count repeated rows separately.
+            gradients = tape.gradient(objective, variables, unconnected_gradients="zero")
+            return [*map(tf.convert_to_tensor, gradients), objective, loss, accuracy]
+
+        seed = step_seed(config.seed, optimizer.step)
+        totals = accumulate(forward_backward, source, target, seed, config.accumulate, shapes)
+        *gradients, objective, loss, accuracy = sum_over_replicas(totals)
         rate = learning_rate(optimizer.step + 1, config)
-        optimizer.apply(gradients, model.trainable_variables, rate)
+        optimizer.apply(gradients, variables, rate)
         grad_norm = tf.linalg.global_norm(gradients)
         optimizer.record_nonfinite(objective + grad_norm)
         return {

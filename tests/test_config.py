@@ -248,9 +248,9 @@ OTHER = {
     "lowercase": None, "max_length": 9, "batch_tokens": 9, "batch_sentences": 9, "num_layers": 9,
     "d_model": 64, "num_heads": 2, "key_dim": 9, "dff": 9, "dropout_rate": 0.5, "norm": "post",
     "positions": "none", "tie_embeddings": False, "label_smoothing": 0.5, "warmup_steps": 9,
-    "learning_rate_scale": 0.5, "precision": "bfloat16", "shards": 1, "seed": 9, "name": "other",
-    "tokenizer": "word", "word_dropout": 0.5, "model": "recurrent", "recurrent_attention": "dot",
-    "pooling": "max",
+    "learning_rate_scale": 0.5, "precision": "bfloat16", "shards": 1, "accumulate": 2,
+    "seed": 9, "name": "other", "tokenizer": "word", "word_dropout": 0.5, "model": "recurrent",
+    "recurrent_attention": "dot", "pooling": "max",
 }  # fmt: skip
 
 

@@ -117,23 +117,36 @@ def test_the_step_follows_the_gradient_of_the_objective(eager):
     ],
     ids=["transformer-1", "transformer-5", "recurrent-1", "classifier-5"],
 )
-def test_shards_make_the_same_step_as_the_whole_batch(eager, settings, batch):
-    """Also if a shard is empty, and if the shards have different numbers of real tokens."""
+def test_parts_make_the_same_step_as_the_whole_batch(eager, settings, batch):
+    """Also if a part is empty, and if the parts have different numbers of real tokens."""
     ids, results = random_ids(batch), []
-    for shards in (1, 3):
-        config = config_of(shards=shards, **settings)
+    for parts in ({}, {"shards": 3}, {"shards": 2, "accumulate": 2}):
+        config = config_of(**parts, **settings)
         model, _, train_step = model_and_step(config)
         metrics = train_step(ids, ids[:, :2] if config.labelled else ids)
         weights = np.concatenate([np.ravel(variable) for variable in model.trainable_variables])
         results.append([*map(float, metrics.values()), *weights])
     np.testing.assert_allclose(results[1], results[0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(results[2], results[0], rtol=1e-5, atol=1e-6)
 
 
-def test_shards_draw_different_dropout(eager):
+def test_the_graph_does_not_grow_with_the_number_of_accumulated_parts():
+    ids, sizes = random_ids(7), []
+    for count in (2, 5):
+        _, _, train_step = model_and_step(config_of(accumulate=count))
+        losses = [float(train_step(ids, ids)["loss"]) for _ in range(2)]
+        assert losses[1] < losses[0]
+        graph = train_step.get_concrete_function().graph.as_graph_def()
+        sizes.append(len(graph.node) + sum(len(f.node_def) for f in graph.library.function))
+    assert sizes[0] == sizes[1]
+
+
+@pytest.mark.parametrize("parts", ["shards", "accumulate"])
+def test_parts_draw_different_dropout(eager, parts):
     """With the same dropout for a sentence and its copy, their loss would be that of one."""
     ids, losses = np.int32([[1, 5, 6, 7, 8, 2]]), []
     for rows in (1, 2):
-        _, _, train_step = model_and_step(config_of(dropout_rate=0.5, shards=2))
+        _, _, train_step = model_and_step(config_of(dropout_rate=0.5, **{parts: 2}))
         batch = np.repeat(ids, rows, axis=0)
         losses.append(float(train_step(batch, batch)["loss"]))
     assert abs(losses[0] - losses[1]) > 1e-3

@@ -7,7 +7,7 @@ Every worker draws the same batch, and each replica computes its rows of it, so 
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import numpy as np
@@ -77,7 +77,7 @@ def replicated(step: Callable) -> Callable:
     return run
 
 
-def sum_over_parts(
+def sum_over_shards(
     function: Callable, source: tf.Tensor, target: tf.Tensor, seed: Seed, shards: int
 ) -> list[tf.Tensor]:
     """Add up what `function(source, target, seed)` returns for the parts of a batch.
@@ -94,6 +94,32 @@ def sum_over_parts(
         for i in range(first, first + shards)
     ]
     return [tf.add_n(values) for values in zip(*parts, strict=True)]
+
+
+def accumulate(
+    function: Callable,
+    source: tf.Tensor,
+    target: tf.Tensor,
+    seed: Seed,
+    count: int,
+    shapes: Sequence[tf.TensorShape],
+) -> list[tf.Tensor]:
+    """Add up what `function(source, target, seed)` returns for `count` parts, one after another.
+
+    A loop in the graph: memory is needed for one part at a time, and the graph does not grow with
+    `count`. shapes: those of the results. Part i of n has the rows i, i + n, i + 2n, … and draws as
+    step n · step + i would.
+    """
+    if count == 1:
+        return function(source, target, seed)
+
+    def add_part(i, totals):
+        part_seed = seed._replace(step=seed.step * count + tf.cast(i, seed.step.dtype))
+        values = function(source[i::count], target[i::count], part_seed)
+        return i + 1, [total + value for total, value in zip(totals, values, strict=True)]
+
+    start = (0, [tf.zeros(shape) for shape in shapes])
+    return tf.while_loop(lambda i, _: i < count, add_part, start, parallel_iterations=1)[1]
 
 
 def sum_over_replicas(values: list) -> list:

@@ -13,7 +13,7 @@ from config import UserError
 from data.corpora import Split
 from data.tokenizer import BOS, EOS, PAD
 from evaluation import command_line, page
-from evaluation.figures import figure
+from evaluation.plots import figure
 
 if TYPE_CHECKING:
     from evaluation.translator import Translator
@@ -77,16 +77,11 @@ def axis_labels(tokens: Sequence[str]) -> list[str]:
 
 
 def heat_maps(
-    stem: str | Path,
-    weights: np.ndarray,
-    queries: Sequence[str],
-    keys: Sequence[str],
-    title: str,
-    panel: str = "layer {layer}, head {head}",
+    stem: str | Path, weights: np.ndarray, queries: Sequence[str], keys: Sequence[str], title: str
 ) -> None:
     """Draw a heat map for each head of each layer, with one scale of colour.
 
-    weights (layers, heads, query_len, key_len); queries, keys: tokens; panel: title of a map.
+    weights (layers, heads, query_len, key_len); queries, keys: tokens.
     Raises ValueError if the weights do not fit the tokens.
     """
     weights = page.check_weights(weights, queries, keys)
@@ -111,7 +106,7 @@ def heat_maps(
             plot.tick_params("x", rotation=90)
             plot.tick_params("y", labelright=head == heads - 1 > 2)  # far from the left labels
             plot.spines[:].set(visible=True, color="0.7", linewidth=0.5)
-            plot.set_title(panel.format(layer=layer + 1, head=head + 1), fontsize=9 * scale)
+            plot.set_title(f"layer {layer + 1}, head {head + 1}", fontsize=9 * scale)
         bar = canvas.colorbar(image, ax=plots, aspect=40, fraction=0.03, pad=0.01)
         bar.set_label("attention weight", fontsize=10 * scale)
         joined = any(label[0] == "·" for label in (*rows, *columns) if label)
@@ -124,17 +119,24 @@ def heat_maps(
 def attention_image(translator: "Translator", split: Split) -> bytes | None:
     """Return a PNG of the attention in one text and its target, or None without attention.
 
-    The text is the first of about ten words; each layer is the mean of its heads.
+    It shows the mean of the last layer's heads. The text is the first of about six words.
     """
-    i = min(range(len(split.sources)), key=lambda i: abs(len(split.sources[i].split()) - 10))
+    i = min(range(len(split.sources)), key=lambda i: abs(len(split.sources[i].split()) - 6))
     kinds, _ = attention_weights(translator, split.sources[i], split.targets[i])
     if not kinds:
         return None
     name, (weights, queries, keys) = list(kinds.items())[-1]
-    mean = weights.mean(axis=1)[np.newaxis]  # (1, num_layers, …): layers take the place of heads
+    mean = weights[-1].mean(axis=0)  # (query_len, key_len)
     with tempfile.TemporaryDirectory() as folder:
         stem = Path(folder, "attention")
-        heat_maps(stem, mean, queries, keys, name, panel="layer {head}, mean of heads")
+        # The size of a card in TensorBoard, 374 × 215 pixels: scaling would blur the text.
+        with figure(stem, 3.4, 1.95) as canvas:
+            plot = canvas.subplots()
+            plot.imshow(mean, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+            plot.tick_params(length=0, labelsize=7)
+            plot.set_xticks(range(len(keys)), axis_labels(keys), rotation=30, ha="right")
+            plot.set_yticks(range(len(queries)), axis_labels(queries))
+            plot.set_title(f"{name}, last layer, mean of heads", fontsize=8)
         return stem.with_suffix(".png").read_bytes()
 
 

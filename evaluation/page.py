@@ -35,7 +35,7 @@ def write(path: str | Path, kinds: dict[str, Attention], title: str) -> None:
     key tokens), …}. Raises ValueError if weights and tokens do not fit.
 
     The address selects what is shown: #kind=1&layer=2&head=3&word=4, all counted from 1; head=mean
-    is the mean of all heads.
+    is the mean of all heads. Without it, the last kind, its last layer and the mean are shown.
     """
     if not kinds:
         raise ValueError("there is no attention to show")

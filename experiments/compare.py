@@ -262,8 +262,7 @@ def report(rows: list[Row], splits: list[str], notes: list[str]) -> str:
 def forest(rows: list[tuple], title: str, xlabel: str) -> "Figure":
     """Draw a forest plot: differences from the baseline with their intervals, sorted.
 
-    rows: (name, mean, low, high); low and high are None for one seed. Intervals that
-    contain zero are grey with an open circle.
+    rows: (name, mean, low, high); low and high are None for one seed.
     """
     from matplotlib.figure import Figure  # without pyplot, which would choose a window system
 
@@ -273,15 +272,20 @@ def forest(rows: list[tuple], title: str, xlabel: str) -> "Figure":
     ends = [min(max(end, -limit), limit) for row in rows for end in row[1:] if end is not None]
     left, right = min([0, *ends]), max([0, *ends])
     margin = (right - left) / 30 + 1e-9
-    figure = Figure(figsize=(7.5, 1.2 + 0.27 * len(rows)), layout="constrained")
+    figure = Figure(figsize=(7.5, 1.5 + 0.27 * len(rows)), layout="constrained")
     axes = figure.subplots()
     axes.axvline(0, color="0.3", lw=1)
+    points = {}  # one of each verdict, for the legend
     for y, (_, mean, low, high) in enumerate(rows):
         noise = low is None or low <= 0 <= high
         colour = "0.55" if noise else "#0072B2" if mean > 0 else "#D55E00"
+        verdict = "better" if mean > 0 else "worse"
+        if noise:
+            verdict = "one seed" if low is None else "inside the noise: interval contains 0"
         if low is not None:
             axes.plot([low, high], [y, y], color=colour, lw=2)
-        axes.plot(mean, y, "o", color=colour, mfc="white" if noise else colour)
+        points[verdict] = axes.plot(mean, y, "o", color=colour, mfc="white" if noise else colour)[0]
+    figure.legend(points.values(), points, loc="outside lower center", ncols=3, frameon=False)
     axes.set_yticks(range(len(rows)), [row[0] for row in rows])
     axes.set(xlim=(left - margin, right + margin), ylim=(-0.7, len(rows) - 0.3))
     axes.set(xlabel=xlabel, title=title)

@@ -34,7 +34,7 @@ import translate
 from config import Config, UserError
 from data import corpora, local, pipeline, tokenizer
 from data.splits import SPLITS
-from evaluation import command_line, figures, report
+from evaluation import command_line, figures, plots, report
 from evaluation.search import Search
 from evaluation.translator import Translator
 from model import build
@@ -224,7 +224,7 @@ class Readers:
         path.write_bytes(b"\n".join(lines) + draws.choice((b"\n", b"\n", b"")))
         values = figures.read_metrics(path.parent)
         if draws.random() < 0.01:  # a figure takes half a second
-            figures.training(path.parent / "training", {"run": values})
+            plots.training(path.parent / "training", {"run": values}, "token")
         return True
 
     def corpus_facts(self, draws):

@@ -465,7 +465,7 @@ def test_figures_are_drawn_from_the_outputs_of_evaluate(copy, run_program, score
     flags = [copy, "--outputs", "test-beam2", other]
     status, out, err = run_program("evaluation/figures.py", *flags)
     assert status == 0, err
-    names = ["agreement", "bleu-by-length", "learning-rate", "positions", "training"]
+    names = ["agreement", "bleu-by-length", "training"]
     drawn = [f"{copy}/figures/{n}.{kind}" for n in names for kind in ("png", "svg")]
     assert out.splitlines() == drawn
     assert "other" in (copy / "figures" / "training.svg").read_text("utf-8")

@@ -528,9 +528,12 @@ def test_bootstrap_tells_equal_from_worse_outputs(tmp_path):
 
 def test_forest_plot_is_sorted_and_marks_noise():
     rows = [("a", 1, -1, 3), ("b", 5, 4, 6), ("c", -3, -90, 84), ("d", 2, None, None)]
-    (axes,) = compare.forest(rows, "a title", "points").axes
+    figure = compare.forest(rows, "a title", "points")
+    (axes,) = figure.axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["c", "a", "d", "b"]
     points = [line for line in axes.lines if line.get_marker() == "o"]
     assert [line.get_xdata()[0] for line in points] == [-3, 1, 2, 5]
     assert [line.get_mfc() != "white" for line in points] == [False, False, False, True]
+    colours = [text.get_text().split(":")[0] for text in figure.legends[0].texts]
+    assert colours == ["inside the noise", "one seed", "better"]
     assert axes.get_xlim()[1] < 10  # the interval of c is clipped

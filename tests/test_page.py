@@ -8,6 +8,7 @@ import subprocess
 
 import numpy as np
 import pytest
+from matplotlib import colormaps
 
 from evaluation import page
 
@@ -19,7 +20,7 @@ needs_browser = pytest.mark.skipif(
 
 
 def weights(*shape):
-    values = np.random.default_rng(0).random(shape)
+    values = np.random.default_rng(0).random(shape) ** 9  # some near 0, some near 1
     return values / values.sum(-1, keepdims=True)
 
 
@@ -37,12 +38,12 @@ def browse(path, address, script):
     return json.loads(html.unescape(re.search('<pre id="report">(.*?)</pre>', dom)[1]))
 
 
-# Numbers and tints of the keys after each action of a reader.
+# Numbers and colours of the keys after each action of a reader.
 READER = """
 const seen = [];
 const look = () => seen.push([...document.querySelectorAll(".key")].map((key) => [
   Number(key.querySelector(".number").textContent),
-  Number(getComputedStyle(key).backgroundColor.match(/[^ ,/]+(?=[)])/)[0]),
+  ...getComputedStyle(key).backgroundColor.match(/\\d+/g).map(Number),
 ]));
 const words = document.querySelectorAll(".query");
 // A window that has no focus yet, as a fresh one may be, keeps events of focus to itself.
@@ -79,9 +80,19 @@ def test_every_way_to_select_a_word_shows_its_weights(tmp_path):
         own[0, :, 3].mean(axis=0),
     ]
     for shown, row in zip(seen, expected, strict=True):
-        numbers, tints = np.transpose(shown)
-        np.testing.assert_array_equal(numbers, np.rint(1000 * row) / 1000)
-        np.testing.assert_allclose(tints, row, atol=0.005)  # browsers round tints
+        shown = np.array(shown)
+        np.testing.assert_array_equal(shown[:, 0], np.rint(1000 * row) / 1000)
+        colours = 255 * colormaps["Blues"](row)[:, :3]  # as in the figures
+        np.testing.assert_allclose(shown[:, 1:], colours, atol=2)
+
+
+@needs_browser
+def test_the_page_opens_on_the_last_layer_of_the_last_kind(tmp_path):
+    kinds = {"self": (weights(2, 4, 2, 2), "ab", "ab"), "cross": (weights(3, 4, 2, 2), "xy", "ab")}
+    page.write(tmp_path / "page.html", kinds, "title")
+    script = "return document.querySelector('#summary').textContent"
+    summary = browse(tmp_path / "page.html", "", script)
+    assert "Layer 3, mean" in summary and "“x”" in summary.replace("\u2068", "")
 
 
 @needs_browser

@@ -206,17 +206,21 @@ def test_training_and_validation_are_in_one_chart(run):
     for name in ("loss", "accuracy"):
         for folder, key in (("train", name), ("validation", f"validation_{name}")):
             points = {line["step"]: line[key] for line in lines if key in line}
-            assert charts(run / folder)[name] == pytest.approx(points, rel=1e-5)
+            assert charts(run / folder)[f"metrics/{name}"] == pytest.approx(points, rel=1e-5)
     tags = {"objective", "learning_rate", "grad_norm", "tokens_per_second"}
-    assert tags <= charts(run / "train").keys()
-    assert "bleu" in charts(run / "validation")
+    assert {f"training/{tag}" for tag in tags} <= charts(run / "train").keys()
+    assert "metrics/bleu" in charts(run / "validation")
+
+
+def test_only_train_and_validation_are_runs_in_tensorboard(run):
+    assert {path.parent.name for path in run.rglob("events.out.*")} == {"train", "validation"}
 
 
 def test_there_are_three_sample_translations_per_epoch(run, checkout):
     sources = (checkout / "talks" / "validation.en").read_text("utf-8").splitlines()
     references = (checkout / "talks" / "validation.pt").read_text("utf-8").splitlines()
     tags = charts(run / "validation")
-    samples = [tags[tag] for tag in sorted(tags) if tag.startswith("sample")]
+    samples = [tags[f"samples/{number}"] for number in (1, 2, 3)]
     assert [len(sample) for sample in samples] == [2, 2, 2]
     texts = [text.item().decode() for sample in samples for text in sample.values()]
     pairs = list(zip(sources, references, strict=True))
@@ -224,7 +228,7 @@ def test_there_are_three_sample_translations_per_epoch(run, checkout):
 
 
 def test_there_is_a_picture_of_attention_per_epoch(run):
-    pictures = charts(run / "validation")["attention"]
+    pictures = charts(run / "validation")["samples/attention"]
     assert sorted(pictures) == validated_steps(run)
     first, second = (pictures[step] for step in sorted(pictures))
     width, height, png = first
@@ -233,18 +237,19 @@ def test_there_is_a_picture_of_attention_per_epoch(run):
 
 
 def test_the_projector_shows_the_embeddings(run):
-    config = text_format.Parse((run / "projector_config.pbtxt").read_text(), ProjectorConfig())
+    folder = run / "validation"
+    config = text_format.Parse((folder / "projector_config.pbtxt").read_text(), ProjectorConfig())
     (embedding,) = config.embeddings
     rows, columns = embedding.tensor_shape
-    values = np.fromfile(run / embedding.tensor_path, np.float32).reshape(rows, columns)
+    values = np.fromfile(folder / embedding.tensor_path, np.float32).reshape(rows, columns)
     (table,) = (value for name, value in state(run).items() if "embedding/table" in name)
     np.testing.assert_array_equal(values, table)
-    names = (run / embedding.metadata_path).read_text("utf-8").splitlines()
+    names = (folder / embedding.metadata_path).read_text("utf-8").splitlines()
     assert len(names) == rows == 400 and names[2:4] == ["'<s>'", "'</s>'"]
 
 
 def test_the_hyperparameters_are_logged(run):
-    events = EventAccumulator(str(run)).Reload()
+    events = EventAccumulator(str(run / "validation")).Reload()
     content = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
     assert b"num_heads" in content and b"dropout_rate" in content
 

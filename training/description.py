@@ -47,11 +47,14 @@ def write(run: Path, config: Config, dataset: Dataset) -> None:
     ignored = (*MAY_CHANGE_ON_RESUME, "name")
     values = {k: v for k, v in values.items() if k not in ignored and v is not None}
     score = "accuracy" if config.labelled else "bleu"
-    metrics = [("validation", "loss"), ("validation", score), ("train", "loss")]
-    with tf.summary.create_file_writer(str(run)).as_default():
+    # In "validation": events in the run directory itself would be another, empty run.
+    with tf.summary.create_file_writer(str(run / "validation")).as_default():
         hparams.hparams_config(
             hparams=[hparams.HParam(name) for name in values],
-            metrics=[hparams.Metric(tag, group=group) for group, tag in metrics],
+            metrics=[
+                hparams.Metric(f"metrics/{name}", display_name=f"validation {name}")
+                for name in ("loss", score)
+            ],
         )
         hparams.hparams(values, trial_id=run.name)
 

@@ -9,6 +9,16 @@ import tensorflow as tf
 from data.tokenizer import Tokenizer
 from training.records import RunError
 
+# TensorBoard sorts groups by name and opens the first two: "metrics", and "samples", with texts and
+# attention. The other measures are in "training".
+METRICS = ("loss", "accuracy", "bleu")
+
+
+def tag(name: str) -> str:
+    """Return TensorBoard's tag of a measure, its group first: "metrics/loss"."""
+    name = name.removeprefix("validation_")
+    return f"metrics/{name}" if name in METRICS else f"training/{name}"
+
 
 class Logs:
     """Write the metrics of a run. TensorBoard shows "train" and "validation" in one chart."""
@@ -41,7 +51,7 @@ class Logs:
         with self.events[name].as_default(step):
             for key, value in values.items():
                 if key != "epoch":
-                    tf.summary.scalar(key.removeprefix("validation_"), value)
+                    tf.summary.scalar(tag(key), value)
         self.events[name].flush()
 
     def write_samples(self, step: int, samples: list[tuple[str, str, str]]) -> None:
@@ -49,23 +59,24 @@ class Logs:
         with self.events["validation"].as_default(step):
             for number, (source, reference, output) in enumerate(samples, 1):
                 rows = f"**source** | {source}\n--- | ---\n**reference** | {reference}\n"
-                tf.summary.text(f"sample_{number}", f"{rows}**translation** | {output}")
+                tf.summary.text(f"samples/{number}", f"{rows}**translation** | {output}")
         self.events["validation"].flush()
 
     def write_image(self, name: str, step: int, png: bytes) -> None:
         """Show a PNG in TensorBoard."""
         with self.events["validation"].as_default(step):
-            tf.summary.image(name, tf.io.decode_png(png)[tf.newaxis])
+            tf.summary.image(f"samples/{name}", tf.io.decode_png(png)[tf.newaxis])
         self.events["validation"].flush()
 
     def write_embedding(self, table: tf.Variable, vocabulary: Tokenizer) -> None:
         """Show an embedding table (vocab_size, d_model) in TensorBoard's projector."""
-        (self.run / "embedding.bytes").write_bytes(table.numpy().tobytes())
-        projector = self.run / "projector_config.pbtxt"
+        folder = self.run / "validation"  # the projector reads only directories with events
+        (folder / "embedding.bytes").write_bytes(table.numpy().tobytes())
+        projector = folder / "projector_config.pbtxt"
         if projector.exists():
             return
         tokens = vocabulary.tokens(range(vocabulary.vocab_size))
-        (self.run / "embedding.tsv").write_text("".join(f"{t!r}\n" for t in tokens), "utf-8")
+        (folder / "embedding.tsv").write_text("".join(f"{t!r}\n" for t in tokens), "utf-8")
         rows, columns = table.shape
         projector.write_text(
             f'embeddings {{ tensor_name: "source embedding" tensor_shape: {rows} '

@@ -9,7 +9,7 @@ A run directory runs/NAME/ contains:
 - tokenizer.model, or tokenizer.source.model and tokenizer.target.model; labels.txt
 - metrics.jsonl: one line for each logged step and each validation
 - checkpoints/: the latest ones, and best/
-- train/, validation/: TensorBoard's events; embedding.*, projector_config.pbtxt: its projector
+- train/, validation/: TensorBoard's events; in validation/ also the embeddings for its projector
 """
 
 import dataclasses

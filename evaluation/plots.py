@@ -1,0 +1,207 @@
+"""Plots of numbers: each function writes STEM.png and STEM.svg. `evaluation.figures` calls them for
+a run.
+
+Matplotlib is imported when a plot is drawn.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+# Okabe and Ito's colours, which colour-blind readers can tell apart, without those that are pale on
+# white.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00")
+MARKERS = "osD^v"
+STYLE = {
+    "text.parse_math": False,  # "$" is a token like any other
+    "text.usetex": False,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "figures",  # with the date left out, equal data give equal bytes
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 11,
+    "grid.color": "0.92",
+    "legend.frameon": False,
+}
+# Used, if installed, for letters that DejaVu Sans lacks.
+FONTS = (
+    "Noto Sans CJK SC, Noto Sans CJK JP, WenQuanYi Zen Hei, Microsoft YaHei, PingFang SC, "
+    "Hiragino Sans, Noto Sans Devanagari, Noto Sans Thai"
+).split(", ")
+# Title, scale and factor of a panel, and the names of its values in training and in validation.
+PANELS = (
+    ("loss, nats per {unit}", "log", 1, "loss", "validation_loss"),
+    ("accuracy, % of {unit}s", "linear", 100, "accuracy", "validation_accuracy"),
+    ("BLEU", "linear", 1, None, "validation_bleu"),
+    ("norm of the gradient", "log", 1, "grad_norm", None),
+    ("tokens per second", "linear", 1, "tokens_per_second", None),
+    ("learning rate", "linear", 1, "learning_rate", None),
+)
+
+
+@contextmanager
+def figure(stem: str | Path, width: float, height: float, layout: str = "constrained") -> Iterator:
+    """Yield a Matplotlib figure, sizes in inches, and save it as stem.png and stem.svg.
+
+    Text in the SVG remains text: it can be searched, and the reader's own fonts are used.
+    """
+    import matplotlib
+    from matplotlib import font_manager
+    from matplotlib.figure import Figure  # not pyplot, which would replace a notebook's backend
+
+    installed = set(font_manager.get_font_names())
+    fonts = ["DejaVu Sans", *(font for font in FONTS if font in installed)]
+    Path(stem).parent.mkdir(parents=True, exist_ok=True)
+    with matplotlib.rc_context(STYLE | {"font.family": fonts}):
+        canvas = Figure(figsize=(width, height), layout=layout)
+        yield canvas
+        canvas.savefig(f"{stem}.png", dpi=110)
+        canvas.savefig(f"{stem}.svg", metadata={"Date": None})
+
+
+def training(stem: str | Path, runs: dict[str, Sequence[dict]], unit: str) -> None:
+    """Draw a panel by step for each measure that the first run has.
+
+    runs: {name: lines of metrics.jsonl}; of runs other than the first, only validation is drawn,
+    where there is any. unit: what loss and accuracy are averaged over, "token" or "example".
+    """
+    first, *others = runs
+    measured = set().union(*runs[first])
+    panels = [panel for panel in PANELS if measured & set(panel[3:])]
+    columns = min(3, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    labels = [f"{first}, training", f"{first}, validation", *others]
+    labels = labels if others else ["training", "validation"]
+    with figure(stem, 4.2 * columns, 3 * rows + 0.5) as canvas:
+        plots = canvas.subplots(rows, columns, squeeze=False).ravel()
+        for unused in plots[len(panels) :]:
+            unused.remove()
+        for plot, (title, scale, factor, train, validation) in zip(plots, panels, strict=False):
+            curves = [(first, train, "-"), (first, validation, ".-")]
+            curves += [(run, validation or train, ".--") for run in others]
+            for number, (run, name, style) in enumerate(curves):
+                colour, label = COLOURS[number % 6], labels[number]
+                points = [(line["step"], factor * line[name]) for line in runs[run] if name in line]
+                if points:
+                    plot.plot(*np.transpose(points), style, color=colour, lw=1.2, label=label)
+            plot.set(title=title.format(unit=unit), xlabel="step", yscale=scale, xlim=(0, None))
+            plot.xaxis.set_major_formatter("{x:,.0f}")
+            format_log_axis(plot) if scale == "log" else start_at_zero(plot)
+            plot.grid()
+        add_legend(canvas, columns)
+
+
+def by_length(stem: str | Path, groups: dict[str, int], runs: dict[str, Sequence[float]]) -> None:
+    """Draw BLEU by the number of words of the source, a line for each run.
+
+    groups: {range of lengths: number of sentences}; runs: {name: BLEU of each group}.
+    """
+    with figure(stem, max(6, 1.1 * len(groups) + 2), 4) as canvas:
+        plot = canvas.subplots()
+        for number, (run, values) in enumerate(runs.items()):
+            style = {"color": COLOURS[number % 6], "marker": MARKERS[number % 5]}  # 30 differ
+            plot.plot(values, label=run, **style)
+        ticks = [f"{words}\n{count:,}" for words, count in groups.items()]
+        plot.set_xticks(range(len(groups)), ticks)
+        plot.set(xlabel="words of the source; below, the number of sentences", ylabel="BLEU")
+        start_at_zero(plot)
+        plot.grid(axis="y")
+        add_legend(canvas, 2)
+
+
+def agreement(stem: str | Path, columns: dict[str, Sequence[float]]) -> None:
+    """Draw Spearman's rank correlation of the scores of sentences: {metric: values}."""
+    values = spearman(list(columns.values()))
+    texts = np.vectorize(lambda value: "–" if math.isnan(value) else f"{value:.2f}")(values)
+    count = len(next(iter(columns.values())))
+    title = f"Agreement of the metrics on {count:,} sentences\nthat differ from the reference"
+    bar = "Spearman's rank correlation"
+    heat_map(stem, values, texts, columns, columns, bar, cmap="RdBu_r", vmin=-1, title=title)
+
+
+def spearman(columns: Sequence[Sequence[float]]) -> np.ndarray:
+    """Return Spearman's rank correlation of columns (n, length) with each other: (n, n).
+
+    NaN for a constant column.
+    """
+    ranks = []
+    for column in columns:  # equal values share their mean rank
+        _, group, sizes = np.unique(column, return_inverse=True, return_counts=True)
+        ranks.append((np.cumsum(sizes) - (sizes - 1) / 2)[group])
+    with np.errstate(invalid="ignore"):
+        return np.corrcoef(ranks)
+
+
+def confusion(stem: str | Path, matrix: np.ndarray, labels: Sequence[str]) -> None:
+    """Draw a confusion matrix (labels, labels): counts, and below them shares of the row.
+
+    Rows are true labels, columns predicted ones. A label that was never true has no shares: "–".
+    """
+    matrix = np.asarray(matrix)
+    totals = matrix.sum(axis=1, keepdims=True)
+    shares = np.where(totals, matrix / np.maximum(totals, 1), np.nan)
+
+    @np.vectorize
+    def cell(count, share):
+        return "–" if math.isnan(share) else f"{count:,}\n{100 * share:.1f} %" if count else "0"
+
+    rows = [f"{label} ({total:,})" for label, total in zip(labels, totals[:, 0], strict=True)]
+    axes = {"cmap": "Blues", "vmin": 0, "xlabel": "predicted", "ylabel": "true (count)"}
+    heat_map(stem, shares, cell(matrix, shares), rows, labels, "share of the row", **axes)
+
+
+def heat_map(
+    stem: str | Path,
+    values: np.ndarray,
+    texts: np.ndarray,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    bar: str,
+    cmap: str,
+    vmin: float,
+    **texts_of_axes: str,
+) -> None:
+    """Draw values of vmin to 1 as colours, with a text in each cell; bar: label of the colours."""
+    side, longest = min(max(3, 0.7 * len(rows)), 25), 0.09 * max(map(len, rows))
+    with figure(stem, side + longest + 1.8, side + longest + 0.8, layout="compressed") as canvas:
+        plot = canvas.subplots()
+        plot.set_facecolor("0.92")  # behind NaN
+        image = plot.imshow(values, cmap=cmap, vmin=vmin, vmax=1)
+        plot.spines[:].set_visible(False)
+        plot.tick_params(length=0)
+        font = {"ha": "center", "va": "center", "fontsize": min(11, 13 * side / len(rows))}
+        for (row, column), value in np.ndenumerate(values):
+            colour = "white" if abs(value) > 0.6 else "black"
+            plot.text(column, row, texts[row, column], color=colour, **font)
+        plot.set_xticks(
+            range(len(columns)), columns, rotation=30, ha="right", rotation_mode="anchor"
+        )
+        plot.set_yticks(range(len(rows)), rows)
+        plot.set(**texts_of_axes)
+        canvas.colorbar(image, ax=plot, label=bar)
+
+
+def add_legend(canvas, columns: int) -> None:
+    """Add one legend for all plots of a figure, in which equal labels have equal lines."""
+    lines = {line.get_label(): line for plot in canvas.axes for line in plot.lines}
+    canvas.legend(lines.values(), lines, loc="outside upper center", ncols=min(columns, len(lines)))
+
+
+def start_at_zero(plot) -> None:
+    """Let a linear y axis begin at 0 and end above the highest point."""
+    highest = plot.dataLim.y1
+    plot.set_ylim(0, 1.05 * highest if highest > 0 else 1)
+    plot.yaxis.set_major_formatter("{x:,g}")
+
+
+def format_log_axis(plot) -> None:
+    """Label a logarithmic y axis with plain numbers, also if its range is narrow."""
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+
+    low, high = plot.get_ylim()
+    plot.yaxis.set_major_locator(MaxNLocator(5) if high < 10 * low else LogLocator(subs=(1, 2, 5)))
+    plot.yaxis.set_major_formatter("{x:g}")
+    plot.yaxis.set_minor_locator(NullLocator())

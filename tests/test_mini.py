@@ -16,7 +16,7 @@ from data import mini  # noqa: E402
 from data.mini import lexicon, numerals, phrases  # noqa: E402
 
 SPLITS = list(mini.SIZES)
-PINNED = 1180106149  # crc32 of the default training split
+PINNED = 141314606  # crc32 of the default training split
 
 
 @cache

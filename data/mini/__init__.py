@@ -33,19 +33,19 @@ SIZES = {"train": 16000, "validation": 1000, "test": 1000, "compositional": 1000
 LIMITS = {"train": 1_000_000, "validation": 50_000, "test": 50_000, "compositional": 100_000}
 TAGS = list(SENTENCES)
 
-# One in this many combinations of each kind is held out. No structure is held out with all words:
-# whether a model generalizes to a structure that it has never seen depends on its seed.
+# The share of the combinations of each kind that is held out. No structure is held out with all
+# words: whether a model generalizes to a structure that it has never seen depends on its seed.
 HELD_OUT = {
-    "adjective+noun": 24,  # this adjective with this noun
-    "verb+object": 24,  # this verb with this noun as its object
-    "verb+form": 6,  # this verb in this tense and kind of negation or question
-    "plural object": 20,  # this noun as an object in the plural
-    "cue in front": 5,  # this purpose at the start of the sentence, for `sense`
-    "adjective in relative": 2,  # this noun with an adjective in a relative clause
-    "counted subject": 2,  # this noun as a subject with a number
-    "negated relative": 2,  # this verb negated in a relative clause
-    "relative in question": 2,  # this noun with a relative clause in a question
-    "two adjectives on subject": 2,  # this noun as a subject with two adjectives
+    "adjective+noun": 0.04,  # this adjective with this noun
+    "verb+object": 0.04,  # this verb with this noun as its object
+    "verb+form": 0.2,  # this verb in this tense and kind of negation or question
+    "plural object": 0.05,  # this noun as an object in the plural
+    "cue in front": 0.5,  # this purpose at the start of the sentence, for `sense`
+    "adjective in relative": 0.85,  # this noun with an adjective in a relative clause
+    "counted subject": 0.6,  # this noun as a subject with a number
+    "negated relative": 0.7,  # this verb negated in a relative clause
+    "relative in question": 0.7,  # this noun with a relative clause in a question
+    "two adjectives on subject": 0.9,  # this noun as a subject with two adjectives
 }
 PLAIN = 0.2  # share of the sentences that are written in lower case and without a full stop
 
@@ -61,7 +61,7 @@ class Pair(NamedTuple):
 @cache
 def is_held_out(feature: tuple[str, ...]) -> bool:
     """Whether sentences with this feature are in the compositional split."""
-    return zlib.crc32(" ".join(feature).encode()) % HELD_OUT[feature[0]] == 0
+    return zlib.crc32(" ".join(feature).encode()) < HELD_OUT[feature[0]] * 2**32
 
 
 def split_of(source: str, features: list[tuple[str, ...]]) -> str:

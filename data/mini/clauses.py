@@ -77,7 +77,7 @@ def clause(verb: Verb, tense: str, form: str, subject: NP, rest: Text, wh: Text 
 def note_object(d: Draft, verb: Verb, np: NP) -> None:
     """Record the features of a verb and its object."""
     d.note("verb+object", verb.lemma, np.noun.lemma)
-    if np.plural:
+    if np.plural and not np.noun.cues:  # words with two senses occur as objects only
         d.note("plural object", np.noun.lemma)
 
 

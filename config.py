@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import functools
 import os
 import re
 import sys
@@ -9,6 +10,8 @@ import types
 import typing
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
+
+from tqdm import tqdm
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when TensorFlow is imported
 
@@ -207,6 +210,12 @@ def add_flags(parser: argparse.ArgumentParser, settings: type) -> None:
 def first_line(error: object) -> str:
     """Return the first line of an error message, without its final period."""
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(" :.")
+
+
+@functools.cache
+def warn(message: str) -> None:
+    """Print a warning on standard error, above the progress bars. The same one is printed once."""
+    tqdm.write(f"warning: {message}", file=sys.stderr)
 
 
 def fail(error: object, status: int = 2) -> NoReturn:

@@ -105,6 +105,8 @@ def train(config: Config) -> None:
                     break
 
             if run.validation_due():
+                with run.tracing("the validation"):
+                    translator.trace()  # once
                 values, samples = validation(translator, dataset)
                 run.log_validation(values, samples)
                 run.log_attention_and_embedding(

@@ -8,8 +8,8 @@
     spa-eng            English and Spanish sentences from Tatoeba, in the Anki project's selection
     a directory        with train.SRC and train.TGT, one text per line, and likewise validation.*
                        and test.*; the alphabetically first extension is the source
-    a .tsv file        source TAB target; further columns are ignored; split by a hash of the
-                       source: 96 % train, 2 % validation, 2 % test
+    a .tsv file        source TAB target; further columns are ignored, blank lines skipped;
+                       split by a hash of the source: 96 % train, 2 % validation, 2 % test
 
 With `--model classifier`, which needs texts with labels instead of translations, one of:
 
@@ -30,7 +30,7 @@ from config import Config
 from data import local, mini, tfds
 from data.splits import SPLITS, SUPPORTED, Corpus, CorpusError, Split
 
-__all__ = ["SPLITS", "Corpus", "CorpusError", "Split", "check", "load", "open"]
+__all__ = ["SPLITS", "Corpus", "CorpusError", "Split", "find", "load", "open"]
 
 
 def open(config: Config) -> Corpus:
@@ -43,13 +43,8 @@ def load(name: str, split: str, reverse: bool = False, labelled: bool = False) -
     return find(name, reverse, labelled).load(split)
 
 
-def check(name: str, labelled: bool = False) -> None:
-    """Raise CorpusError if a name is invalid. Neither downloads nor imports TensorFlow."""
-    find(name, labelled=labelled)
-
-
 def find(name: str, reverse: bool = False, labelled: bool = False) -> Corpus:
-    """Return the corpus with this name, without downloading it.
+    """Return the corpus with this name. Neither downloads it nor imports TensorFlow.
 
     reverse: exchange source and target language. labelled: whether labels are needed instead of
     translations. Raises CorpusError.
@@ -62,11 +57,12 @@ def find(name: str, reverse: bool = False, labelled: bool = False) -> Corpus:
         corpus = directory(Path(name), labelled)
     elif name.endswith(".tsv"):
         corpus = local.table(Path(name), labelled)
-    # A translation dataset needs a CONFIG: without one, tfds takes its first language pair.
-    elif re.fullmatch(r"\w+/[\w.:*+/-]+", name) or (labelled and re.fullmatch(r"\w+", name)):
+    elif os.path.isfile(name):
+        raise CorpusError(f"{name}: not a .tsv file; give its directory, or a .tsv file")
+    elif re.fullmatch(r"\w+(/[\w.:*+/-]+)?", name):
         corpus = tfds.dataset(name)
     else:
-        raise CorpusError(f"unknown corpus {name!r}: use {SUPPORTED}")
+        raise CorpusError(f"{name!r}: no such directory; use {SUPPORTED}")
     if labelled and not corpus.labelled:
         raise CorpusError(
             f"{name} has translations, not labels: leave --model classifier out, or use a labelled "
@@ -77,7 +73,7 @@ def find(name: str, reverse: bool = False, labelled: bool = False) -> Corpus:
             f"{name} has labels, not translations: add --model classifier, or use a corpus of "
             "translations such as mini"
         )
-    return corpus.swap() if reverse else corpus
+    return corpus.swap() if reverse and not labelled else corpus
 
 
 def built_in(name: str) -> Corpus:

@@ -1,12 +1,13 @@
 """Corpora in local files: directories and tables, with translations or labels."""
 
 import codecs
+import functools
 import itertools
-import sys
 from pathlib import Path
 
 import numpy as np
 
+from config import warn
 from data.splits import SPLITS, Corpus, CorpusError, Split, hold_out, split_by_hash, strip_markup
 
 
@@ -43,7 +44,7 @@ def folder(path: Path) -> Corpus:
             check_not_empty(file, texts)
         return Split(sources, targets)
 
-    return Corpus(str(path), (source, target), lambda: files, read)
+    return Corpus(str(path), (source, target), lambda: files, read, local=True)
 
 
 def labelled_folder(path: Path) -> Corpus:
@@ -56,7 +57,7 @@ def labelled_folder(path: Path) -> Corpus:
     folders = [{f.name for f in (path / split).iterdir() if f.is_dir()} for split in splits]
     labels = sorted(set.intersection(*folders)) if folders else []
     if ignored := sorted(set().union(*folders) - {*labels}):
-        print(f"{path}: ignoring {', '.join(ignored)}, missing in a split", file=sys.stderr)
+        warn(f"{path}: ignoring {', '.join(ignored)}, missing in a split")
     if len(labels) < 2:
         raise CorpusError(
             f"{path}: needs train/LABEL/*.txt with at least two labels, the same ones in every "
@@ -84,28 +85,40 @@ def labelled_folder(path: Path) -> Corpus:
             split: [f for label in labels for f in text_files(split, label)] for split in splits
         }
 
-    return hold_out(Corpus(str(path), ("text", "label"), files, read, labelled=True))
+    return hold_out(Corpus(str(path), ("text", "label"), files, read, labelled=True, local=True))
 
 
 def table(path: Path, labelled: bool = False) -> Corpus:
-    """Open a .tsv file with source TAB target, or with label TAB text. Raises CorpusError."""
+    """Open a .tsv file with source TAB target, or with label TAB text. Blank lines are skipped.
+
+    Raises CorpusError.
+    """
     if not path.is_file():
         raise CorpusError(f"{path}: no such file")
     columns = ("label", "text") if labelled else ("source", "target")
 
-    def read(split: str) -> Split:
-        rows = [line.split("\t") for line in read_lines(path)]
-        for number, row in enumerate(rows, 1):
-            if len(row) < 2:
+    @functools.cache
+    def splits() -> dict[str, Split]:
+        rows, blank = [], []
+        for number, line in enumerate(read_lines(path), 1):
+            row = line.split("\t")
+            if not line.strip():
+                blank.append(number)
+            elif len(row) < 2:
                 raise CorpusError(f"{path}:{number}: add a TAB between {' and '.join(columns)}")
-        for column in 0, 1:
-            check_not_empty(path, [row[column] for row in rows])
-        if labelled:  # further columns belong to the text
-            rows = [(" ".join(row[1:]), row[0]) for row in rows]
-        return split_by_hash(str(path), rows)[split]
+            elif not row[0].strip() or not row[1].strip():
+                raise CorpusError(f"{path}:{number}: empty text; remove the line")
+            else:  # further columns belong to the text, if there are labels
+                rows.append((" ".join(row[1:]), row[0]) if labelled else row)
+        if blank:
+            warn(f"{path}: blank lines skipped: {len(blank):,}, the first is line {blank[0]:,}")
+        return split_by_hash(str(path), rows)
 
+    files = dict.fromkeys(SPLITS, [path])
     languages = ("text", "label") if labelled else columns
-    return Corpus(str(path), languages, lambda: dict.fromkeys(SPLITS, [path]), read, labelled)
+    return Corpus(
+        str(path), languages, lambda: files, lambda split: splits()[split], labelled, local=True
+    )
 
 
 def read_lines(path: Path) -> list[str]:

@@ -15,6 +15,8 @@ from data.batches import Pairs, Rows
 from data.splits import Corpus, CorpusError, Split
 from data.tokenizer import Labels, Tokenizer
 
+CHECKED_BYTES = 12 << 20  # of the files that `check` reads, which takes about half a second
+
 
 class Dataset(NamedTuple):
     """An encoded corpus."""
@@ -25,6 +27,16 @@ class Dataset(NamedTuple):
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer | Labels
     facts: dict  # languages; and for each split: sha256, pairs, and how many are dropped or cut
+
+
+def check(config: Config) -> None:
+    """Raise CorpusError for an invalid name, and for local files that cannot be used.
+
+    Neither downloads nor imports TensorFlow, and does not read large files.
+    """
+    corpus = corpora.open(config)
+    if corpus.local and sum(file.stat().st_size for file in corpus.all_files()) < CHECKED_BYTES:
+        read_splits(corpus)
 
 
 def load(config: Config) -> Dataset:
@@ -57,10 +69,7 @@ def build(config: Config, corpus: Corpus) -> Dataset:
     Raises UserError.
     """
     log(f"reading {corpus.name}")
-    splits = {name: corpus.load(name) for name in corpus.splits()}
-    for name in ("train", "validation"):
-        if name not in splits:
-            raise CorpusError(f"{corpus.name} has no {name} split, which training needs: add one")
+    splits = read_splits(corpus)
     log(f"training the tokenizer on {len(splits['train'].sources):,} pairs")
     tokenizers = tokenizer.train_pair(splits["train"], config)
     for trained in dict.fromkeys(tokenizers):
@@ -70,8 +79,6 @@ def build(config: Config, corpus: Corpus) -> Dataset:
     facts = {"languages": list(corpus.languages), "splits": {}}
     for name, split in splits.items():
         facts["splits"][name] = {"sha256": split.sha256(), "pairs": len(split.sources)}
-        if config.labelled:
-            check_labels(f"{corpus.name}, {name} split", tokenizers[1], split.targets)
     encoded = []
     for name in ("train", "validation"):
         log(f"encoding {name}")
@@ -87,6 +94,20 @@ def build(config: Config, corpus: Corpus) -> Dataset:
             )
         encoded.append(pairs)
     return Dataset(*encoded, splits["validation"], *tokenizers, facts)
+
+
+def read_splits(corpus: Corpus) -> dict[str, Split]:
+    """Read all splits of a corpus. Raises CorpusError if it cannot be trained on."""
+    names = corpus.splits()
+    for name in ("train", "validation"):
+        if name not in names:
+            raise CorpusError(f"{corpus.name} has no {name} split, which training needs: add one")
+    splits = {name: corpus.load(name) for name in names}
+    if corpus.labelled:
+        labels = Labels(sorted(set(splits["train"].targets)))
+        for name, split in splits.items():
+            check_labels(f"{corpus.name}, {name} split", labels, split.targets)
+    return splits
 
 
 def log(message: str) -> None:

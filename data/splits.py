@@ -1,5 +1,6 @@
 """`Corpus` and `Split`, and how a corpus without splits is split."""
 
+import functools
 import hashlib
 import itertools
 import json
@@ -60,10 +61,15 @@ class Corpus:
     files: Callable[[], dict[str, list[Path]]]  # returns the files of each existing split
     read: Callable[[str], Split]  # reads an existing split
     labelled: bool = False  # whether the targets are labels instead of translations
+    local: bool = False  # whether it consists of files of the user
 
     def splits(self) -> list[str]:
         """Names of the existing splits."""
         return list(self.files())
+
+    def all_files(self) -> list[Path]:
+        """The files of all splits, sorted."""
+        return sorted(set(itertools.chain(*self.files().values())))
 
     def load(self, split: str) -> Split:
         """Load a split, always in the same order. Raises CorpusError if it does not exist."""
@@ -80,7 +86,7 @@ class Corpus:
     def fingerprint(self) -> str:
         """Hex digest of the corpus' files. Does not depend on the directory they are in."""
         digest = hashlib.sha256(Path(self.name).name.encode())  # mini:9 has the files of mini
-        for file in sorted(set(itertools.chain(*self.files().values()))):
+        for file in self.all_files():
             inside = file.is_relative_to(self.name)
             path = file.relative_to(self.name).as_posix() if inside else file.name
             digest.update(path.encode() + hashlib.sha256(file.read_bytes()).digest())
@@ -123,6 +129,8 @@ def split_by_hash(name: str, pairs: Sequence[Sequence[str]]) -> dict[str, Split]
 def hold_out(corpus: Corpus) -> Corpus:
     """Use a random fifth of the training split for validation if there is no such split."""
 
+    train = functools.cache(lambda: corpus.read("train"))
+
     def files() -> dict[str, list[Path]]:
         existing = corpus.files()
         if "validation" in existing or "train" not in existing:
@@ -132,7 +140,7 @@ def hold_out(corpus: Corpus) -> Corpus:
     def read(split: str) -> Split:
         if split not in ("train", "validation") or "validation" in corpus.files():
             return corpus.read(split)
-        texts = corpus.read("train")
+        texts = train()
         order = np.random.default_rng(0).permutation(len(texts.sources))
         fifth = len(order) // 5
         return texts.take(np.sort(order[:fifth] if split == "validation" else order[fifth:]))

@@ -1,7 +1,9 @@
 """Corpora that are downloaded: tensorflow_datasets, and English-Spanish sentence pairs."""
 
 import contextlib
+import functools
 import hashlib
+import itertools
 import os
 import sys
 import zipfile
@@ -9,8 +11,8 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from config import first_line
-from data.download import fetch
+from config import first_line, warn
+from data.download import TIMEOUT, fetch
 from data.splits import (
     SPLITS,
     SUPPORTED,
@@ -54,6 +56,10 @@ def dataset(name: str) -> Corpus:
     else:
         if len(features) != 2:
             raise CorpusError(f"{name}: not a translation between two languages; use {SUPPORTED}")
+        if "/" not in name and builder.builder_config:  # tfds would take the first language pair
+            pairs = list(builder.builder_configs) or [builder.builder_config.name]
+            choices = ", ".join(f"{name}/{pair}" for pair in pairs[:9]) + ", …" * (len(pairs) > 9)
+            raise CorpusError(f"{name} has several language pairs: use {choices}")
         # The features of a dataset that is read from disk are sorted; `supervised_keys` are not.
         keys = languages = keys or tuple(features)
         decoders = (bytes.decode, bytes.decode)
@@ -95,8 +101,10 @@ def make_builder(name: str) -> "DatasetBuilder":
         return tensorflow_datasets.builder(name, data_dir=os.environ.get("TFDS_DATA_DIR"))
     except Exception as error:  # tfds documents none: ValueError, AssertionError, ParseError, …
         # The reason is between the arguments and a long list of names.
-        reason = first_line(error).rpartition('": ')[2].partition(". ")[0]
-        raise CorpusError(f"{name!r}: no such directory; {reason}; use {SUPPORTED}") from error
+        reason = first_line(error).rpartition('": ')[2].partition(". ")[0].partition(" with ")[0]
+        raise CorpusError(
+            f"{name!r}: neither a directory nor a dataset ({reason}); use {SUPPORTED}"
+        ) from error
 
 
 def prepare(name: str, builder: "DatasetBuilder") -> None:
@@ -110,21 +118,41 @@ def prepare(name: str, builder: "DatasetBuilder") -> None:
     try:
         with contextlib.redirect_stdout(sys.stderr):  # tfds prints to standard output
             if builder.name == "ted_hrlr_translate":
-                archive = manual_path(TED_URL)
+                archive = archive_path(TED_URL)
                 remedy = f"save {TED_URL} (125 MiB) as {archive}, {remedy}"
-                # tfds itself would try the dead host eleven times, without a timeout.
                 if not archive.exists():
                     (expected,) = builder.url_infos.values()
                     fetch(TED_URLS, archive, expected.size, expected.checksum)
+            fail_fast()
             builder.download_and_prepare()
     except Exception as error:  # the code of a dataset may raise anything
-        raise CorpusError(f"{name} cannot be prepared: {first_line(error)}; {remedy}") from error
+        request = getattr(error, "request", None)
+        reason = f"{request.url} cannot be reached" if request else first_line(error)
+        raise CorpusError(f"{name} cannot be prepared: {reason}; {remedy}") from error
 
 
-def manual_path(url: str) -> Path:
-    """Return the path to which users can download a file themselves: in tfds' `manual`."""
-    data = os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
-    return Path(data).expanduser() / "downloads" / "manual" / Path(url).name
+def fail_fast() -> None:
+    """Let tfds try a host once, with a timeout. It would try eleven times, without one."""
+    from tensorflow_datasets.core.download import downloader
+
+    downloader.MAX_RETRIES = 0
+    downloader._open_with_requests = functools.partial(
+        downloader._open_with_requests, timeout=TIMEOUT
+    )
+
+
+def archive_path(url: str) -> Path:
+    """Return the file that was downloaded from a URL, or else where to save it: in tfds' `manual`.
+
+    For each file that tfds downloads, it writes the URL into a file with the same name and .INFO.
+    """
+    data = Path(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
+    manual = data / "downloads" / "manual" / Path(url).name
+    if not manual.exists():
+        for info in itertools.chain(*(data.glob(f"downloads/{p}.INFO") for p in ("*", "*/*"))):
+            if f'"{url}"' in info.read_text("utf-8", "replace") and info.with_suffix("").exists():
+                return info.with_suffix("")
+    return manual
 
 
 def spa_eng() -> Corpus:
@@ -132,7 +160,7 @@ def spa_eng() -> Corpus:
 
     All translations of a sentence are in the same split.
     """
-    archive = manual_path(ANKI_URL)
+    archive = archive_path(ANKI_URL)
 
     def read_rows() -> list[list[str]]:
         downloaded = not archive.exists()
@@ -149,10 +177,7 @@ def spa_eng() -> Corpus:
                 f"spa-eng: {first_line(error)}; save {ANKI_URL} as {archive}, or use --corpus mini"
             ) from error
         if hashlib.sha256(text).hexdigest() != ANKI_SHA256:
-            print(
-                f"warning: {archive} is not the edition that the published results are from",
-                file=sys.stderr,
-            )
+            warn(f"{archive} is not the edition that the published results are from")
         return [line.split("\t") for line in lines if "\t" in line]
 
     def files() -> dict[str, list[Path]]:
@@ -160,7 +185,8 @@ def spa_eng() -> Corpus:
             read_rows()
         return dict.fromkeys(SPLITS, [archive])
 
-    def read(split: str) -> Split:
-        return split_by_hash("spa-eng", read_rows())[split]
+    @functools.cache
+    def splits() -> dict[str, Split]:
+        return split_by_hash("spa-eng", read_rows())
 
-    return Corpus("spa-eng", ("en", "es"), files, read)
+    return Corpus("spa-eng", ("en", "es"), files, lambda split: splits()[split])

@@ -71,7 +71,7 @@ def measure(translator: "Translator", split: Split) -> tuple[dict, list[Output]]
     Scores of translations: see `metrics.score`; of labels: see `label_scores`. The loss is in nats
     per token, over the pairs that are not longer than `max_length`.
     """
-    translator.translate(split.sources[:1])  # traces the graph
+    translator.trace()
     start = time.perf_counter()
     outputs = [best[0] for best in translator.n_best(split.sources, progress=True)]
     seconds = time.perf_counter() - start

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from config import Config, UserError, first_line
+from config import Config, UserError, first_line, warn
 from data import tokenizer
 from data.batches import Pairs, Rows, plan
 from data.tokenizer import Labels, Tokenizer
@@ -82,6 +82,12 @@ class Translator:
 
         self.decode, self.totals = decode, totals
 
+    def trace(self) -> None:
+        """Trace and optimize both graphs, which takes seconds, unless that was done before."""
+        ids = np.array([[tokenizer.BOS, tokenizer.EOS]], np.int32)
+        self.decode(ids, 0)
+        self.totals(ids, ids)
+
     @property
     def num_parameters(self) -> int:
         """Number of trainable parameters."""
@@ -110,8 +116,8 @@ class Translator:
     ) -> list[str]:
         """Return the best translation, or the label, of each text; "" for an empty text.
 
-        Texts of more than `max_length` tokens are truncated, with a warning that numbers the texts
-        from `first`.
+        Texts of more than `max_length` tokens are truncated, with one warning, which numbers the
+        texts from `first`.
         """
         outputs = self.n_best(texts, batch_tokens, batch_sentences, progress, first)
         return [best[0][1] for best in outputs]
@@ -128,8 +134,12 @@ class Translator:
         texts = [" ".join(text.split("\n")) for text in texts]
         indices = [i for i, text in enumerate(texts) if text.strip()]
         rows = self.source_tokenizer.encode([texts[i] for i in indices])
-        if not self.labelled:  # texts with labels are truncated in training, too
-            self.warn_if_truncated(rows, [first + i for i in indices])
+        long = [i for i, row in zip(indices, rows, strict=True) if len(row) > self.max_length]
+        if long and not self.labelled:  # texts with labels are truncated in training, too
+            warn(
+                f"lines with more than {self.max_length} tokens: {len(long):,}, the first is line "
+                f"{first + long[0]:,}; only their first {self.max_length} tokens are translated"
+            )
         source = Rows.of([[*row[: self.max_length], tokenizer.EOS] for row in rows])
         # The lengths of the outputs are unknown, so the sources take their place. The longest batch
         # comes first: no core should be left with a long batch at the end.
@@ -150,16 +160,6 @@ class Translator:
                     outputs[indices[i]] = list(zip(row_scores.tolist(), lines, strict=True))
                 bar.update(len(batch))
         return outputs
-
-    def warn_if_truncated(self, rows: list[list[int]], numbers: list[int]) -> None:
-        """Warn about rows of ids that are longer than `max_length`."""
-        for number, row in zip(numbers, rows, strict=True):
-            if len(row) > self.max_length:
-                print(
-                    f"warning: line {number} has {len(row):,} tokens; only the first "
-                    f"{self.max_length} are translated",
-                    file=sys.stderr,
-                )
 
 
 def load(

@@ -58,7 +58,7 @@ class Run:
             seed=int(path.name.removeprefix("seed-")),
             base=(metadata["base"], *metadata["common"]),
             scores=scores,
-            tokens_per_second=statistics.median(speeds),
+            tokens_per_second=statistics.median(speeds or [math.nan]),
             minutes=sum(seconds) / 60,
             commit=(records.read_json(path / "provenance.json")["commit"] or "unknown")[:7],
         )

@@ -212,7 +212,7 @@ class Readers:
         path.write_bytes(damaged_json(draws, self.settings))
         settings = records.load_config(path.parent)
         if "/" not in settings.corpus:  # tensorflow_datasets takes a tenth of a second
-            corpora.check(settings.corpus, settings.labelled)
+            corpora.find(settings.corpus, labelled=settings.labelled)
         return True
 
     def metrics_file(self, draws):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import config
 import translate
 from config import Config, UserError
-from data import corpora
+from data import pipeline
 from evaluation import report
 from evaluation.figures import read_metrics
 from training import records
@@ -138,7 +138,8 @@ def test_a_command_line_is_a_config_or_one_line(capsys, words):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["train.py", *words])
         patch.setattr("signal.signal", lambda number, handler: None)
-        patch.setattr(corpora, "check", lambda name, labelled: None)
+        patch.setattr(pipeline, "check", lambda config: None)
+        patch.setattr(records.Path, "mkdir", lambda *_, **options: None)
         try:
             assert isinstance(records.parse_config(""), Config)
         except SystemExit as error:

@@ -36,9 +36,10 @@ def train(tmp_path):
 
 
 @pytest.fixture
-def parse(monkeypatch, capsys):
+def parse(monkeypatch, capsys, tmp_path):
     """Parse a command line: a Config, or the error line."""
     monkeypatch.setattr("signal.signal", lambda number, handler: None)
+    monkeypatch.chdir(tmp_path)
 
     def run(*flags):
         monkeypatch.setattr(sys, "argv", ["train.py", *flags])
@@ -128,6 +129,8 @@ INVALID = [
     "--name=",
     "--corpus nosuch",
     "--corpus nosuch.tsv",
+    "--runs-dir /dev/null",
+    "--cache-dir /dev/null/cache",
     "--corpus mini:none",
     "--resume nosuch",
     "--no-such-flag",
@@ -156,6 +159,23 @@ def test_flags_cannot_be_abbreviated(parse, flags):
 def test_mistakes_are_reported_before_tensorflow_loads(train, flags):
     process = train(*flags.split())
     assert process.returncode == 2 and process.stdout == ""
+    assert process.stderr.startswith("error: ") and process.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "keyword"),
+    [
+        ("", "empty"),
+        ("no tab", "a.tsv:1:"),
+        ("a\tb\n" * 300, "validation"),
+        ("".join(f"{n}\tb{n}\n" for n in range(900)), "different labels"),
+    ],
+)
+def test_bad_corpora_are_reported_before_tensorflow_loads(train, tmp_path, content, keyword):
+    (tmp_path / "a.tsv").write_text(content)
+    flags = ["--model", "classifier"] if "labels" in keyword else []
+    process = train("--corpus", "a.tsv", *flags)
+    assert process.returncode == 2 and keyword in process.stderr
     assert process.stderr.startswith("error: ") and process.stderr.count("\n") == 1
 
 

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import time
 import zipfile
 from pathlib import Path
 
@@ -66,7 +67,7 @@ def table(path, numbers):
 def test_invalid_names_are_rejected_in_one_line(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CorpusError) as error:
-        corpora.check(name)
+        corpora.find(name)
     assert "mini:SIZE" in str(error.value) and "\n" not in str(error.value)
 
 
@@ -75,17 +76,18 @@ def test_checking_a_name_neither_imports_tensorflow_nor_downloads(tmp_path):
     program = """
 import sys
 from data import corpora
-corpora.check("ted_hrlr_translate/pt_to_en")
+corpora.find("ted_hrlr_translate/pt_to_en")
 assert corpora.find("ted_hrlr_translate/ru_to_pt").languages == ("ru", "pt")
 assert corpora.find("ted_hrlr_translate/pt_to_en", reverse=True).languages == ("en", "pt")
 for name, keyword in {
     "nosuch/pt_to_en": "nosuch not found",
     "ted_hrlr_translate/pt_to_xx": "pt_to_xx not found",
-    "imdb_reviews/plain_text": "--model classifier",
+    "imdb_reviews": "--model classifier",
+    "wmt14_translate": "wmt14_translate/de-en",
     "glue/cola": "neither",
 }.items():
     try:
-        corpora.check(name)
+        corpora.find(name)
     except corpora.CorpusError as error:
         assert keyword in str(error), error
         assert "\\n" not in str(error) and "builder_kwargs" not in str(error), error
@@ -210,7 +212,7 @@ def test_bad_directories_are_rejected_with_file_and_line(folder, file, content, 
 def test_a_missing_split_is_an_error(folder):
     (folder / "test.pt").unlink()
     with pytest.raises(CorpusError, match="test.pt: missing"):
-        corpora.check(str(folder))
+        corpora.find(str(folder))
     (folder / "test.en").unlink()
     assert corpora.find(str(folder)).splits() == ["train", "validation"]
     with pytest.raises(CorpusError, match="no 'test' split: use train, validation"):
@@ -219,7 +221,7 @@ def test_a_missing_split_is_an_error(folder):
 
 def test_an_empty_directory_is_rejected(tmp_path):
     with pytest.raises(CorpusError, match="train.SRC"):
-        corpora.check(str(tmp_path))
+        corpora.find(str(tmp_path))
 
 
 def read_all(name):
@@ -276,7 +278,7 @@ def test_equal_sources_are_in_one_split_also_when_reversed(tmp_path):
         ("a\tb\nno tab\n", ["a.tsv:2:", "TAB"]),
         ("a\tb\n\tno source\n", ["a.tsv:2:", "empty"]),
         ("a\tb\nno target\t \tmore\n", ["a.tsv:2:", "empty"]),
-        ("a\tb\n\n", ["a.tsv:2:"]),
+        ("a\tb\n\n\t \nno tab", ["a.tsv:4:"]),  # blank lines count
         (b"a\tb\n\xe9\tb\n", ["a.tsv:2:", "UTF-8"]),
         ("", ["a.tsv: ", "empty"]),
         ("a\tb\n", ["a.tsv: ", "300"]),
@@ -290,9 +292,18 @@ def test_bad_tables_are_rejected_with_file_and_line(tmp_path, content, words):
         assert word in str(error.value)
 
 
+def test_blank_lines_of_a_table_are_skipped_with_one_warning(tmp_path, capfd):
+    path = tmp_path / "a.tsv"
+    expected = read_all(table(path, range(1000)))
+    write(path, "".join(f"{line}\n\n" for line in path.read_text().splitlines()) + " \t\r\n")
+    assert read_all(str(path)) == expected
+    err = capfd.readouterr().err
+    assert err.count("\n") == 1 and "1,001" in err and "line 2" in err
+
+
 def test_a_missing_table_is_rejected(tmp_path):
     with pytest.raises(CorpusError, match="no such file"):
-        corpora.check(str(tmp_path / "a.tsv"))
+        corpora.find(str(tmp_path / "a.tsv"))
 
 
 # ---- Files of labelled texts --------------------------------------------------------------------
@@ -312,7 +323,7 @@ def reviews(tmp_path):
 
 def test_a_directory_of_labels_is_read_and_shuffled(reviews, capfd):
     name = str(reviews)
-    corpora.check(name, labelled=True)
+    corpora.find(name, labelled=True)
     assert "ignoring unsup" in capfd.readouterr().err
     assert corpora.find(name, labelled=True).languages == ("text", "label")
     assert set(corpora.find(name, labelled=True).splits()) == {"train", "validation", "test"}
@@ -343,6 +354,7 @@ def test_a_labelled_table_is_label_tab_text(tmp_path):
     write(tmp_path / "a.tsv", "".join(rows))
     splits = [corpora.load(str(tmp_path / "a.tsv"), s, labelled=True) for s in corpora.SPLITS]
     assert sum(len(split.sources) for split in splits) == 600
+    assert corpora.load(str(tmp_path / "a.tsv"), "test", reverse=True, labelled=True) == splits[2]
     for split in splits:
         assert {*split.targets} == {"pos", "neg"}  # split by text, not by label
         for text, label in zip(split.sources, split.targets, strict=True):
@@ -380,14 +392,14 @@ def test_the_fingerprint_depends_on_the_label_of_a_text(tmp_path):
 
 def test_a_labelled_directory_needs_splits(tmp_path):
     with pytest.raises(CorpusError, match="two labels"):
-        corpora.check(str(tmp_path), labelled=True)
+        corpora.find(str(tmp_path), labelled=True)
 
 
 def test_labels_and_translations_are_not_confused(reviews, tmp_path):
     with pytest.raises(CorpusError, match="add --model classifier"):
-        corpora.check(str(reviews))
+        corpora.find(str(reviews))
     with pytest.raises(CorpusError, match="leave --model classifier out"):
-        corpora.check("mini", labelled=True)
+        corpora.find("mini", labelled=True)
 
 
 # ---- Hashes -------------------------------------------------------------------------------------
@@ -509,6 +521,44 @@ def test_an_archive_saved_by_the_user_is_used_or_rejected(ted, tmp_path, capfd):
     ted.rename(archive)
     assert len(corpora.load(NAME, "test").sources) == SIZES["test"]
     assert "downloading" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("folder", ["ted_hrlr_translate", ""])
+def test_an_archive_in_the_download_cache_of_tfds_is_used(ted, tmp_path, folder, capfd):
+    """With the names that versions of tfds give to what they download."""
+    import tensorflow_datasets as tfds
+    from tensorflow_datasets.core.download import resource
+
+    url = corpora_tfds.TED_URL
+    info = tfds.builder(NAME).url_infos[url]
+    cached = tmp_path / "tfds" / "downloads" / folder / resource.get_dl_fname(url, info.checksum)
+    cached.parent.mkdir(parents=True)
+    ted.rename(cached)
+    resource.write_info_file(url, cached, "ted_hrlr_translate", info.filename, info)
+    assert len(corpora.load(NAME, "test").sources) == SIZES["test"]
+    assert "downloading" not in capfd.readouterr().err
+
+
+def test_a_host_that_is_unreachable_is_named_at_once(tmp_path, monkeypatch):
+    import tensorflow_datasets as tfds
+
+    class Far(tfds.core.GeneratorBasedBuilder):
+        name, VERSION, pkg_dir_path = "far", tfds.core.Version("1.0.0"), tmp_path
+
+        def _info(self):
+            return self.dataset_info_from_configs(features=tfds.features.Translation(("a", "b")))
+
+        def _split_generators(self, manager):
+            manager.download("http://127.0.0.1:9/far.tgz")
+
+        def _generate_examples(self):
+            yield
+
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    before = time.monotonic()
+    with pytest.raises(CorpusError, match="http://127.0.0.1:9/far.tgz cannot be reached; set"):
+        corpora.load("far", "train")
+    assert time.monotonic() < before + 20
 
 
 def test_a_prepared_dataset_keeps_its_direction_without_its_code(ted, tmp_path):

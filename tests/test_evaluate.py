@@ -329,7 +329,8 @@ def test_each_line_has_one_translation(translated):
     lines = out.split("\n")[:-1]
     assert len(lines) == len(LINES)
     assert [i for i, line in enumerate(lines) if not line] == [1, 2]  # empty stays empty
-    assert b"line 9 has" in translated.stderr and b"line 12, is not valid" in translated.stderr
+    assert b"tokens: 3, the first is line 5;" in translated.stderr
+    assert b"line 12, is not valid" in translated.stderr and translated.stderr.count(b"\n") == 2
     assert b"I0000" not in translated.stderr  # no start-up lines of TensorFlow
 
 

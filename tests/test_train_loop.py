@@ -3,6 +3,7 @@
 Nearly all of these tests replace the train step by one that computes nothing.
 """
 
+import collections
 import itertools
 import json
 import os
@@ -29,6 +30,7 @@ from helpers import (
     training_in_process,
     write_corpus,
 )
+from tqdm import tqdm
 
 import train
 from config import Config, UserError
@@ -37,6 +39,7 @@ from data.batches import plan
 from evaluation.translator import Translator
 from training import distribution, machine, run
 from training.checkpoints import readable_checkpoints, rewrite_checkpoint_list
+from training.records import read_json_lines
 from training.run import Diverged, RunError
 
 EPOCHS = 3
@@ -159,12 +162,13 @@ def test_the_best_checkpoint_stays_the_best_after_resuming(settings, expected, t
 
 
 def test_metrics_are_logged_at_the_first_and_every_fiftieth_step(finished, expected):
-    training = {"step", "epoch", "objective", "loss", "accuracy", "grad_norm", "learning_rate",
-                "tokens_per_second"}  # fmt: skip
+    first = {"step", "epoch", "objective", "loss", "accuracy", "grad_norm", "learning_rate"}
+    training = first | {"tokens_per_second"}
     validation = {"step", "epoch", "validation_loss", "validation_accuracy", "validation_bleu",
                   "seconds"}  # fmt: skip
     lines = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
-    assert {frozenset(line) for line in lines} == {frozenset(training), frozenset(validation)}
+    assert lines[0].keys() == first
+    assert {frozenset(line) for line in lines[1:]} == {frozenset(training), frozenset(validation)}
     ends = np.cumsum([len(epoch) for epoch in expected])
     steps = [1, *range(50, ends[-1] + 1, 50)]
     assert [(x["step"], x["epoch"]) for x in lines if "loss" in x] == [
@@ -175,16 +179,38 @@ def test_metrics_are_logged_at_the_first_and_every_fiftieth_step(finished, expec
     ]
 
 
-def test_speed_counts_real_tokens(settings, expected, monkeypatch, tmp_path):
-    now = itertools.count()
+def test_speed_counts_real_tokens_without_the_step_that_is_traced(
+    settings, expected, monkeypatch, tmp_path
+):
+    """The first step of a process."""
+    run_loop(settings | {"max_steps": 1})
+    now, bars = itertools.count(), []
     clock = SimpleNamespace(monotonic=lambda: next(now), strftime=time.strftime)
     monkeypatch.setattr(run, "time", clock)
-    run_loop(settings | {"max_steps": 1})
-    source, target = expected[0][0]
+
+    class Bar(tqdm):
+        def __init__(self, **flags):
+            super().__init__(**flags)
+            bars.append(self)
+
+    monkeypatch.setattr(run, "tqdm", Bar)
+    monkeypatch.setattr(run, "LOG_EVERY", 3)
+
+    def trace(step, training):
+        if step == 2:
+            collections.deque(itertools.islice(now, 10_000), maxlen=0)  # 10,000 seconds pass
+
+    run_loop(resumed(tmp_path / "run", max_steps=3), trace)
+    source, target = expected[0][2]
     tokens = np.count_nonzero(source) + np.count_nonzero(target[:, 1:])
-    line = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[0])
+    (line,) = (
+        x
+        for x in read_json_lines(tmp_path / "run" / "metrics.jsonl")
+        if x["step"] == 3 and "loss" in x
+    )
     ticks = tokens / line["tokens_per_second"]  # between two readings of the clock
     assert 1 <= ticks < 9 and ticks == pytest.approx(round(ticks), rel=1e-6)
+    assert bars[0].initial == 2 and bars[0].format_dict["elapsed"] < 0  # seconds of a real clock
 
 
 def test_metrics_after_the_checkpoint_are_written_again(settings, finished, tmp_path):

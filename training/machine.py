@@ -16,7 +16,10 @@ def import_tensorflow() -> None:
     """Import TensorFlow without the lines it prints at start-up.
 
     They are printed if the import fails, or if CUDA_VISIBLE_DEVICES names a GPU that is not found.
+    A terminal shows "loading TensorFlow" meanwhile.
     """
+    if sys.stderr.isatty():
+        print("loading TensorFlow", end="\r", file=sys.stderr)
     sys.stderr.flush()
     stderr = os.dup(2)
     with tempfile.TemporaryFile() as lines:
@@ -31,6 +34,8 @@ def import_tensorflow() -> None:
         finally:
             os.dup2(stderr, 2)
             os.close(stderr)
+            if sys.stderr.isatty():
+                print("\033[K", end="", file=sys.stderr, flush=True)  # erases the line
             if wanted:
                 lines.seek(0)
                 sys.stderr.write(lines.read().decode("utf-8", "replace"))

@@ -21,7 +21,7 @@ from config import (
     flag,
     make_parser,
 )
-from data import corpora
+from data import pipeline
 
 
 class RunError(UserError):
@@ -51,9 +51,9 @@ def parse_object(text: bytes, name: str) -> dict:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{name} is not valid JSON: {error}") from None
+        raise UserError(f"{name}: not valid JSON ({error})") from None
     if not isinstance(value, dict):
-        raise UserError(f"{name} is not a JSON object")
+        raise UserError(f"{name}: not a JSON object")
     return value
 
 
@@ -109,17 +109,20 @@ def parse_config(description: str) -> Config:
     """
     sys.stdout.reconfigure(errors="replace")
     signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
-    parser = make_parser(description)
+    parser = make_parser(description, usage="%(prog)s [FLAG ...]")
     add_flags(parser, Config)
     flags = vars(parser.parse_args())
     try:
-        return config_from_flags(flags)
-    except UserError as error:
+        config = config_from_flags(flags)
+        for folder in config.runs_dir, config.cache_dir:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+        return config
+    except (UserError, OSError) as error:
         fail(error)
 
 
 def config_from_flags(flags: dict) -> Config:
-    """Return the Config for the flags given on a command line. Raises UserError."""
+    """Return the Config for the flags given on a command line. Raises UserError and OSError."""
     config = resume_config(flags) if "resume" in flags else Config(**flags)
     run = Path(config.runs_dir, config.name or "")
     if config.name and not config.resume and run.exists():
@@ -127,5 +130,5 @@ def config_from_flags(flags: dict) -> Config:
     for name in NOT_APPLICABLE[config.model]:
         if name in flags and getattr(config, name) != getattr(Config, name):
             print(f"note: {flag(name)} has no effect with --model {config.model}", file=sys.stderr)
-    corpora.check(config.corpus, config.labelled)
+    pipeline.check(config)
     return config

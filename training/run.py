@@ -12,6 +12,7 @@ A run directory runs/NAME/ contains:
 - train/, validation/: TensorBoard's events; in validation/ also the embeddings for its projector
 """
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -107,8 +108,10 @@ class Run:
             unit="step",
             leave=False,
             mininterval=0.5 if sys.stderr.isatty() else 30,
+            smoothing=0,  # the time left is that of the mean step, validations included
             disable=not self.is_chief,
         )
+        self.traced = False  # whether this process has made a step: the first one traces the graph
         return self
 
     def __exit__(self, *exception) -> None:
@@ -127,7 +130,8 @@ class Run:
         self.epoch_steps, self.epoch_began = len(batches), time.monotonic()
         remaining = len(batches) * (config.epochs - self.epoch) - self.position
         self.progress.total = min(self.step + remaining, self.last_step)
-        self.progress.set_description(f"epoch {self.epoch + 1}/{config.epochs}")
+        epoch = f"epoch {self.epoch + 1}/{config.epochs}"
+        self.progress.set_description(epoch if self.traced else "tracing the train step")
         self.logged_at, self.tokens = time.monotonic(), 0
         for indices in batches[self.position :]:
             yield train.batch(indices)
@@ -137,7 +141,27 @@ class Run:
         self.step += 1
         self.position += 1
         self.tokens += np.count_nonzero(source) + np.count_nonzero(target[:, 1:])
+        if not self.traced:
+            self.leave_out_time_since(self.logged_at)
+            self.traced, self.tokens, self.progress.initial = True, 0, self.step
         self.progress.update()
+
+    @contextlib.contextmanager
+    def tracing(self, graphs: str) -> Iterator[None]:
+        """Show that graphs are being traced, and leave the time out of speeds and time left."""
+        began = time.monotonic()
+        self.progress.set_description(f"tracing {graphs}")
+        yield
+        self.leave_out_time_since(began)
+
+    def leave_out_time_since(self, began: float) -> None:
+        """Leave the time of tracing, which happens once, out of speeds and time left."""
+        seconds = time.monotonic() - began
+        self.epoch_began += seconds
+        self.logged_at += seconds
+        if self.is_chief:
+            self.progress.start_t += seconds
+        self.progress.set_description(f"epoch {self.epoch + 1}/{self.config.epochs}")
 
     def stop_requested(self) -> bool:
         """Whether training should stop: a signal to any worker, or --max-steps is reached.
@@ -172,9 +196,11 @@ class Run:
         self.check_finite()
         values = {name: float(value) for name, value in metrics.items()}
         now = time.monotonic()
-        values["tokens_per_second"] = self.tokens / (now - self.logged_at)
+        progress = f"loss {values['loss']:.3f}"
+        if self.tokens:  # none at the first step, which was left out
+            values["tokens_per_second"] = self.tokens / (now - self.logged_at)
+            progress += f", {values['tokens_per_second']:,.0f} tokens/s"
         self.logged_at, self.tokens = now, 0
-        progress = f"loss {values['loss']:.3f}, {values['tokens_per_second']:,.0f} tokens/s"
         self.progress.set_postfix_str(progress, refresh=False)
         if self.is_chief:
             self.logs.write("train", self.step, {"epoch": self.epoch + 1, **values})

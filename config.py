@@ -118,8 +118,15 @@ class Config:
         return self.model == "classifier"
 
 
-# The first field of each group of flags in --help.
-GROUPS = {"corpus": "data", "model": "model", "label_smoothing": "training", "name": "run"}
+# The first field of each group of flags in --help, of Config and of evaluation.search.Search.
+GROUPS = {
+    "corpus": "data",
+    "model": "model",
+    "label_smoothing": "training",
+    "name": "run",
+    "beam": "search",
+    "sample": "sampling",
+}
 HINTS = typing.get_type_hints(Config)
 # Minimum and exclusive maximum; (1, 2**31) for other numbers.
 BOUNDS = {
@@ -187,7 +194,7 @@ def add_flags(parser: argparse.ArgumentParser, settings: type) -> None:
     """Add a flag for each field of a dataclass of `setting`s. Only flags given are parsed."""
     hints, group = typing.get_type_hints(settings), parser
     for field in dataclasses.fields(settings):
-        if settings is Config and field.name in GROUPS:
+        if field.name in GROUPS:
             group = parser.add_argument_group(GROUPS[field.name])
         hint, text = hints[field.name], field.metadata["help"].replace("%", "%%")
         options = {"help": text if field.default is None else f"{text} [{field.default}]"}

@@ -16,7 +16,9 @@ def import_tensorflow() -> None:
     """Import TensorFlow without the lines it prints at start-up.
 
     They are printed if the import fails, or if CUDA_VISIBLE_DEVICES names a GPU that is not found.
+    Ctrl-C ends the process at once: an exception within the import would show its traceback.
     """
+    handler = signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.stderr.flush()
     stderr = os.dup(2)
     with tempfile.TemporaryFile() as lines:
@@ -34,6 +36,7 @@ def import_tensorflow() -> None:
             if wanted:
                 lines.seek(0)
                 sys.stderr.write(lines.read().decode("utf-8", "replace"))
+            signal.signal(signal.SIGINT, handler)
 
 
 def cores() -> list[int]:

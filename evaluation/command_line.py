@@ -126,9 +126,9 @@ def check_code(run: Path, accept_changes: bool) -> None:
 
 def load(flags: argparse.Namespace) -> "Translator":
     """Load the model that the flags of `parse` select. Imports TensorFlow. Raises UserError."""
+    machine.import_tensorflow()
     if sys.stderr.isatty():
         print(f"loading {flags.run}", file=sys.stderr)
-    machine.import_tensorflow()
     machine.set_parallelism(len(machine.cores()))
     from evaluation import translator
 

@@ -186,7 +186,7 @@ def check_value(name: str, value: Any) -> None:
 def make_parser(description: str, **options) -> argparse.ArgumentParser:
     """Create an argument parser that reports a mistake in one line, with exit status 2."""
     parser = argparse.ArgumentParser(description=description, allow_abbrev=False, **options)
-    parser.error = fail
+    parser.error = lambda message: fail(message.removeprefix("argument "))
     return parser
 
 

@@ -23,12 +23,13 @@ def parse_flags() -> argparse.Namespace:
     """Parse the command line; a mistake exits with one line and status 2."""
     parser = command_line.make_parser(__doc__)
     add = parser.add_argument
-    add("texts", nargs="*", type=command_line.valid_text, metavar="TEXT", help="text to translate")
+    kind = command_line.valid_text
+    add("texts", nargs="*", default=[], type=kind, metavar="TEXT", help="text to translate")
     add("--file", type=Path, help="translate each line of this file")
     config.add_flags(parser, Search)
     flags = command_line.parse(parser)
     if flags.texts and flags.file:
-        config.fail("give either TEXT or --file")
+        config.fail("give either TEXT or --file, not both")
     return flags
 
 

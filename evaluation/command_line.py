@@ -57,7 +57,7 @@ def make_parser(description: str) -> argparse.ArgumentParser:
 def positive(text: str) -> int:
     """Parse a positive integer, as an argparse type."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text}: must be at least 1")
+        raise argparse.ArgumentTypeError(f"must be a positive integer, not {text!r}")
     return int(text)
 
 

@@ -306,7 +306,7 @@ def main(flags: argparse.Namespace) -> None:
 
 if __name__ == "__main__":
     PARSER = command_line.make_parser(__doc__)
-    PARSER.add_argument("format", choices=("ctranslate2", "saved_model"))
+    PARSER.add_argument("format", choices=sorted(EXAMPLES), metavar="FORMAT", help="%(choices)s")
     PARSER.add_argument("folder", type=Path, metavar="DIR", help="a new directory")
     config.add_flags(PARSER, Search)
     command_line.run(main, command_line.parse(PARSER))

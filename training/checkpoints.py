@@ -65,7 +65,7 @@ def selected_checkpoints(run: str | Path, checkpoint: str = "last", average: int
     if average > 1:
         paths = [path for path in paths if checkpoint_step(path) > 0]
     if not paths:
-        raise UserError(f"{folder} has no checkpoint: train first, with train.py --resume {run}")
+        raise UserError(f"{folder} has no checkpoint: run python train.py --resume {run}")
     if len(paths) < average:
         raise UserError(f"{folder} has only {len(paths)} checkpoints: lower --average {average}")
     return paths

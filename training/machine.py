@@ -18,7 +18,7 @@ def import_tensorflow() -> None:
     They are printed if the import fails, or if CUDA_VISIBLE_DEVICES names a GPU that is not found.
     Ctrl-C ends the process at once: an exception within the import would show its traceback.
     """
-    handler = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    handler = signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     sys.stderr.flush()
     stderr = os.dup(2)
     with tempfile.TemporaryFile() as lines:

@@ -5,6 +5,7 @@ file, or the lines of standard input.
 import argparse
 import os
 import select
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -69,6 +70,7 @@ def main(flags: argparse.Namespace) -> None:
 
     With --n-best, print that many for each line, with the line's number and their scores.
     """
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # does not wait for threads
     file = open(flags.file, "rb") if flags.file else sys.stdin
     typed = not flags.texts and file.isatty()
     translator = command_line.load(flags)

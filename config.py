@@ -118,15 +118,9 @@ class Config:
         return self.model == "classifier"
 
 
-# The first field of each group of flags in --help, of Config and of evaluation.search.Search.
-GROUPS = {
-    "corpus": "data",
-    "model": "model",
-    "label_smoothing": "training",
-    "name": "run",
-    "beam": "search",
-    "sample": "sampling",
-}
+# The first field of each group of flags in --help.
+GROUPS = {"corpus": "data", "model": "model", "label_smoothing": "training", "name": "run"}
+GROUPS |= {"beam": "search", "sample": "sampling"}  # of evaluation.search.Search
 HINTS = typing.get_type_hints(Config)
 # Minimum and exclusive maximum; (1, 2**31) for other numbers.
 BOUNDS = {

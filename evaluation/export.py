@@ -31,7 +31,8 @@ import tensorflow as tf
 
 folder = {folder!r}
 texts = [{text!r}]
-{prepare}{tokenizers}
+{prepare}source = {source}
+target = {target}
 model = tf.saved_model.load(folder)
 ids = tf.ragged.constant(source.encode(texts), tf.int32).to_tensor()  # padded with 0
 best = model.translate(ids)["ids"][:, 0].numpy().tolist()
@@ -42,7 +43,8 @@ import sentencepiece
 
 folder = {folder!r}
 texts = [{text!r}]
-{prepare}{tokenizers}
+{prepare}source = {source}
+target = {target}
 model = ctranslate2.Translator(folder)
 results = model.translate_batch(source.encode(texts, out_type=str), beam_size=1)
 best = [result.hypotheses[0] for result in results]
@@ -50,9 +52,8 @@ print({decode})""",
 }
 LOWERCASE = "texts = [text.lower() for text in texts]\n"
 WORDS = r"""
-import re, sys, unicodedata
-characters = map(chr, range(sys.maxunicode + 1))
-marks = "".join(c for c in characters if unicodedata.category(c).startswith("M"))
+import re, unicodedata
+marks = "".join(c for c in map(chr, range(0x110000)) if unicodedata.category(c)[0] == "M")
 texts = [" ".join(re.findall(rf"[\w{marks}]+|[^\w\s]", text)) for text in texts]
 """
 EDITED = (
@@ -266,24 +267,20 @@ def check_new(path: Path) -> None:
 
 def example(flags: argparse.Namespace) -> str:
     """Return a program that uses the exported model. It needs no code of this project."""
-    settings, (source, target) = flags.config, flags.tokenizers
-    name = "assets/tokenizer" if flags.format == "saved_model" else "tokenizer"
-    load = 'sentencepiece.SentencePieceProcessor(model_file=f"{folder}/' + name + '%s.model")'
-    decode = "target.decode(best)"
-    if settings.labelled:
-        tokenizers = f"source = {load % ''}\nlabels = {target.names}"
-        decode = "[labels[ids[0] - 4] for ids in best]"
-    elif source is target:
-        tokenizers = f"source = target = {load % ''}"
-    else:
-        tokenizers = f"source = {load % '.source'}\ntarget = {load % '.target'}"
+    settings, folder = flags.config, flags.folder.resolve()
+    labels = flags.tokenizers[1].names if settings.labelled else None
+    source, *_, target = 2 * [
+        f'sentencepiece.SentencePieceProcessor(model_file=folder + "/{file.relative_to(folder)}")'
+        for file in sorted(folder.rglob("tokenizer*.model"))
+    ]
     portuguese = settings.corpus.startswith("mini") and not settings.reverse
     return EXAMPLES[flags.format].format(
-        folder=str(flags.folder.resolve()),
+        folder=str(folder),
         text="o menino lê um livro" if portuguese else "your text",
         prepare=LOWERCASE * settings.lowercase + WORDS * (settings.tokenizer == "word"),
-        tokenizers=tokenizers,
-        decode=decode,
+        source=source,
+        target=labels or target,
+        decode="[target[ids[0] - 4] for ids in best]" if labels else "target.decode(best)",
     )
 
 
@@ -291,9 +288,7 @@ def main(flags: argparse.Namespace) -> None:
     """Export the model, and print how to use it. Raises UserError and OSError."""
     if flags.format == "ctranslate2":
         if flags.search != Search():
-            raise UserError(
-                "the search of a CTranslate2 model is set at each call: remove its flags"
-            )
+            raise UserError("CTranslate2 gets its search flags at each call: remove them")
         if flags.config.model != "transformer":
             raise UserError("CTranslate2 has only Transformers: use saved_model")
         if not importlib.util.find_spec("ctranslate2"):

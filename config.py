@@ -126,6 +126,7 @@ class Config:
 
 # The first field of each group of flags in --help.
 GROUPS = {"corpus": "data", "model": "model", "label_smoothing": "training", "name": "run"}
+GROUPS |= {"beam": "search", "sample": "sampling"}  # of evaluation.search.Search
 HINTS = typing.get_type_hints(Config)
 # Minimum and exclusive maximum; (1, 2**31) for other numbers.
 BOUNDS = {
@@ -185,7 +186,7 @@ def check_value(name: str, value: Any) -> None:
 def make_parser(description: str, **options) -> argparse.ArgumentParser:
     """Create an argument parser that reports a mistake in one line, with exit status 2."""
     parser = argparse.ArgumentParser(description=description, allow_abbrev=False, **options)
-    parser.error = fail
+    parser.error = lambda message: fail(message.removeprefix("argument "))
     return parser
 
 
@@ -193,7 +194,7 @@ def add_flags(parser: argparse.ArgumentParser, settings: type) -> None:
     """Add a flag for each field of a dataclass of `setting`s. Only flags given are parsed."""
     hints, group = typing.get_type_hints(settings), parser
     for field in dataclasses.fields(settings):
-        if settings is Config and field.name in GROUPS:
+        if field.name in GROUPS:
             group = parser.add_argument_group(GROUPS[field.name])
         hint, text = hints[field.name], field.metadata["help"].replace("%", "%%")
         options = {"help": text if field.default is None else f"{text} [{field.default}]"}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import config
 from config import UserError
+from data import corpora
 from evaluation import command_line, report
 from evaluation.search import Search
 
@@ -43,7 +44,11 @@ def main(flags: argparse.Namespace) -> None:
     """Score a split, write the files and print the table. Raises UserError and OSError."""
     if flags.search.n_best > 1:
         raise UserError("--n-best is for translate.py: scores are of the best translation")
-    report.recorded_hash(flags.run, flags.split)  # a misspelt split fails before TensorFlow loads
+    # Fails before TensorFlow loads: a misspelt split, a corpus or a directory that is missing.
+    report.recorded_hash(flags.run, flags.split)
+    corpora.check(flags.config.corpus, flags.config.labelled)
+    if flags.per_sentence:
+        open(flags.per_sentence, "a").close()
     translator = command_line.load(flags)
     split = report.load_split(flags.run, flags.config, flags.split)
     if flags.limit is not None:

@@ -3,45 +3,66 @@ file, or the lines of standard input.
 """
 
 import argparse
-import io
+import os
+import select
+import signal
 import sys
+import time
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
+from typing import IO
 
 import config
-from config import UserError
 from evaluation import command_line
 from evaluation.search import Search
 
-CHUNK = 5000  # lines translated before they are printed
+CHUNK = 2**19  # bytes read before they are translated
+MOMENT = 0.05  # seconds to wait for more lines before those read so far are translated
 
 
 def parse_flags() -> argparse.Namespace:
     """Parse the command line; a mistake exits with one line and status 2."""
     parser = command_line.make_parser(__doc__)
     add = parser.add_argument
-    add("texts", nargs="*", type=command_line.valid_text, metavar="TEXT", help="text to translate")
+    kind = command_line.valid_text
+    add("texts", nargs="*", default=[], type=kind, metavar="TEXT", help="text to translate")
     add("--file", type=Path, help="translate each line of this file")
     config.add_flags(parser, Search)
     flags = command_line.parse(parser)
     if flags.texts and flags.file:
-        config.fail("give either TEXT or --file")
+        config.fail("give either TEXT or --file, not both")
     return flags
 
 
-def read_lines(file: io.TextIOWrapper) -> Iterator[str]:
-    """Yield the lines of a UTF-8 file. Only a line feed ends a line.
+def read_lines(file: IO, wait: float = MOMENT) -> Iterator[list[str]]:
+    """Yield the lines of a UTF-8 file, as many at a time as are there. Only a line feed ends one.
 
-    Bytes that are not UTF-8 become U+FFFD, with a warning for the first of them.
+    Lines that arrive within `wait` seconds are yielded together, up to about `CHUNK` bytes: one
+    line of a terminal, thousands of a file. Bytes that are not UTF-8 become U+FFFD, with a warning
+    for the first of them. Raises OSError.
     """
-    file.reconfigure(encoding="utf-8-sig", errors="surrogateescape", newline="\n")
-    warn = True
-    for number, line in enumerate(file, 1):
-        line = line.removesuffix("\n").removesuffix("\r")
-        valid = command_line.valid_text(line, f"{file.name}, line {number},", warn)
-        warn = warn and valid == line
-        yield valid
+    text, number, warn, ended = b"", 0, True, False
+    while not ended:
+        size, timeout, deadline = 0, None, None
+        while size < CHUNK and select.select([file], [], [], timeout)[0]:
+            data = os.read(file.fileno(), CHUNK - size)
+            if ended := not data:
+                break
+            text, size = text + data, size + len(data)
+            deadline = deadline or time.monotonic() + wait
+            timeout = max(0, deadline - time.monotonic())
+        *lines, text = text.split(b"\n")
+        if ended and text:
+            lines.append(text)
+        chunk = []
+        for line in lines:
+            number += 1
+            line = line.removesuffix(b"\r").decode("utf-8", "surrogateescape")
+            line = line.removeprefix("\ufeff") if number == 1 else line
+            chunk.append(command_line.valid_text(line, f"{file.name}, line {number},", warn))
+            warn = warn and chunk[-1] == line
+        if chunk:
+            yield chunk
 
 
 def main(flags: argparse.Namespace) -> None:
@@ -49,19 +70,18 @@ def main(flags: argparse.Namespace) -> None:
 
     With --n-best, print that many for each line, with the line's number and their scores.
     """
-    file = open(flags.file) if flags.file else sys.stdin
-    lines = iter(flags.texts) if flags.texts else read_lines(file)
-    translator = command_line.load(flags)
-    if translator.labelled and flags.search.n_best > len(translator.target_tokenizer.names):
-        raise UserError(
-            f"there are only {len(translator.target_tokenizer.names)} labels: lower --n-best"
-        )
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # does not wait for threads
+    file = open(flags.file, "rb") if flags.file else sys.stdin
     typed = not flags.texts and file.isatty()
+    translator = command_line.load(flags)
     if typed:
-        print("type a text and press Enter; Ctrl-D ends", file=sys.stderr)
+        translator.n_best(["a"])  # traces the graph, so that the first answer is fast, too
+        print("Type a sentence and press Enter; end with Ctrl-D", file=sys.stderr)
+    # Samples depend on their batch, which must not depend on when the lines arrive.
+    wait = 1e6 if flags.search.sample and not typed else MOMENT
     first = 1
-    while chunk := list(islice(lines, 1 if typed else CHUNK)):
-        outputs = translator.n_best(chunk, progress=True, first=first)
+    for chunk in [flags.texts] if flags.texts else read_lines(file, wait):
+        outputs = translator.n_best(chunk, progress=not typed, first=first)
         for number, best in enumerate(outputs, first):
             for score, text in best:
                 print(f"{number}\t{score:.4f}\t{text}" if len(best) > 1 else text)

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 
 import config
 from config import UserError, fail
+from data.tokenizer import load_pair
 from evaluation.search import Search
 from training import machine
+from training.checkpoints import selected_checkpoints
 from training.provenance import ROOT, changed_files
 from training.records import load_config
 
@@ -29,13 +31,13 @@ def make_parser(description: str) -> argparse.ArgumentParser:
     program = Path(sys.argv[0])
     module = f"python -m evaluation.{program.stem}" if program.parent.name == "evaluation" else None
     parser = config.make_parser(description, prog=module)
-    add = parser.add_argument
-    add("run", type=Path, metavar="RUN", help="run directory, such as runs/NAME")
+    parser.add_argument("run", type=Path, metavar="RUN", help="run directory, such as runs/NAME")
+    add = parser.add_argument_group("model").add_argument
     add(
         "--checkpoint",
         choices=("last", "best"),
         default="last",
-        help="last, or best: the one with the lowest validation loss [last]",
+        help="best: the one with the lowest validation loss [last]",
     )
     add(
         "--average",
@@ -47,7 +49,7 @@ def make_parser(description: str) -> argparse.ArgumentParser:
     add(
         "--accept-changes",
         action="store_true",
-        help="use model/ and data/tokenizer.py even if they have changed since the run was trained",
+        help="use the current code even if it has changed since the run was trained",
     )
     return parser
 
@@ -55,7 +57,7 @@ def make_parser(description: str) -> argparse.ArgumentParser:
 def positive(text: str) -> int:
     """Parse a positive integer, as an argparse type."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text}: must be at least 1")
+        raise argparse.ArgumentTypeError(f"must be a positive integer, not {text!r}")
     return int(text)
 
 
@@ -76,7 +78,7 @@ def handle_signals() -> None:
 def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     """Parse the command line; a mistake exits with one line and status 2.
 
-    Adds `config`, the Config of the run, and `search`, a Search.
+    Adds `config` and `tokenizers`, those of the run, and `search`, a Search.
     """
     sys.stdout.reconfigure(encoding="utf-8")
     handle_signals()
@@ -89,7 +91,15 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
         flags.config = load_config(flags.run)
         if flags.config.labelled and flags.search.sample:
             raise UserError("labels cannot be sampled: remove --sample")
+        if not getattr(flags, "text", "-").strip():
+            raise UserError("the text is empty: give one with words")
         check_code(flags.run, flags.accept_changes)
+        selected_checkpoints(flags.run, flags.checkpoint, flags.average)
+        words = flags.config.tokenizer == "word"
+        flags.tokenizers = load_pair(flags.run, flags.config.lowercase, words)
+        if flags.config.labelled and flags.search.n_best > len(flags.tokenizers[1].names):
+            count = len(flags.tokenizers[1].names)
+            raise UserError(f"there are only {count} labels: lower --n-best")
     except (UserError, OSError) as error:
         fail(error)
     return flags
@@ -117,6 +127,8 @@ def check_code(run: Path, accept_changes: bool) -> None:
 def load(flags: argparse.Namespace) -> "Translator":
     """Load the model that the flags of `parse` select. Imports TensorFlow. Raises UserError."""
     machine.import_tensorflow()
+    if sys.stderr.isatty():
+        print(f"loading {flags.run}", file=sys.stderr)
     machine.set_parallelism(len(machine.cores()))
     from evaluation import translator
 

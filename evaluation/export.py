@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import importlib.util
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,10 +18,44 @@ from evaluation import command_line
 from evaluation.search import Search
 
 if TYPE_CHECKING:
+    import tensorflow as tf
+
     from evaluation.translator import Translator
     from model.attention import MultiHeadAttention
     from model.layers import Dense, LayerNorm
 
+EXAMPLES = {
+    "saved_model": """\
+import sentencepiece
+import tensorflow as tf
+
+folder = {folder!r}
+texts = [{text!r}]
+{prepare}source = {source}
+target = {target}
+model = tf.saved_model.load(folder)
+ids = tf.ragged.constant(source.encode(texts), tf.int32).to_tensor()  # padded with 0
+best = model.translate(ids)["ids"][:, 0].numpy().tolist()
+print({decode})""",
+    "ctranslate2": """\
+import ctranslate2
+import sentencepiece
+
+folder = {folder!r}
+texts = [{text!r}]
+{prepare}source = {source}
+target = {target}
+model = ctranslate2.Translator(folder)
+results = model.translate_batch(source.encode(texts, out_type=str), beam_size=1)
+best = [result.hypotheses[0] for result in results]
+print({decode})""",
+}
+LOWERCASE = "texts = [text.lower() for text in texts]\n"
+WORDS = r"""
+import re, unicodedata
+marks = "".join(c for c in map(chr, range(0x110000)) if unicodedata.category(c)[0] == "M")
+texts = [" ".join(re.findall(rf"[\w{marks}]+|[^\w\s]", text)) for text in texts]
+"""
 EDITED = (
     "CTranslate2 does not compute the same as this model, which has been edited: export it as a "
     "saved_model"
@@ -33,17 +68,11 @@ def ctranslate2(translator: "Translator", folder: str | Path) -> None:
     The exported model maps source tokens to target tokens; it adds eos and bos itself. Its beam
     search divides by length^penalty, ours by ((5 + length) / 6)^penalty; without a penalty they are
     the same. With `--lowercase` or `--tokenizer word`, texts must first go through
-    `data.tokenizer.preprocess`. Raises FileExistsError, and UserError if the model is not a
-    Transformer or was edited so that CTranslate2 computes something else.
+    `data.tokenizer.preprocess`. Raises FileExistsError, and UserError if the model was edited so
+    that CTranslate2 computes something else.
     """
-    from model.transformer import Transformer
+    import ctranslate2
 
-    try:
-        import ctranslate2
-    except ImportError:
-        raise UserError('CTranslate2 is not installed: pip install -e ".[export]"') from None
-    if not isinstance(translator.model, Transformer):
-        raise UserError("CTranslate2 has only Transformers: export this model as a saved_model")
     try:
         spec = specification(ctranslate2.specs, translator)
     except AttributeError:  # a part that an edit has removed
@@ -163,13 +192,30 @@ def check_log_probabilities(exported: Any, translator: "Translator") -> None:
         raise UserError(EDITED)
 
 
+def end_with_eos(source: "tf.Tensor", max_length: int) -> "tf.Tensor":
+    """Truncate rows of ids to `max_length` tokens and end each with one eos, whether it had one.
+
+    (batch, source_len) → (batch, at most max_length + 1), int32, padded with 0.
+    """
+    import tensorflow as tf
+
+    tokens = (source != tokenizer.PAD) & (source != tokenizer.EOS)
+    lengths = tf.math.count_nonzero(tokens, axis=1, dtype=tf.int32)  # (batch,)
+    lengths = tf.minimum(lengths, max_length)
+    width = tf.reduce_max(lengths) + 1
+    padded = tf.pad(source, [[0, 0], [0, 1]])[:, :width]
+    end = tf.one_hot(lengths, width, tokenizer.EOS, tokenizer.PAD, dtype=tf.int32)
+    return tf.where(tf.sequence_mask(lengths, width), padded, end)
+
+
 def saved_model(translator: "Translator", folder: str | Path) -> None:
     """Write a model as a SavedModel, with its tokenizer in `assets`.
 
     `tf.saved_model.load(folder).translate(source)` needs no code of this project: source (batch,
-    source_len), int32, ids that end in eos, 0 = padding → a dict of "ids" (batch, n_best,
-    output_len) and "scores" (batch, n_best). The search is that of the Translator; samples depend
-    only on the seed. Texts: see `ctranslate2`. Raises FileExistsError.
+    source_len), int32, ids with or without eos, 0 = padding → a dict of "ids" (batch, n_best,
+    output_len) and "scores" (batch, n_best). Sources are truncated to `max_length` tokens, as in
+    translate.py. The search is that of the Translator; samples depend only on the seed. Texts: see
+    `ctranslate2`. Raises FileExistsError.
     """
     import tensorflow as tf
 
@@ -181,6 +227,7 @@ def saved_model(translator: "Translator", folder: str | Path) -> None:
 
     @tf.function(input_signature=[IDS])
     def translate(source):
+        source = end_with_eos(source, translator.max_length)
         ids, scores = decode_with(
             translator.search, translator.model, source, one_token=translator.labelled
         )
@@ -198,11 +245,10 @@ def saved_model(translator: "Translator", folder: str | Path) -> None:
 def new_folder(path: str | Path) -> Iterator[Path]:
     """Yield a temporary directory that is renamed to `path` if the block succeeds.
 
-    Raises FileExistsError if `path` exists and is not empty.
+    Raises FileExistsError if `path` exists and is not an empty directory.
     """
     path = Path(path).resolve()
-    if path.exists() and any(path.iterdir()):
-        raise FileExistsError(f"{path} is not empty: choose a new directory")
+    check_new(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f"{path.name}.", dir=path.parent) as scratch:
         unfinished = Path(scratch, "unfinished")
@@ -213,18 +259,49 @@ def new_folder(path: str | Path) -> Iterator[Path]:
         unfinished.rename(path)
 
 
+def check_new(path: Path) -> None:
+    """Raise FileExistsError if a path exists and is not an empty directory."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise FileExistsError(f"{path} exists and is not an empty directory: choose a new one")
+
+
+def example(flags: argparse.Namespace) -> str:
+    """Return a program that uses the exported model. It needs no code of this project."""
+    settings, folder = flags.config, flags.folder.resolve()
+    labels = flags.tokenizers[1].names if settings.labelled else None
+    source, *_, target = 2 * [
+        f'sentencepiece.SentencePieceProcessor(model_file=folder + "/{file.relative_to(folder)}")'
+        for file in sorted(folder.rglob("tokenizer*.model"))
+    ]
+    portuguese = settings.corpus.startswith("mini") and not settings.reverse
+    return EXAMPLES[flags.format].format(
+        folder=str(folder),
+        text="O menino lê um livro." if portuguese else "your text",
+        prepare=LOWERCASE * settings.lowercase + WORDS * (settings.tokenizer == "word"),
+        source=source,
+        target=labels or target,
+        decode="[target[ids[0] - 4] for ids in best]" if labels else "target.decode(best)",
+    )
+
+
 def main(flags: argparse.Namespace) -> None:
-    """Export the model. Raises UserError and OSError."""
-    if flags.format == "ctranslate2" and flags.search != Search():
-        raise UserError("the search of a CTranslate2 model is set at each call: remove its flags")
+    """Export the model, and print how to use it. Raises UserError and OSError."""
+    if flags.format == "ctranslate2":
+        if flags.search != Search():
+            raise UserError("CTranslate2 gets its search flags at each call: remove them")
+        if flags.config.model != "transformer":
+            raise UserError("CTranslate2 has only Transformers: use saved_model")
+        if not importlib.util.find_spec("ctranslate2"):
+            raise UserError('CTranslate2 is not installed: pip install -e ".[export]"')
+    check_new(flags.folder)
     export = {"ctranslate2": ctranslate2, "saved_model": saved_model}[flags.format]
     export(command_line.load(flags), flags.folder)
-    print(f"written: {flags.folder}")
+    print(f"# written: {flags.folder}, for use in Python:\n{example(flags)}")
 
 
 if __name__ == "__main__":
     PARSER = command_line.make_parser(__doc__)
-    PARSER.add_argument("format", choices=("ctranslate2", "saved_model"))
+    PARSER.add_argument("format", choices=sorted(EXAMPLES), metavar="FORMAT", help="%(choices)s")
     PARSER.add_argument("folder", type=Path, metavar="DIR", help="a new directory")
     config.add_flags(PARSER, Search)
     command_line.run(main, command_line.parse(PARSER))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 Output = tuple[float, str]  # log probability (NaN if it was not computed), translation or label
 MISTAKES_SHOWN = 20
+METEOR = "METEOR (0 to 100) matches words, English stems and synonyms, and penalizes word order"
 
 
 def validation(
@@ -140,14 +141,25 @@ def mistakes(split: Split, outputs: Sequence[Output]) -> list[int]:
 
 
 def print_scores(scores: dict) -> None:
-    """Print the scores with their signatures, then exact match by tag or the confusion matrix."""
-    signatures = scores.get("signatures", {})
+    """Print the scores with their signatures, then exact match by tag or the confusion matrix.
+
+    Accuracy and F1 are printed in per cent, as the other scores, and are from 0 to 1 in the file.
+    """
+    notes = {
+        "exact_match": "% of sentences",
+        "accuracy": "% of tokens" if "bleu" in scores else "% of texts",
+        "f1": "%, mean over labels",
+        "loss": "nats per token",
+    } | scores.get("signatures", {})
     for name, value in scores.items():
         if isinstance(value, int | float):
-            shown = f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
-            print(f"{name:28}{shown:>10}  {signatures.get(name, '')}".rstrip())
+            value = 100 * value if name in ("accuracy", "f1") else value
+            decimals = 0 if isinstance(value, int) or value >= 1000 else 4 if name == "loss" else 2
+            print(f"{name:28}{value:12,.{decimals}f}  {notes.get(name, '')}".rstrip())
     for tag, (count, exact) in scores.get("exact_match_by_tag", {}).items():
-        print(f"  {tag:26}{exact:10.4g}  exact match of {count} sentences")
+        print(f"  {tag:26}{exact:12.2f}  % of {count:,} sentences, exact match")
+    if "meteor" in scores:
+        print(METEOR)
     if matrix := scores.get("confusion"):
         width = 2 + max(10, *map(len, matrix))
         print("\ntrue \\ predicted".ljust(29) + "".join(f"{name:>{width}}" for name in matrix))

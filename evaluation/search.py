@@ -10,20 +10,20 @@ from config import UserError, flag, setting
 class Search:
     """Greedy search, beam search or sampling. Raises UserError if a value is invalid."""
 
-    beam: int = setting(1, "hypotheses per sentence in beam search; 1 is greedy search")
-    length_penalty: float = setting(0.6, "exponent of the length penalty in beam search")
-    n_best: int = setting(1, "translations per line, as 'line number TAB score TAB text'")
-    sample: bool = setting(False, "sample each token instead of searching")
-    temperature: float = setting(1.0, "with --sample: divides the logits")
-    top_k: int = setting(0, "with --sample: only the K most likely tokens; 0 for all")
-    top_p: float = setting(1.0, "with --sample: only the most likely tokens with this total mass")
-    seed: int = setting(0, "with --sample: random seed")
+    beam: int = setting(1, "hypotheses per sentence; 1 is greedy search")
+    length_penalty: float = setting(0.6, "with --beam: exponent of the length penalty")
+    n_best: int = setting(1, "with --beam: outputs per line, as 'line number TAB score TAB text'")
+    sample: bool = setting(False, "draw each token; the flags below need this one")
+    temperature: float = setting(1.0, "divides the logits")
+    top_k: int = setting(0, "only the K most likely tokens; 0 for all")
+    top_p: float = setting(1.0, "only the most likely tokens with this total mass")
+    seed: int = setting(0, "random seed")
 
     def __post_init__(self):
         for name, valid, rule in (
             ("beam", self.beam >= 1, "at least 1"),
             ("length_penalty", 0 <= self.length_penalty < float("inf"), "at least 0"),
-            ("n_best", 1 <= self.n_best <= self.beam, "at least 1 and at most --beam"),
+            ("n_best", 1 <= self.n_best <= self.beam, f"at least 1 and at most --beam {self.beam}"),
             ("temperature", 0 < self.temperature < float("inf"), "greater than 0"),
             ("top_k", 0 <= self.top_k < 2**31, "at least 0"),
             ("top_p", 0 < self.top_p <= 1, "greater than 0 and at most 1"),

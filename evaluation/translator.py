@@ -18,7 +18,7 @@ from evaluation.search import Search
 from model import IDS, build
 from model.decoding import beam_search, greedy, sample
 from model.loss import teacher_forcing, token_sums
-from training.checkpoints import checkpoint_step
+from training.checkpoints import selected_checkpoints
 
 GREEDY = Search()
 
@@ -177,24 +177,22 @@ def load(
     tokenizers = tokenizer.load_pair(run, config.lowercase, config.tokenizer == "word")
     config = dataclasses.replace(config, precision="float32")
     model = build(config, *(each.vocab_size for each in tokenizers))
-    restore(model, Path(run, "checkpoints", "best" if checkpoint == "best" else ""), average)
+    restore(model, selected_checkpoints(run, checkpoint, average), average)
     return Translator(model, *tokenizers, config.max_length, search)
 
 
-def restore(model: tf.Module, folder: Path, average: int = 1) -> None:
-    """Restore a model from the newest checkpoint of a folder, or the mean of the newest `average`.
+def restore(model: tf.Module, paths: list[Path], average: int = 1) -> None:
+    """Restore a model from the last of some checkpoints, or the mean of the last `average`.
 
     A damaged checkpoint is skipped with a warning. Raises UserError if too few are readable, or if
     one does not fit the model.
     """
     saved = tf.train.Checkpoint(model=model)
     variables = [variable for variable in model.variables if variable.dtype.is_floating]
-    paths = sorted((p.with_suffix("") for p in folder.glob("ckpt-*.index")), key=checkpoint_step)
-    if average > 1:  # not the initial weights
-        paths = [path for path in paths if checkpoint_step(path) > 0]
     restored, totals = 0, [0.0] * len(variables)
-    while paths and restored < average:
-        path = paths.pop()
+    for path in reversed(paths):
+        if restored == average:
+            break
         try:
             # Values of the optimizer are left out; each variable of the model must be present.
             saved.restore(str(path)).assert_existing_objects_matched().expect_partial()
@@ -210,7 +208,7 @@ def restore(model: tf.Module, folder: Path, average: int = 1) -> None:
         if average > 1:
             totals = [t + v.numpy().astype(float) for t, v in zip(totals, variables, strict=True)]
     if restored < average:
-        raise UserError(f"{folder} has {restored} readable checkpoints, not {average}")
+        raise UserError(f"{paths[0].parent} has {restored} readable checkpoints, not {average}")
     if average > 1:
         for variable, total in zip(variables, totals, strict=True):
             variable.assign(total / average)

@@ -1,6 +1,5 @@
 """Shared fixtures: tiny models, and programs that run in the process of the tests."""
 
-import io
 import os
 import runpy
 import sys
@@ -51,7 +50,7 @@ class Result(NamedTuple):
 
 
 @pytest.fixture
-def run_program(monkeypatch, capsys):
+def run_program(monkeypatch, capsys, tmp_path_factory):
     """Run a program, such as "translate.py" or "evaluation/figures.py", in this process.
 
     A process of its own would have to load TensorFlow. stdin: bytes for standard input.
@@ -59,9 +58,9 @@ def run_program(monkeypatch, capsys):
     """
 
     def run(program: str, *flags, stdin: bytes = b"") -> Result:
-        file = io.BytesIO(stdin)
-        file.name = "<stdin>"
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(file))
+        file = tmp_path_factory.mktemp("input") / "stdin"
+        file.write_bytes(stdin)
+        monkeypatch.setattr(sys, "stdin", open(file))
         monkeypatch.setattr(sys, "argv", [str(ROOT / program), *map(str, flags)])
         monkeypatch.setattr("signal.signal", lambda *_: None)  # pytest handles signals
         # Threads cannot be set any more once TensorFlow has run.

@@ -261,9 +261,10 @@ class Readers:
         """Lines of a file: each has a translation."""
         lines = self.texts[0].split(b"\n")
         content = damaged(draws, b"\n".join(draws.sample(lines, 5)) + b"\n")
-        file = io.BytesIO(content)
-        file.name = "lines.txt"
-        texts = list(translate.read_lines(io.TextIOWrapper(file)))
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(content)
+            file.seek(0)
+            texts = [text for chunk in translate.read_lines(file) for text in chunk]
         outputs = self.translators[draws.random() < 0.2].n_best(texts)
         content = content.removeprefix(b"\xef\xbb\xbf")
         count = count_lines(content) if content else 0

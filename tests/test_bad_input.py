@@ -3,9 +3,11 @@
 Property-based tests; `python -m tests.fuzz` tries many more inputs.
 """
 
-import io
 import json
+import os
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -48,15 +50,52 @@ def one_line(error):
 
 
 @given(BYTES)
-def test_a_file_to_translate_keeps_its_lines(capsys, content):
-    file = io.BytesIO(content)
-    file.name = "lines.txt"
-    lines = list(translate.read_lines(io.TextIOWrapper(file)))
+def test_a_file_to_translate_keeps_its_lines(capsys, tmp_path, content):
+    (tmp_path / "lines.txt").write_bytes(content)
+    with open(tmp_path / "lines.txt") as file:
+        lines = [line for chunk in translate.read_lines(file) for line in chunk]
     content = content.removeprefix(b"\xef\xbb\xbf")
     assert len(lines) == content.count(b"\n") + (content[-1:] not in (b"\n", b""))
     assert all("\n" not in line for line in lines)
     valid = content.decode("utf-8", "replace").encode() == content
     assert ("not valid UTF-8" in capsys.readouterr().err) == (not valid)
+
+
+def test_lines_are_translated_as_soon_as_they_arrive():
+    """Whatever parts of lines and characters arrive; a last line needs no line feed."""
+    start = time.monotonic()
+    reader, writer = os.pipe()
+    with open(reader) as file:
+        chunks = translate.read_lines(file)
+        for part, expected in (
+            (b"a\n", ["a"]),
+            ("é\n\nã".encode()[:-1], ["é", ""]),
+            ("ã\r\nb\nc".encode()[1:], ["ã", "b"]),
+        ):
+            os.write(writer, part)
+            assert next(chunks) == expected
+        os.write(writer, b"d")
+        os.close(writer)
+        assert list(chunks) == [["cd"]]
+    assert time.monotonic() - start < 5
+
+
+def test_much_text_is_read_at_once():
+    """With `wait`, whatever the parts in which it arrives: samples depend on it."""
+    reader, writer = os.pipe()
+    lines = [str(i) for i in range(200_000)]
+
+    def write():
+        with open(writer, "w") as file:
+            for line in lines:
+                file.write(line + "\n")
+
+    with open(reader) as file, ThreadPoolExecutor(1) as pool:
+        pool.submit(write)
+        chunks = list(translate.read_lines(file, wait=60))
+    assert sum(chunks, []) == lines
+    sizes = [sum(len(line) + 1 for line in chunk) for chunk in chunks]
+    assert all(abs(size - translate.CHUNK) < 10 for size in sizes[:-1]) and len(sizes) == 3
 
 
 VALUES = st.dictionaries(

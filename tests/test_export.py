@@ -1,17 +1,21 @@
 """Exported models give the same translations and scores as the search of this project."""
 
+import ast
 import json
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from config import UserError
+from config import Config, UserError
 from data import tokenizer
 from data.batches import Rows
+from data.tokenizer import Labels
 from evaluation import export
 from evaluation.search import Search
 from evaluation.translator import Translator, decode_with
@@ -137,9 +141,49 @@ def test_a_saved_model_needs_no_code_of_this_project(tiny, trained_tokenizer, tm
     assert pair[0].encode(TEXTS) == trained_tokenizer.encode(TEXTS)
 
 
+def test_a_source_ends_in_one_eos_whether_it_had_one():
+    rows = [[5, 6, 3], [5, 6], [7, 3], [5, 1, 7, 8, 9], [5, 6, 7, 8, 9, 3], [5] * 6, []]
+    expected = [[5, 6, 3], [5, 6, 3], [7, 3], [5, 1, 7, 8, 9, 3], [5, 6, 7, 8, 9, 3]]
+    expected += [[5] * 5 + [3], [3]]
+    ended = export.end_with_eos(tf.ragged.constant(rows, tf.int32).to_tensor(), max_length=5)
+    np.testing.assert_array_equal(ended, tf.ragged.constant(expected).to_tensor())
+    for row, result in zip(rows, expected, strict=True):  # depends on no other row
+        alone = export.end_with_eos(tf.constant([row], tf.int32), max_length=5)
+        np.testing.assert_array_equal(alone, [result])
+
+
+@pytest.mark.parametrize("labelled", [False, True])
+def test_printed_programs_encode_and_decode_as_the_translator_does(
+    tmp_path, monkeypatch, capsys, labelled
+):
+    texts = [text.title() for text in TEXTS] + ["É, e\u0301"]
+    if labelled:
+        settings = Config(model="classifier", tokenizer="word")
+        source, target = tokenizer.train(texts, 300, words=True), Labels(["a b", "c"])
+    else:
+        settings = Config(lowercase=True, shared_vocabulary=False)
+        source, target = tokenizer.train(texts, 300, lowercase=True), tokenizer.train(TEXTS, 290)
+    flags = SimpleNamespace(
+        config=settings, tokenizers=(source, target), format="saved_model", folder=tmp_path
+    )
+    (tmp_path / "assets").mkdir()
+    tokenizer.save_pair(tmp_path / "assets", source, target)
+    sources, outputs = [], np.tile([[[5, 3, 0]]], (len(texts), 1, 1))
+
+    def translate(ids):
+        sources.extend(ids.numpy().tolist())
+        return {"ids": tf.constant(outputs)}
+
+    model = SimpleNamespace(translate=translate)
+    monkeypatch.setattr("tensorflow.saved_model.load", lambda folder: model)
+    exec(re.sub("texts = .*", f"texts = {texts!r}", export.example(flags), count=1), {})
+    assert [[i for i in row if i] for row in sources] == source.encode(texts)
+    assert ast.literal_eval(capsys.readouterr().out) == target.decode(outputs[:, 0])
+
+
 def test_exports_need_an_empty_directory(tiny, trained_tokenizer, tmp_path):
     (tmp_path / "kept").write_text("kept")
-    with pytest.raises(FileExistsError, match="not empty"):
+    with pytest.raises(FileExistsError, match="not an empty"):
         export.saved_model(make_translator(tiny, trained_tokenizer, Search()), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 

@@ -1,14 +1,13 @@
-"""Find the checkpoints of a directory that can be read, and skip truncated or altered ones."""
+"""Find the checkpoints of a directory that can be read, and skip truncated or altered ones.
+
+Imports TensorFlow only to read a checkpoint.
+"""
 
 import re
 import sys
 from pathlib import Path
 
-import tensorflow as tf
-
 from config import UserError, first_line
-
-UNREADABLE = (tf.errors.OpError, IndexError, ValueError)  # raised for damaged files
 
 
 def readable_checkpoints(folder: str | Path, count: int = 1) -> list[str]:
@@ -17,9 +16,10 @@ def readable_checkpoints(folder: str | Path, count: int = 1) -> list[str]:
     Reading every value verifies its checksum. A damaged checkpoint is reported on standard error,
     and an older one takes its place. Raises UserError if there are checkpoints but none is intact.
     """
-    folder, intact, damaged = Path(folder), [], []
-    paths = [path.with_suffix("") for path in folder.glob("ckpt-*.index")]
-    for path in sorted(paths, key=checkpoint_step, reverse=True):
+    import tensorflow as tf
+
+    intact, damaged = [], []
+    for path in reversed(saved_checkpoints(folder)):
         if len(intact) == count:
             break
         try:
@@ -27,7 +27,7 @@ def readable_checkpoints(folder: str | Path, count: int = 1) -> list[str]:
             for name in reader.get_variable_to_shape_map():
                 reader.get_tensor(name)
             intact.append(str(path))
-        except UNREADABLE as error:
+        except (tf.errors.OpError, IndexError, ValueError) as error:
             damaged.append(path.name)
             print(
                 f"warning: {path} is damaged, using an older checkpoint: {first_line(error)}",
@@ -46,13 +46,35 @@ def rewrite_checkpoint_list(folder: str | Path) -> None:
     """
     folder = Path(folder)
     (folder / "checkpoint").unlink(missing_ok=True)
-    steps = [checkpoint_step(path.with_suffix("")) for path in folder.glob("ckpt-*.index")]
-    if steps := sorted(step for step in steps if step >= 0):
+    steps = map(checkpoint_step, saved_checkpoints(folder))
+    if steps := [step for step in steps if step >= 0]:
         lines = [f'model_checkpoint_path: "ckpt-{steps[-1]}"']
         for step in steps:  # a checkpoint without a timestamp would never be deleted
             lines.append(f'all_model_checkpoint_paths: "ckpt-{step}"')
             lines.append("all_model_checkpoint_timestamps: 1")
         (folder / "checkpoint").write_text("\n".join(lines) + "\n", "utf-8")
+
+
+def selected_checkpoints(run: str | Path, checkpoint: str = "last", average: int = 1) -> list[Path]:
+    """Return the paths of the `last` checkpoints of a run, oldest first, or of the `best` one.
+
+    Raises UserError if there are fewer than `average`, for which the initial weights do not count.
+    """
+    folder = Path(run, "checkpoints", "best" if checkpoint == "best" else "")
+    paths = saved_checkpoints(folder)
+    if average > 1:
+        paths = [path for path in paths if checkpoint_step(path) > 0]
+    if not paths:
+        raise UserError(f"{folder} has no checkpoint: run python train.py --resume {run}")
+    if len(paths) < average:
+        raise UserError(f"{folder} has only {len(paths)} checkpoints: lower --average {average}")
+    return paths
+
+
+def saved_checkpoints(folder: str | Path) -> list[Path]:
+    """Return the paths of all checkpoints of a directory, without `.index`, oldest first."""
+    paths = (path.with_suffix("") for path in Path(folder).glob("ckpt-*.index"))
+    return sorted(paths, key=checkpoint_step)
 
 
 def checkpoint_step(path: str | Path) -> int:

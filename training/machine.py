@@ -16,10 +16,12 @@ def import_tensorflow() -> None:
     """Import TensorFlow without the lines it prints at start-up.
 
     They are printed if the import fails, or if CUDA_VISIBLE_DEVICES names a GPU that is not found.
-    A terminal shows "loading TensorFlow" meanwhile.
+    A terminal shows "loading TensorFlow" meanwhile. Ctrl-C ends the process at once: an exception
+    within the import would show its traceback.
     """
     if sys.stderr.isatty():
         print("loading TensorFlow", end="\r", file=sys.stderr)
+    handler = signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     sys.stderr.flush()
     stderr = os.dup(2)
     with tempfile.TemporaryFile() as lines:
@@ -39,6 +41,7 @@ def import_tensorflow() -> None:
             if wanted:
                 lines.seek(0)
                 sys.stderr.write(lines.read().decode("utf-8", "replace"))
+            signal.signal(signal.SIGINT, handler)
 
 
 def cores() -> list[int]:

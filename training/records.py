@@ -68,11 +68,13 @@ def write_json(path: str | Path, value: Any) -> None:
 def load_config(run: str | Path) -> Config:
     """Load the Config of a run directory. Raises UserError."""
     path = Path(run) / "config.json"
+    if not Path(run).exists():
+        raise UserError(f"{run}: no such run directory")
     if not path.exists():
         note = "; it was never started and can be deleted" if Path(run, "source").exists() else ""
         raise UserError(f"{run}: not a run directory (no config.json){note}")
     try:
-        values = read_json(path)
+        values = parse_object(path.read_bytes(), "it")
         known = {field.name for field in dataclasses.fields(Config)}
         if unknown := sorted(values.keys() - known):
             raise UserError(

@@ -77,6 +77,10 @@ class Config:
     learning_rate_scale: float = setting(1.0, "factor on the learning rate of the paper")
     epochs: int = setting(20, "passes over the training split")
     max_steps: int | None = setting(None, "stop after this many steps")
+    validate_every: int | None = setting(
+        None, "validate after this many steps, in addition to every epoch"
+    )
+    validation_sentences: int = setting(1000, "maximum sentences to translate in validation")
     precision: Literal["float32", "bfloat16"] = setting(
         "float32", "data type of products with weights in training; all else is float32"
     )
@@ -146,6 +150,7 @@ NOT_APPLICABLE = {
 MAY_CHANGE_ON_RESUME = (
     "epochs",
     "max_steps",
+    "validate_every",
     "strategy",
     "keep_checkpoints",
     "resume",

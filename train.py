@@ -79,6 +79,15 @@ def make_train_step(model: tf.Module, optimizer: Adam, config: Config) -> Callab
     return train_step
 
 
+def validate(run: Run, translator: Translator, dataset: pipeline.Dataset) -> None:
+    """Log the scores, three translations and the attention of the validation split."""
+    with run.tracing("the validation"):
+        translator.trace()  # once
+    values, samples = validation(translator, dataset, run.config.validation_sentences)
+    run.log_validation(values, samples)
+    run.log_attention_and_embedding(attention_image(translator, dataset.validation_texts))
+
+
 def train(config: Config) -> None:
     """Train from the corpus to the last checkpoint. Raises UserError and OSError."""
     tf.config.experimental.enable_op_determinism()
@@ -99,19 +108,12 @@ def train(config: Config) -> None:
                 run.advance(source, target)
                 if run.log_due():
                     run.log_training(metrics)
+                if run.validation_due():  # after an epoch, and every --validate-every steps
+                    validate(run, translator, dataset)
                 if run.save_due():
                     run.save()
                 if run.stop_requested():
                     break
-
-            if run.validation_due():
-                with run.tracing("the validation"):
-                    translator.trace()  # once
-                values, samples = validation(translator, dataset)
-                run.log_validation(values, samples)
-                run.log_attention_and_embedding(
-                    attention_image(translator, dataset.validation_texts)
-                )
             run.end_epoch()
             run.save()
     run.report_end()

@@ -23,15 +23,18 @@ METEOR = "METEOR (0 to 100) matches words, English stems and synonyms, and penal
 
 
 def validation(
-    translator: "Translator", dataset: pipeline.Dataset
+    translator: "Translator", dataset: pipeline.Dataset, sentences: int
 ) -> tuple[dict[str, float], list[tuple[str, str, str]]]:
     """Return loss, accuracy and BLEU on the validation split, and three samples.
 
-    A sample is (source, reference, output). Labels have no BLEU.
+    BLEU is that of at most this many sentences, evenly spaced in the split. A sample is (source,
+    reference, output). Labels have no BLEU.
     """
     loss, accuracy = translator.loss_and_accuracy(dataset.validation)
     values = {"validation_loss": loss, "validation_accuracy": accuracy}
-    sources, references, _ = dataset.validation_texts
+    count = len(dataset.validation_texts.sources)
+    spaced = np.linspace(0, count - 1, min(count, sentences)).astype(int)
+    sources, references, _ = dataset.validation_texts.take(spaced)
     shown = [0, len(sources) // 2, len(sources) - 1]
     if translator.labelled:
         outputs = translator.translate([sources[i] for i in shown])

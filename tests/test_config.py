@@ -270,7 +270,7 @@ OTHER = {
     "positions": "none", "tie_embeddings": False, "label_smoothing": 0.5, "warmup_steps": 9,
     "learning_rate_scale": 0.5, "precision": "bfloat16", "shards": 1, "accumulate": 2,
     "seed": 9, "name": "other", "tokenizer": "word", "word_dropout": 0.5, "model": "recurrent",
-    "recurrent_attention": "dot", "pooling": "max",
+    "recurrent_attention": "dot", "pooling": "max", "validation_sentences": 9,
 }  # fmt: skip
 
 

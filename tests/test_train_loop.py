@@ -240,6 +240,14 @@ def test_dropout_and_word_dropout_are_off_in_validation(settings, monkeypatch):
     assert values[0] == values[1] and values[0]["validation_loss"] > 1
 
 
+def test_validation_is_after_every_epoch_and_after_the_given_number_of_steps(settings, expected):
+    folder, ends = Path(settings["runs_dir"], "run"), np.cumsum([len(epoch) for epoch in expected])
+    every = len(expected[0]) - 2
+    run_loop(settings | {"validate_every": every})
+    validated = [line["step"] for line in metrics_of(folder) if "validation_loss" in line]
+    assert validated == sorted({*ends, *range(every, ends[-1] + 1, every)})
+
+
 # ---- Stopping and resuming -----------------------------------------------------------------------
 
 

@@ -177,8 +177,10 @@ class Run:
         return self.position >= self.epoch_steps  # fewer if batches changed on resume
 
     def validation_due(self) -> bool:
-        """Whether to validate now, in this process: after an epoch, or after --max-steps."""
-        return self.is_chief and (self.epoch_finished() or self.step >= self.last_step)
+        """Whether to validate now: after an epoch, --validate-every steps, or --max-steps."""
+        every = self.config.validate_every
+        due = self.epoch_finished() or self.step >= self.last_step
+        return self.is_chief and (due or (every is not None and self.step % every == 0))
 
     def end_epoch(self) -> None:
         """Count the current epoch, unless training was stopped before its last batch."""

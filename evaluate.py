@@ -46,7 +46,7 @@ def main(flags: argparse.Namespace) -> None:
         raise UserError("--n-best is for translate.py: scores are of the best translation")
     # Fails before TensorFlow loads: a misspelt split, a corpus or a directory that is missing.
     report.recorded_hash(flags.run, flags.split)
-    corpora.check(flags.config.corpus, flags.config.labelled)
+    corpora.open(flags.config)
     if flags.per_sentence:
         open(flags.per_sentence, "a").close()
     translator = command_line.load(flags)

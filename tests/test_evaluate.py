@@ -446,14 +446,14 @@ def test_top_p_is_a_share_of_the_probabilities_at_the_temperature():
 
 
 def test_validation_translates_a_fixed_number_of_sentences_of_the_whole_split():
-    texts = [f"text {i}" for i in range(100)]
+    texts = [f"a text of six words {i}" for i in range(100)]
     model = SimpleNamespace(
         labelled=False, loss_and_accuracy=lambda pairs: (1.0, 0.5), translate=lambda x, **_: x
     )
     dataset = SimpleNamespace(validation=None, validation_texts=corpora.Split(texts, texts))
     values, samples = report.validation(model, dataset, 9)
     assert values["validation_bleu"] == pytest.approx(100)
-    assert [sample[0] for sample in samples] == ["text 0", "text 49", "text 99"]
+    assert [sample[0] for sample in samples] == [texts[0], texts[49], texts[99]]
 
 
 def test_no_dropout_in_loss_and_translations(tiny):
@@ -471,7 +471,7 @@ def test_no_dropout_in_loss_and_translations(tiny):
         dataset = SimpleNamespace(
             validation=pairs, validation_texts=corpora.Split(["a"] * 6, ["a"] * 6)
         )
-        results.append(report.validation(model, dataset, 4))
+        results.append(report.validation(model, dataset, 6))
     assert results[0] == results[1]
     assert math.isfinite(results[0][0]["validation_loss"])
 

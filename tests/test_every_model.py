@@ -58,7 +58,7 @@ def test_a_classifier_learns_and_is_scored(classifier, run_program):
     result = run_program("evaluate.py", classifier, "--per-sentence", classifier / "each.tsv")
     assert result.status == 0, result.err
     scores = json.loads((classifier / "scores-test.json").read_text())
-    assert scores["accuracy"] > 0.75 and f"{scores['accuracy']:.4g}" in result.out
+    assert scores["accuracy"] > 0.75 and f"{100 * scores['accuracy']:.4g}" in result.out
     matrix = np.array([scores["confusion"][label] for label in ("neg", "pos")])
     assert np.trace(matrix) / matrix.sum() == pytest.approx(scores["accuracy"])
 

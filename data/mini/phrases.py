@@ -188,6 +188,8 @@ def genitive(d: Draft, noun: Noun) -> NP:
         possessor = THEIR[owner.pronoun]
     else:
         owner = noun_phrase(d, other_person(d, noun), lexicon.SPECIFIC)
+        if owner.en.startswith(("my ", "our ")):
+            d.note("possessive owner", owner.noun.lemma)
         possessor = owner.en + ("'" if owner.en.endswith("s") and owner.plural else "'s")
     pt = f"{lexicon.DEFINITE.pt[noun.gender + 2 * plural]} {pt} {contract('de', owner.pt)}"
     return headed(noun, plural, pt, f"{possessor} {en}")

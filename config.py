@@ -20,9 +20,16 @@ class UserError(ValueError):
     """An expected error, in one sentence that says what to do. Programs print it and exit."""
 
 
-def setting(default: Any, text: str) -> Any:
-    """Return a dataclass field with a default value and the help text of its flag."""
-    return dataclasses.field(default=default, metadata={"help": text})
+def setting(
+    default: Any, text: str, low: float = 1, high: float = 2**31, group: str | None = None
+) -> Any:
+    """Return a dataclass field with a default value and the help text of its flag.
+
+    low, high: minimum and exclusive maximum of a number. group: the title of the flags in --help
+    that begin with this one.
+    """
+    metadata = {"help": text, "low": low, "high": high, "group": group}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
@@ -31,10 +38,12 @@ class Config:
 
     # Data
     corpus: str = setting(
-        "mini", "mini, spa-eng, the name of a tensorflow_datasets dataset, a directory or a .tsv"
+        "mini",
+        "mini, spa-eng, the name of a tensorflow_datasets dataset, a directory or a .tsv",
+        group="data",
     )
     reverse: bool = setting(False, "swap source and target language")
-    vocab_size: int = setting(8000, "maximum vocabulary size of the tokenizer")
+    vocab_size: int = setting(8000, "maximum vocabulary size of the tokenizer", low=264)
     tokenizer: Literal["bpe", "word"] = setting("bpe", "byte-pair encoding, or whole words")
     shared_vocabulary: bool = setting(True, "use one vocabulary for source and target")
     lowercase: bool = setting(False, "convert all text to lower case")
@@ -47,7 +56,9 @@ class Config:
     batch_sentences: int = setting(1024, "maximum sentences per batch")
 
     # Model
-    model: Literal["transformer", "recurrent", "classifier"] = setting("transformer", "model type")
+    model: Literal["transformer", "recurrent", "classifier"] = setting(
+        "transformer", "model type", group="model"
+    )
     num_layers: int = setting(4, "number of encoder layers, and of decoder layers")
     d_model: int = setting(128, "size of embeddings and hidden states")
     num_heads: int = setting(8, "number of attention heads")
@@ -55,8 +66,10 @@ class Config:
         None, "size of the queries, keys and values of one head [d_model / num_heads]"
     )
     dff: int = setting(512, "inner size of the feed-forward networks")
-    dropout_rate: float = setting(0.1, "dropout rate after embeddings and sublayers")
-    word_dropout: float = setting(0.0, "fraction of source tokens replaced by padding in training")
+    dropout_rate: float = setting(0.1, "dropout rate after embeddings and sublayers", low=0, high=1)
+    word_dropout: float = setting(
+        0.0, "fraction of source tokens replaced by padding in training", low=0, high=1
+    )
     norm: Literal["post", "pre"] = setting(
         "pre", "layer norm after each sublayer (post, as in the paper) or before it (pre)"
     )
@@ -72,13 +85,15 @@ class Config:
     )
 
     # Training
-    label_smoothing: float = setting(0.1, "label smoothing")
+    label_smoothing: float = setting(0.1, "label smoothing", low=0, high=1, group="training")
     warmup_steps: int = setting(1000, "steps of learning-rate warm-up")
-    learning_rate_scale: float = setting(1.0, "factor on the learning rate of the paper")
-    epochs: int = setting(20, "passes over the training split")
+    learning_rate_scale: float = setting(
+        1.0, "factor on the learning rate of the paper", low=0, high=float("inf")
+    )
+    epochs: int = setting(20, "passes over the training split", low=0)
     max_steps: int | None = setting(None, "stop after this many steps")
     validate_every: int | None = setting(
-        None, "validate after this many steps, in addition to every epoch"
+        None, "validate every this many steps, in addition to the end of each epoch"
     )
     validation_sentences: int = setting(1000, "maximum sentences to translate in validation")
     precision: Literal["float32", "bfloat16"] = setting(
@@ -91,10 +106,14 @@ class Config:
     strategy: Literal["none", "mirrored", "multi_worker"] = setting(
         "none", "tf.distribute strategy: one replica, all local GPUs, or several machines"
     )
-    seed: int = setting(0, "random seed of initial weights, dropout and data order")
+    seed: int = setting(
+        0, "random seed of initial weights, dropout and data order", low=0, high=2**20
+    )
 
     # Run
-    name: str | None = setting(None, "name of the run directory [corpus, model, seed, time]")
+    name: str | None = setting(
+        None, "name of the run directory [corpus, model, seed, time]", group="run"
+    )
     resume: str | None = setting(None, "resume the run in this directory")
     accept_changes: bool = setting(
         False, "with --resume: continue even if flags or code have changed"
@@ -105,7 +124,7 @@ class Config:
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
-            check_value(field.name, getattr(self, field.name))
+            check_value(field, getattr(self, field.name))
         if self.model != "recurrent" and self.key_dim is None and self.d_model % self.num_heads:
             raise UserError(
                 f"--d-model {self.d_model} is not divisible by --num-heads {self.num_heads}: "
@@ -115,7 +134,9 @@ class Config:
             reason = "--model recurrent" if self.model == "recurrent" else "--positions sinusoidal"
             raise UserError(f"--d-model {self.d_model}: {reason} needs an even number")
         if self.name is not None and not re.fullmatch(r"\w[\w.+-]*", self.name):
-            raise UserError(f"--name {self.name!r}: use letters, digits and . + - _ only")
+            raise UserError(
+                f"--name {self.name!r}: begin with a letter or digit; use only these and _ . + -"
+            )
 
     @property
     def depth(self) -> int:
@@ -128,20 +149,7 @@ class Config:
         return self.model == "classifier"
 
 
-# The first field of each group of flags in --help.
-GROUPS = {"corpus": "data", "model": "model", "label_smoothing": "training", "name": "run"}
-GROUPS |= {"beam": "search", "sample": "sampling"}  # of evaluation.search.Search
 HINTS = typing.get_type_hints(Config)
-# Minimum and exclusive maximum; (1, 2**31) for other numbers.
-BOUNDS = {
-    "vocab_size": (264, 2**31),
-    "dropout_rate": (0, 1),
-    "word_dropout": (0, 1),
-    "label_smoothing": (0, 1),
-    "learning_rate_scale": (0, float("inf")),
-    "seed": (0, 2**20),
-    "epochs": (0, 2**31),
-}
 NOT_APPLICABLE = {
     "transformer": ("recurrent_attention", "pooling"),
     "recurrent": ("num_heads", "key_dim", "dff", "norm", "positions", "pooling"),
@@ -165,9 +173,9 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def check_value(name: str, value: Any) -> None:
+def check_value(field: dataclasses.Field, value: Any) -> None:
     """Raise UserError if a value does not have its field's type or is out of bounds."""
-    hint = HINTS[name]
+    name, hint = field.name, HINTS[field.name]
     if typing.get_origin(hint) is Literal:
         if value not in typing.get_args(hint):
             raise UserError(
@@ -181,9 +189,9 @@ def check_value(name: str, value: Any) -> None:
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
         raise UserError(f"{flag(name)} {value!r}: must be of type {kinds[0].__name__}")
     if isinstance(value, int | float) and not isinstance(value, bool):
-        low, high = BOUNDS.get(name, (1, 2**31))
+        low, high = field.metadata["low"], field.metadata["high"]
         if not value >= low:  # also true for NaN
-            raise UserError(f"{flag(name)} {value}: must be at least {low}")
+            raise UserError(f"{flag(name)} {value}: must be at least {low:g}")
         if value >= high:
             raise UserError(f"{flag(name)} {value}: must be less than {high:,}")
 
@@ -199,8 +207,8 @@ def add_flags(parser: argparse.ArgumentParser, settings: type) -> None:
     """Add a flag for each field of a dataclass of `setting`s. Only flags given are parsed."""
     hints, group = typing.get_type_hints(settings), parser
     for field in dataclasses.fields(settings):
-        if field.name in GROUPS:
-            group = parser.add_argument_group(GROUPS[field.name])
+        if title := field.metadata["group"]:
+            group = parser.add_argument_group(title)
         hint, text = hints[field.name], field.metadata["help"].replace("%", "%%")
         options = {"help": text if field.default is None else f"{text} [{field.default}]"}
         if hint is bool:

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from config import Config, UserError, fail
+from training.command_line import parse_config
 from training.machine import import_tensorflow
-from training.records import parse_config
 
 if __name__ == "__main__":
     CONFIG = parse_config(__doc__)  # before TensorFlow loads, so that mistakes are reported at once
@@ -34,8 +34,8 @@ def make_train_step(model: tf.Module, optimizer: Adam, config: Config) -> Callab
 
     The returned function takes ids: source (batch, source_len) and target (batch, target_len).
     "objective" is the loss that is minimized, with label smoothing; "loss" is the cross-entropy of
-    the same logits without. Both are means over the real target tokens, in nats, with dropout. The
-    others are "accuracy", "grad_norm" and "learning_rate".
+    the same logits without smoothing. Both are means over the real target tokens, in nats, with
+    dropout. The others are "accuracy", "grad_norm" and "learning_rate".
 
     Call `make_train_step` in the scope of the tf.distribute strategy.
     """
@@ -80,7 +80,7 @@ def make_train_step(model: tf.Module, optimizer: Adam, config: Config) -> Callab
 
 
 def validate(run: Run, translator: Translator, dataset: pipeline.Dataset) -> None:
-    """Log the scores, three translations and the attention of the validation split."""
+    """Log validation scores, three translations, and the attention weights of one sentence."""
     with run.tracing("the validation"):
         translator.trace()  # once
     values, samples = validation(translator, dataset, run.config.validation_sentences)
@@ -89,7 +89,7 @@ def validate(run: Run, translator: Translator, dataset: pipeline.Dataset) -> Non
 
 
 def train(config: Config) -> None:
-    """Train from the corpus to the last checkpoint. Raises UserError and OSError."""
+    """Run the whole training: corpus, model, epochs. Raises UserError and OSError."""
     tf.config.experimental.enable_op_determinism()
     machine.set_parallelism(config.shards)
     strategy = distribution.make_strategy(config.strategy)
@@ -108,7 +108,7 @@ def train(config: Config) -> None:
                 run.advance(source, target)
                 if run.log_due():
                     run.log_training(metrics)
-                if run.validation_due():  # after an epoch, and every --validate-every steps
+                if run.validation_due():
                     validate(run, translator, dataset)
                 if run.save_due():
                     run.save()

@@ -19,8 +19,8 @@ Where the high-level API takes care:
 """
 
 from config import UserError, fail
+from training.command_line import parse_config
 from training.machine import import_tensorflow
-from training.records import parse_config
 
 if __name__ == "__main__":
     CONFIG = parse_config(__doc__.splitlines()[0])  # before TensorFlow loads, as in train.py

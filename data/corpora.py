@@ -1,21 +1,4 @@
-"""Find a corpus by its name.
-
-`--corpus` is one of:
-
-    mini, mini:SIZE    the built-in grammar; SIZE is the number of training pairs
-    NAME/CONFIG        a translation dataset of tensorflow_datasets, such as
-                       ted_hrlr_translate/pt_to_en; prepared datasets are read from TFDS_DATA_DIR
-    spa-eng            English and Spanish sentences from Tatoeba, in the Anki project's selection
-    a directory        with train.SRC and train.TGT, one text per line, and likewise validation.*
-                       and test.*; the alphabetically first extension is the source
-    a .tsv file        source TAB target; further columns are ignored, blank lines skipped;
-                       split by a hash of the source: 96 % train, 2 % validation, 2 % test
-
-With `--model classifier`, which needs texts with labels instead of translations, one of:
-
-    NAME, NAME/CONFIG  a dataset of tensorflow_datasets with texts and labels, such as imdb_reviews
-    a directory        with train/LABEL/*.txt, one text per file, and likewise test and validation
-    a .tsv file        label TAB text
+"""Find a corpus by its name: see the table in docs/commands.md.
 
 If a labelled dataset or directory has no validation split, a fifth of its training split is held
 out. Files are UTF-8; a byte order mark and carriage returns are removed. To add a corpus, write a

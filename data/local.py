@@ -75,7 +75,8 @@ def labelled_folder(path: Path) -> Corpus:
         for label in labels:
             for file in text_files(split, label):
                 text = strip_markup("\n".join(read_lines(file)))
-                check_not_empty(file, [text])
+                if not text:
+                    raise CorpusError(f"{file}: empty text; delete the file")
                 texts.sources.append(text)
                 texts.targets.append(label)
         return texts.take(np.random.default_rng(0).permutation(len(texts.sources)))

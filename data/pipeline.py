@@ -32,7 +32,7 @@ class Dataset(NamedTuple):
 def check(config: Config) -> None:
     """Raise CorpusError for an invalid name, and for local files that cannot be used.
 
-    Neither downloads nor imports TensorFlow, and does not read large files.
+    Does not download anything, import TensorFlow or read large files.
     """
     corpus = corpora.open(config)
     if corpus.local and sum(file.stat().st_size for file in corpus.all_files()) < CHECKED_BYTES:
@@ -104,9 +104,7 @@ def read_splits(corpus: Corpus) -> dict[str, Split]:
             raise CorpusError(f"{corpus.name} has no {name} split, which training needs: add one")
     splits = {name: corpus.load(name) for name in names}
     if corpus.labelled:
-        labels = Labels(sorted(set(splits["train"].targets)))
-        for name, split in splits.items():
-            check_labels(f"{corpus.name}, {name} split", labels, split.targets)
+        check_labels(corpus.name, splits)
     return splits
 
 
@@ -115,17 +113,20 @@ def log(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
-def check_labels(place: str, labels: Labels, texts: list[str]) -> None:
+def check_labels(name: str, splits: dict[str, Split]) -> None:
     """Raise CorpusError if the labels look like texts, or if one is not in the training split."""
+    texts = splits["train"].targets
+    labels = Labels(sorted(set(texts)))
     if len(labels.names) > 99 and len(labels.names) > len(texts) / 2:
         raise CorpusError(
-            f"{place}: {len(labels.names):,} different labels for {len(texts):,} texts: put the "
+            f"{name}: {len(labels.names):,} different labels for {len(texts):,} texts: put the "
             "label first, then a TAB, then the text"
         )
-    try:
-        labels.encode(texts)
-    except UserError as error:
-        raise CorpusError(f"{place}: {error}") from error
+    for split_name, split in splits.items():
+        try:
+            labels.encode(split.targets)
+        except UserError as error:
+            raise CorpusError(f"{name}, {split_name} split: {error}") from error
 
 
 def encode(

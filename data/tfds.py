@@ -132,7 +132,7 @@ def prepare(name: str, builder: "DatasetBuilder") -> None:
 
 
 def fail_fast() -> None:
-    """Let tfds try a host once, with a timeout. It would try eleven times, without one."""
+    """Let tfds try a host once, with a timeout. By default it tries eleven times, without one."""
     from tensorflow_datasets.core.download import downloader
 
     downloader.MAX_RETRIES = 0

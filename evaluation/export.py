@@ -62,7 +62,7 @@ EDITED = (
 )
 
 
-def ctranslate2(translator: "Translator", folder: str | Path) -> None:
+def export_ctranslate2(translator: "Translator", folder: str | Path) -> None:
     """Write a Transformer as a model for `ctranslate2.Translator`, with its tokenizer.
 
     The exported model maps source tokens to target tokens; it adds eos and bos itself. Its beam
@@ -75,8 +75,8 @@ def ctranslate2(translator: "Translator", folder: str | Path) -> None:
 
     try:
         spec = specification(ctranslate2.specs, translator)
-    except AttributeError:  # a part that an edit has removed
-        raise UserError(EDITED) from None
+    except AttributeError as error:  # a part that an edit has removed
+        raise UserError(EDITED) from error
     with new_folder(folder) as unfinished:
         spec.save(str(unfinished))
         tokenizer.save_pair(unfinished, translator.source_tokenizer, translator.target_tokenizer)
@@ -208,14 +208,14 @@ def end_with_eos(source: "tf.Tensor", max_length: int) -> "tf.Tensor":
     return tf.where(tf.sequence_mask(lengths, width), padded, end)
 
 
-def saved_model(translator: "Translator", folder: str | Path) -> None:
+def export_saved_model(translator: "Translator", folder: str | Path) -> None:
     """Write a model as a SavedModel, with its tokenizer in `assets`.
 
     `tf.saved_model.load(folder).translate(source)` needs no code of this project: source (batch,
     source_len), int32, ids with or without eos, 0 = padding → a dict of "ids" (batch, n_best,
     output_len) and "scores" (batch, n_best). Sources are truncated to `max_length` tokens, as in
     translate.py. The search is that of the Translator; samples depend only on the seed. Texts: see
-    `ctranslate2`. Raises FileExistsError.
+    `export_ctranslate2`. Raises FileExistsError.
     """
     import tensorflow as tf
 
@@ -269,17 +269,17 @@ def example(flags: argparse.Namespace) -> str:
     """Return a program that uses the exported model. It needs no code of this project."""
     settings, folder = flags.config, flags.folder.resolve()
     labels = flags.tokenizers[1].names if settings.labelled else None
-    source, *_, target = 2 * [
+    tokenizers = [
         f'sentencepiece.SentencePieceProcessor(model_file=folder + "/{file.relative_to(folder)}")'
-        for file in sorted(folder.rglob("tokenizer*.model"))
+        for file in sorted(folder.rglob("tokenizer*.model"))  # one, or first that of the source
     ]
-    portuguese = settings.corpus.startswith("mini") and not settings.reverse
+    portuguese = settings.corpus.partition(":")[0] == "mini" and not settings.reverse
     return EXAMPLES[flags.format].format(
         folder=str(folder),
         text="O menino lê um livro." if portuguese else "your text",
         prepare=LOWERCASE * settings.lowercase + WORDS * (settings.tokenizer == "word"),
-        source=source,
-        target=labels or target,
+        source=tokenizers[0],
+        target=labels or tokenizers[-1],
         decode="[target[ids[0] - 4] for ids in best]" if labels else "target.decode(best)",
     )
 
@@ -294,7 +294,7 @@ def main(flags: argparse.Namespace) -> None:
         if not importlib.util.find_spec("ctranslate2"):
             raise UserError('CTranslate2 is not installed: pip install -e ".[export]"')
     check_new(flags.folder)
-    export = {"ctranslate2": ctranslate2, "saved_model": saved_model}[flags.format]
+    export = {"ctranslate2": export_ctranslate2, "saved_model": export_saved_model}[flags.format]
     export(command_line.load(flags), flags.folder)
     print(f"# written: {flags.folder}, for use in Python:\n{example(flags)}")
 

@@ -19,21 +19,20 @@ if TYPE_CHECKING:
 
 Output = tuple[float, str]  # log probability (NaN if it was not computed), translation or label
 MISTAKES_SHOWN = 20
-METEOR = "METEOR (0 to 100) matches words, English stems and synonyms, and penalizes word order"
 
 
 def validation(
-    translator: "Translator", dataset: pipeline.Dataset, sentences: int
+    translator: "Translator", dataset: pipeline.Dataset, max_sentences: int
 ) -> tuple[dict[str, float], list[tuple[str, str, str]]]:
     """Return loss, accuracy and BLEU on the validation split, and three samples.
 
-    BLEU is that of at most this many sentences, evenly spaced in the split. A sample is (source,
+    BLEU is computed on at most `max_sentences` evenly spaced sentences. A sample is (source,
     reference, output). Labels have no BLEU.
     """
     loss, accuracy = translator.loss_and_accuracy(dataset.validation)
     values = {"validation_loss": loss, "validation_accuracy": accuracy}
     count = len(dataset.validation_texts.sources)
-    spaced = np.linspace(0, count - 1, min(count, sentences)).astype(int)
+    spaced = np.linspace(0, count - 1, min(count, max_sentences)).astype(int)
     sources, references, _ = dataset.validation_texts.take(spaced)
     shown = [0, len(sources) // 2, len(sources) - 1]
     if translator.labelled:
@@ -108,8 +107,8 @@ def measure(translator: "Translator", split: Split) -> tuple[dict, list[Output]]
 
 
 def label_scores(predicted: Sequence[str], true: Sequence[str], names: Sequence[str]) -> dict:
-    """Return accuracy and macro-averaged F1 (van Rijsbergen 1979), 0 to 1, and what they are of:
-    F1 of each label, and the confusion matrix.
+    """Return accuracy and macro-averaged F1 (van Rijsbergen 1979), 0 to 1, with the F1 of each
+    label and the confusion matrix.
     """
     matrix = confusion(predicted, true, names)
     f1 = f1_scores(matrix)
@@ -152,7 +151,7 @@ def print_scores(scores: dict) -> None:
         "exact_match": "% of sentences",
         "accuracy": "% of tokens" if "bleu" in scores else "% of texts",
         "f1": "%, mean over labels",
-        "loss": "nats per token",
+        "loss": "nats per token" if "bleu" in scores else "nats per text",
     } | scores.get("signatures", {})
     for name, value in scores.items():
         if isinstance(value, int | float):
@@ -161,8 +160,6 @@ def print_scores(scores: dict) -> None:
             print(f"{name:28}{value:12,.{decimals}f}  {notes.get(name, '')}".rstrip())
     for tag, (count, exact) in scores.get("exact_match_by_tag", {}).items():
         print(f"  {tag:26}{exact:12.2f}  % of {count:,} sentences, exact match")
-    if "meteor" in scores:
-        print(METEOR)
     if matrix := scores.get("confusion"):
         width = 2 + max(10, *map(len, matrix))
         print("\ntrue \\ predicted".ljust(29) + "".join(f"{name:>{width}}" for name in matrix))

@@ -10,10 +10,12 @@ from config import UserError, flag, setting
 class Search:
     """Greedy search, beam search or sampling. Raises UserError if a value is invalid."""
 
-    beam: int = setting(1, "hypotheses per sentence; 1 is greedy search")
+    beam: int = setting(1, "hypotheses per sentence; 1 is greedy search", group="search")
     length_penalty: float = setting(0.6, "with --beam: exponent of the length penalty")
     n_best: int = setting(1, "with --beam: outputs per line, as 'line number TAB score TAB text'")
-    sample: bool = setting(False, "draw each token; the flags below need this one")
+    sample: bool = setting(
+        False, "draw each token; the flags below need this one", group="sampling"
+    )
     temperature: float = setting(1.0, "divides the logits")
     top_k: int = setting(0, "only the K most likely tokens; 0 for all")
     top_p: float = setting(1.0, "only the most likely tokens with this total mass")

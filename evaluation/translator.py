@@ -34,7 +34,7 @@ def decode_with(
     """Decode source (batch, source_len) → ids (batch, n_best, output_len), scores (batch, n_best).
 
     Scores are log probabilities, divided by the length penalty in beam search. They are NaN for
-    samples, and if `scores` is False, which makes greedy search faster. Samples depend on
+    samples, and for greedy search with scores=False, which is faster. Samples depend on
     `batch_number`, a scalar. one_token: the outputs are labels.
     """
     special = (tokenizer.BOS, tokenizer.EOS)
@@ -93,18 +93,18 @@ class Translator:
         """Number of trainable parameters."""
         return sum(variable.shape.num_elements() for variable in self.model.trainable_variables)
 
-    def mean(self, pairs: Pairs, batches: Sequence[np.ndarray]) -> tuple[float, float]:
+    def loss_and_accuracy(
+        self, pairs: Pairs, batches: Sequence[np.ndarray] | None = None
+    ) -> tuple[float, float]:
         """Return loss (nats per token) and accuracy (0 to 1) over the target tokens of batches.
 
-        batches: index arrays into the Pairs. Without dropout and label smoothing.
+        batches: index arrays into the Pairs; all Pairs by default. Without dropout and label
+        smoothing.
         """
+        batches = batches or plan(pairs, batch_tokens=4096, batch_sentences=4096)
         totals = list(self.pool.map(lambda batch: self.totals(*pairs.batch(batch)), batches))
         loss, correct, tokens = np.sum(totals, axis=0, dtype=float)
         return float(loss / tokens), float(correct / tokens)
-
-    def loss_and_accuracy(self, pairs: Pairs, batch_tokens: int = 4096) -> tuple[float, float]:
-        """Return `mean` of all Pairs."""
-        return self.mean(pairs, plan(pairs, batch_tokens, batch_sentences=batch_tokens))
 
     def translate(
         self,
@@ -112,14 +112,9 @@ class Translator:
         batch_tokens: int = 4096,
         batch_sentences: int = 128,
         progress: bool = False,
-        first: int = 1,
     ) -> list[str]:
-        """Return the best translation, or the label, of each text; "" for an empty text.
-
-        Texts of more than `max_length` tokens are truncated, with one warning, which numbers the
-        texts from `first`.
-        """
-        outputs = self.n_best(texts, batch_tokens, batch_sentences, progress, first)
+        """Return the best translation, or the label, of each text; "" for an empty text."""
+        outputs = self.n_best(texts, batch_tokens, batch_sentences, progress)
         return [best[0][1] for best in outputs]
 
     def n_best(
@@ -130,7 +125,11 @@ class Translator:
         progress: bool = False,
         first: int = 1,
     ) -> list[list[tuple[float, str]]]:
-        """Return `search.n_best` pairs of score and translation for each text, best first."""
+        """Return `search.n_best` pairs of score and translation for each text, best first.
+
+        Texts of more than `max_length` tokens are truncated, with one warning, which numbers the
+        texts from `first`.
+        """
         texts = [" ".join(text.split("\n")) for text in texts]
         indices = [i for i, text in enumerate(texts) if text.strip()]
         rows = self.source_tokenizer.encode([texts[i] for i in indices])

@@ -40,6 +40,7 @@ from evaluation.translator import Translator
 from model import build
 from training import records
 from training.checkpoints import readable_checkpoints
+from training.command_line import parse_config
 
 SIGNS = "\x85 \u2028 \u2029 \u2581 \u2585 \u200d \u202e \U0010ffff \ufffd 👩‍👩‍👧 ㍿ İ"
 JSON_TEXTS = '{} [] NaN Infinity null true " , -1 1e999 \\ud800'
@@ -308,7 +309,7 @@ class Readers:
     def train_flags(self, draws):
         """The command line of train.py."""
         names = [*map(config.flag, self.settings), "--help", "--", "-x", "--no-reverse"]
-        return self.flags(draws, names, lambda: records.parse_config(""))
+        return self.flags(draws, names, lambda: parse_config(""))
 
     def evaluate_flags(self, draws):
         """The command line of evaluate.py."""

@@ -15,7 +15,8 @@ from tensorflow.python.framework.config import disable_op_determinism
 import train
 from data import corpora
 from evaluation.translator import Translator
-from training import machine, records, run
+from training import machine, run
+from training.command_line import config_from_flags
 
 TINY = {
     "num_layers": 1,
@@ -67,7 +68,7 @@ def training_in_process() -> Iterator[pytest.MonkeyPatch]:
 
 def train_here(**settings) -> Path:
     """Train in this process, with settings as on the command line. Returns the run directory."""
-    config = records.config_from_flags(settings)
+    config = config_from_flags(settings)
     with training_in_process():
         train.train(config)
     return Path(config.resume or Path(config.runs_dir, config.name))
@@ -84,7 +85,7 @@ def run_loop(
     validation_losses: those of the validations, and 1 after them; None: validate. Returns the exit
     status, and the batches as (source, target).
     """
-    config = records.config_from_flags(settings)
+    config = config_from_flags(settings)
     losses = iter(validation_losses or ())
     result = SimpleNamespace(batches=[], status=0)
 

@@ -21,7 +21,7 @@ from tests.helpers import assert_same_state, command_line, metrics_of, state
 ROOT = Path(__file__).resolve().parents[1]
 # train.py, but it saves often, and prints when it saves and validates.
 PROGRAM = """
-from training.records import parse_config
+from training.command_line import parse_config
 CONFIG = parse_config("train")
 import train
 from training import run

@@ -19,7 +19,7 @@ from config import Config, UserError
 from data import pipeline
 from evaluation import report
 from evaluation.figures import read_metrics
-from training import records
+from training import command_line, records
 from training.provenance import normalized_code
 
 settings.register_profile(
@@ -95,7 +95,7 @@ def test_much_text_is_read_at_once():
         chunks = list(translate.read_lines(file, wait=60))
     assert sum(chunks, []) == lines
     sizes = [sum(len(line) + 1 for line in chunk) for chunk in chunks]
-    assert all(abs(size - translate.CHUNK) < 10 for size in sizes[:-1]) and len(sizes) == 3
+    assert all(abs(size - translate.CHUNK_BYTES) < 10 for size in sizes[:-1]) and len(sizes) == 3
 
 
 VALUES = st.dictionaries(
@@ -120,9 +120,9 @@ def test_a_run_resumes_with_the_directories_of_the_command_line(tmp_path):
     """The directories in its config.json may be those of another machine."""
     text = '{"corpus": "mini:9", "name": "run", "cache_dir": "/other", "runs_dir": "/other"}'
     (tmp_path / "config.json").write_text(text)
-    resumed = records.resume_config({"resume": str(tmp_path)})
+    resumed = command_line.resume_config({"resume": str(tmp_path)})
     assert (resumed.cache_dir, resumed.runs_dir) == (".cache", "runs")
-    resumed = records.resume_config({"resume": str(tmp_path), "cache_dir": "/mine"})
+    resumed = command_line.resume_config({"resume": str(tmp_path), "cache_dir": "/mine"})
     assert resumed.cache_dir == "/mine"
 
 
@@ -180,7 +180,7 @@ def test_a_command_line_is_a_config_or_one_line(capsys, words):
         patch.setattr(pipeline, "check", lambda config: None)
         patch.setattr(records.Path, "mkdir", lambda *_, **options: None)
         try:
-            assert isinstance(records.parse_config(""), Config)
+            assert isinstance(command_line.parse_config(""), Config)
         except SystemExit as error:
             err = capsys.readouterr().err
             assert "--help" in words if not error.code else error.code == 2

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from config import MAY_CHANGE_ON_RESUME, Config
-from training import records
+from training import command_line, records
 
 ROOT = Path(__file__).resolve().parents[1]
 FIELDS = dataclasses.fields(Config)
@@ -44,7 +44,7 @@ def parse(monkeypatch, capsys, tmp_path):
     def run(*flags):
         monkeypatch.setattr(sys, "argv", ["train.py", *flags])
         try:
-            return records.parse_config("")
+            return command_line.parse_config("")
         except SystemExit as error:
             assert error.code == 2
             out, err = capsys.readouterr()

@@ -58,7 +58,7 @@ def test_ctranslate2_gives_the_same_translations_and_scores(
     ctranslate2 = pytest.importorskip("ctranslate2")
     search = Search(beam, 0.0) if beam > 1 else Search()
     ours = make_translator(tiny, trained_tokenizer, search, **flags)
-    export.ctranslate2(ours, tmp_path / "exported")
+    export.export_ctranslate2(ours, tmp_path / "exported")
     theirs = ctranslate2.Translator(
         str(tmp_path / "exported"), compute_type="float32", intra_threads=1
     )
@@ -92,7 +92,7 @@ def test_a_model_with_two_vocabularies_is_exported(tiny, trained_tokenizer, tmp_
     flags = {"norm": "pre", "shared_vocabulary": False, "tie_embeddings": False}
     model = tiny(trained_tokenizer.vocab_size, other.vocab_size, **flags)
     ours = Translator(model, trained_tokenizer, other, 20)
-    export.ctranslate2(ours, tmp_path)  # which compares log probabilities
+    export.export_ctranslate2(ours, tmp_path)  # which compares log probabilities
     results = ctranslate2.Translator(str(tmp_path)).translate_batch([["▁the", "▁cat"]])
     assert set(results[0].hypotheses[0]) <= set(other.tokens(range(other.vocab_size)))
 
@@ -105,10 +105,10 @@ def test_an_edited_model_is_not_exported_to_ctranslate2(
     monkeypatch.setattr("tensorflow.nn.relu", tf.nn.gelu)
     ours = make_translator(tiny, trained_tokenizer, Search())
     with pytest.raises(UserError, match="edited"):
-        export.ctranslate2(ours, tmp_path / "out")
+        export.export_ctranslate2(ours, tmp_path / "out")
     del ours.model.decoder.layers[0].cross_attention.output
     with pytest.raises(UserError, match="edited"):
-        export.ctranslate2(ours, tmp_path / "out")
+        export.export_ctranslate2(ours, tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 
@@ -124,7 +124,7 @@ print(json.dumps({name: value.numpy().tolist() for name, value in outcome.items(
 @pytest.mark.slow
 def test_a_saved_model_needs_no_code_of_this_project(tiny, trained_tokenizer, tmp_path):
     ours = make_translator(tiny, trained_tokenizer, Search(3, 0.6, n_best=2), norm="pre")
-    export.saved_model(ours, tmp_path / "served")
+    export.export_saved_model(ours, tmp_path / "served")
     source = Rows.of([[*row, 3] for row in trained_tokenizer.encode(TEXTS[:5])]).padded(range(5))
     served = subprocess.run(
         [sys.executable, "-c", SERVE, str(tmp_path / "served"), json.dumps(source.tolist())],
@@ -184,7 +184,7 @@ def test_printed_programs_encode_and_decode_as_the_translator_does(
 def test_exports_need_an_empty_directory(tiny, trained_tokenizer, tmp_path):
     (tmp_path / "kept").write_text("kept")
     with pytest.raises(FileExistsError, match="not an empty"):
-        export.saved_model(make_translator(tiny, trained_tokenizer, Search()), tmp_path)
+        export.export_saved_model(make_translator(tiny, trained_tokenizer, Search()), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 
 

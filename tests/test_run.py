@@ -259,7 +259,7 @@ def test_the_hyperparameters_are_logged(run):
 # train.py, but it sends itself a signal after a step, and saves every fourth step.
 STOPPING = """
 import os, sys, train
-from training.records import parse_config
+from training.command_line import parse_config
 from training.run import Run
 
 number, last_step = map(int, (sys.argv.pop(1), sys.argv.pop(1)))

@@ -15,9 +15,9 @@ from config import first_line
 def import_tensorflow() -> None:
     """Import TensorFlow without the lines it prints at start-up.
 
-    They are printed if the import fails, or if CUDA_VISIBLE_DEVICES names a GPU that is not found.
-    A terminal shows "loading TensorFlow" meanwhile. Ctrl-C ends the process at once: an exception
-    within the import would show its traceback.
+    These messages are shown only if the import fails or if CUDA_VISIBLE_DEVICES names a GPU that is
+    not found. Meanwhile, a terminal shows "loading TensorFlow". Ctrl-C ends the process at once: an
+    exception within the import would show its traceback.
     """
     if sys.stderr.isatty():
         print("loading TensorFlow", end="\r", file=sys.stderr)
@@ -26,19 +26,19 @@ def import_tensorflow() -> None:
     stderr = os.dup(2)
     with tempfile.TemporaryFile() as lines:
         os.dup2(lines.fileno(), 2)  # the lines are written by C++ code
-        wanted = True
+        show_messages = True
         try:
             import tensorflow as tf
 
             devices = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-            found = tf.config.list_physical_devices("GPU")  # prints lines, too
-            wanted = devices not in ("", "-1") and not found
+            gpus = tf.config.list_physical_devices("GPU")  # prints lines, too
+            show_messages = devices not in ("", "-1") and not gpus
         finally:
             os.dup2(stderr, 2)
             os.close(stderr)
             if sys.stderr.isatty():
                 print("\033[K", end="", file=sys.stderr, flush=True)  # erases the line
-            if wanted:
+            if show_messages:
                 lines.seek(0)
                 sys.stderr.write(lines.read().decode("utf-8", "replace"))
             signal.signal(signal.SIGINT, handler)
@@ -46,17 +46,15 @@ def import_tensorflow() -> None:
 
 def cores() -> list[int]:
     """Return the numbers of the cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count()))  # macOS
+    return sorted(os.sched_getaffinity(0))
 
 
 def set_parallelism(tasks: int) -> None:
     """Divide the cores among `tasks` parallel computations: shards or batches.
 
-    Call it before the first TensorFlow operation. With one core per
-    shard, no thread waits. If every operation used all cores, they would wait for the slowest one
-    after each operation, which costs 15 to 20 % of a step.
+    Call it before the first TensorFlow operation. With one core per shard, no thread waits. If
+    every operation used all cores, its threads would have to synchronize after each operation,
+    which costs 15 to 20 % of a step.
     """
     import tensorflow as tf
 

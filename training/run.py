@@ -108,7 +108,7 @@ class Run:
             unit="step",
             leave=False,
             mininterval=0.5 if sys.stderr.isatty() else 30,
-            smoothing=0,  # the time left is that of the mean step, validations included
+            smoothing=0,  # estimate the time left from the mean time per step
             disable=not self.is_chief,
         )
         self.traced = False  # whether this process has made a step: the first one traces the graph
@@ -142,20 +142,20 @@ class Run:
         self.position += 1
         self.tokens += np.count_nonzero(source) + np.count_nonzero(target[:, 1:])
         if not self.traced:
-            self.leave_out_time_since(self.logged_at)
+            self.exclude_time_since(self.logged_at)
             self.traced, self.tokens, self.progress.initial = True, 0, self.step
         self.progress.update()
 
     @contextlib.contextmanager
     def tracing(self, graphs: str) -> Iterator[None]:
-        """Show that graphs are being traced, and leave the time out of speeds and time left."""
+        """Show that graphs are being traced, and exclude the time this takes from the speed."""
         began = time.monotonic()
         self.progress.set_description(f"tracing {graphs}")
         yield
-        self.leave_out_time_since(began)
+        self.exclude_time_since(began)
 
-    def leave_out_time_since(self, began: float) -> None:
-        """Leave the time of tracing, which happens once, out of speeds and time left."""
+    def exclude_time_since(self, began: float) -> None:
+        """Exclude the time since `began` from the speed and from the estimated time left."""
         seconds = time.monotonic() - began
         self.epoch_began += seconds
         self.logged_at += seconds
@@ -164,7 +164,7 @@ class Run:
         self.progress.set_description(f"epoch {self.epoch + 1}/{self.config.epochs}")
 
     def stop_requested(self) -> bool:
-        """Whether training should stop: a signal to any worker, or --max-steps is reached.
+        """Whether any worker has received a signal, or --max-steps is reached.
 
         All workers must call this together, so that all of them stop at the same step.
         """
@@ -177,7 +177,7 @@ class Run:
         return self.position >= self.epoch_steps  # fewer if batches changed on resume
 
     def validation_due(self) -> bool:
-        """Whether to validate now: after an epoch, --validate-every steps, or --max-steps."""
+        """Whether to validate: at the end of an epoch, every --validate-every steps, at the end."""
         every = self.config.validate_every
         due = self.epoch_finished() or self.step >= self.last_step
         return self.is_chief and (due or (every is not None and self.step % every == 0))
@@ -312,7 +312,7 @@ class Run:
             "new run with a smaller --learning-rate-scale or more --warmup-steps"
         )
 
-    # ---- What is printed, and workers ----
+    # ---- Reporting ----
 
     def report_start(self) -> None:
         """Print what is trained, where, and how to watch it."""

@@ -12,5 +12,5 @@ from training.records import load_config
 
 if __name__ == "__main__":
     job = sentences.load_job()
-    export.ctranslate2(translator.load(job["run"], load_config(job["run"])), job["to"])
+    export.export_ctranslate2(translator.load(job["run"], load_config(job["run"])), job["to"])
     print("{}")

@@ -33,8 +33,8 @@ SIZES = {"train": 16000, "validation": 1000, "test": 1000, "compositional": 1000
 LIMITS = {"train": 1_000_000, "validation": 50_000, "test": 50_000, "compositional": 100_000}
 TAGS = list(SENTENCES)
 
-# The share of the combinations of each kind that is held out. Each structure also occurs in training
-# with a few words, because generalization to unseen structures varies too much between seeds.
+# The share of the combinations of each kind that is held out. Each structure also occurs in
+# training with a few words: generalization to unseen structures varies too much between seeds.
 HELD_OUT = {
     "adjective+noun": 0.03,  # this adjective with this noun
     "verb+object": 0.03,  # this verb with this noun as its object

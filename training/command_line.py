@@ -1,0 +1,70 @@
+"""The command line of train.py. Does not import TensorFlow."""
+
+import dataclasses
+import signal
+import sys
+from pathlib import Path
+
+from config import (
+    MAY_CHANGE_ON_RESUME,
+    NOT_APPLICABLE,
+    Config,
+    UserError,
+    add_flags,
+    fail,
+    flag,
+    make_parser,
+)
+from data import pipeline
+from training.records import load_config
+
+
+def resume_config(flags: dict) -> Config:
+    """Return the Config of the run that `--resume` names, with the flags that may change.
+
+    flags: the flags given on the command line, including "resume". Raises UserError if another
+    flag differs from the run's, unless `--accept-changes` is given.
+    """
+    run = load_config(flags["resume"])
+    flags = {"runs_dir": Config.runs_dir, "cache_dir": Config.cache_dir} | flags
+    for name, value in flags.items():
+        changed = value != getattr(run, name) and name not in MAY_CHANGE_ON_RESUME
+        if changed and not flags.get("accept_changes"):
+            raise UserError(
+                f"{flags['resume']} was trained with {flag(name)} {getattr(run, name)}, not "
+                f"{value}: leave the flag out, start a new run, or give --accept-changes"
+            )
+    return dataclasses.replace(run, **flags)
+
+
+def parse_config(description: str) -> Config:
+    """Parse the command line of a training program. A mistake exits with one line and status 2.
+
+    Call this before importing TensorFlow, so that `--help` and mistakes are answered at once. From
+    here on, Ctrl-C exits with status 130 instead of a traceback.
+    """
+    sys.stdout.reconfigure(errors="replace")
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
+    parser = make_parser(description, usage="%(prog)s [FLAG ...]")
+    add_flags(parser, Config)
+    flags = vars(parser.parse_args())
+    try:
+        config = config_from_flags(flags)
+        for folder in config.runs_dir, config.cache_dir:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+        return config
+    except (UserError, OSError) as error:
+        fail(error)
+
+
+def config_from_flags(flags: dict) -> Config:
+    """Return the Config for the flags given on a command line. Raises UserError and OSError."""
+    config = resume_config(flags) if "resume" in flags else Config(**flags)
+    run = Path(config.runs_dir, config.name or "")
+    if config.name and not config.resume and run.exists():
+        raise UserError(f"{run} already exists: choose another --name, or use --resume {run}")
+    for name in NOT_APPLICABLE[config.model]:
+        if name in flags and getattr(config, name) != getattr(Config, name):
+            print(f"note: {flag(name)} has no effect with --model {config.model}", file=sys.stderr)
+    pipeline.check(config)
+    return config

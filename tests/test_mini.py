@@ -16,7 +16,7 @@ from data import mini  # noqa: E402
 from data.mini import lexicon, numerals, phrases  # noqa: E402
 
 SPLITS = list(mini.SIZES)
-PINNED = 2007580634  # crc32 of the default training split
+PINNED = 983148818  # crc32 of the default training split
 
 
 @cache
@@ -113,7 +113,7 @@ def test_tags_are_about_equally_frequent(split, tag):
 def test_every_word_of_the_compositional_split_occurs_in_training():
     for side in (0, 1):
         train, test = (
-            set().union(*(words(pair[side].lower()) for pair in corpus(split)))
+            set().union(*(words(pair[side]) for pair in corpus(split)))
             for split in ("train", "compositional")
         )
         assert test <= train

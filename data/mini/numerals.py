@@ -32,10 +32,14 @@ def small_number(d: Draft) -> int:
     return d.pick(range(2, 21)) if d.chance(0.5) else d.pick(range(21, 100))
 
 
-def counted(d: Draft, noun: Noun) -> NP:
-    """Draw a counted noun: vinte livros → twenty books. Numbers over 100 are in digits."""
-    n = small_number(d)
-    count = number_words(n, noun.gender) if d.chance(0.7) else (str(n + 100), str(n + 100))
+def counted(d: Draft, noun: Noun, few: bool = False) -> NP:
+    """Draw a counted noun: vinte livros → twenty books. Numbers over 100 are in digits.
+
+    few: at most ten, in words, so that each of them can occur in training with a capital letter.
+    """
+    n = d.pick(range(2, 11)) if few else small_number(d)
+    in_words = few or d.chance(0.7)
+    count = number_words(n, noun.gender) if in_words else (str(n + 100), str(n + 100))
     return headed(noun, True, *both(count, nominal(d, noun, True)))
 
 
@@ -74,7 +78,7 @@ def clock(d: Draft) -> Text:
 
 
 def date(d: Draft, tense: str) -> Text:
-    """Draw a date, in the past mostly with a year: no dia 2 de maio de 1987 → on may 2, 1987."""
+    """Draw a date, in the past mostly with a year: no dia 2 de maio de 1987 → on May 2, 1987."""
     (month, month_en), day = d.pick(lexicon.MONTHS), d.pick(range(2, 29))
     if tense != "past" or d.chance(0.3):
         return f"no dia {day} de {month}", f"on {month_en} {day}"
@@ -124,6 +128,6 @@ def count(d: Draft, verb: Verb, tense: str) -> Text:
     rest = both(governed(d, verb, counted(d, noun)), maybe_time(d, tense))
     subject = subject_of(d, verb)
     if subject.noun and d.chance(0.5):
-        subject = counted(d, other_person(d, noun))
+        subject = counted(d, other_person(d, noun), few=True)
         d.note("counted subject", subject.noun.lemma)
     return clause(verb, tense, "statement", subject, rest)

@@ -42,7 +42,7 @@ from data.mini.phrases import (
 
 
 def order(d: Draft) -> Text:
-    """Draw a sentence with adjectives, of which only the position shows the noun."""
+    """Draw a sentence in which only the position of an adjective shows which noun it modifies."""
     d.adjectives, d.eager = 4, True
     return simple(d, lexicon.DIRECT)
 
@@ -277,7 +277,7 @@ def reason(d: Draft) -> Text:
         np, subject = noun_phrase(d, d.pick(verb.objects)), person(d)
         rest = governed(d, verb, np)
     main = clause(verb, tense, "statement", subject, rest)
-    it = THIRD_PERSON[np.agreement]._replace(en=np.pronoun, pronoun=np.pronoun)
+    it = THIRD_PERSON[np.agreement]._replace(en=np.pronoun, pronoun=np.pronoun, noun=np.noun)
     why = predicate(d, it, np.noun.states, tense, "statement")
     return both(main, ("porque", "because"), why)
 

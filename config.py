@@ -25,8 +25,8 @@ def setting(
 ) -> Any:
     """Return a dataclass field with a default value and the help text of its flag.
 
-    low, high: minimum and exclusive maximum of a number. group: the title of the flags in --help
-    that begin with this one.
+    low, high: minimum and exclusive maximum of a number. group: title of the group of flags in
+    --help that starts with this one.
     """
     metadata = {"help": text, "low": low, "high": high, "group": group}
     return dataclasses.field(default=default, metadata=metadata)
@@ -91,13 +91,13 @@ class Config:
         1.0, "factor on the learning rate of the paper", low=0, high=float("inf")
     )
     epochs: int = setting(20, "passes over the training split", low=0)
-    max_steps: int | None = setting(None, "stop after this many steps")
+    max_steps: int | None = setting(None, "stop after this many steps in total, and validate")
     validate_every: int | None = setting(
         None, "validate every this many steps, in addition to the end of each epoch"
     )
     validation_sentences: int = setting(1000, "maximum sentences to translate in validation")
     precision: Literal["float32", "bfloat16"] = setting(
-        "float32", "data type of products with weights in training; all else is float32"
+        "float32", "data type of products with weights in training; everything else is float32"
     )
     shards: int = setting(2, "number of parts of a batch, computed in parallel")
     accumulate: int = setting(
@@ -119,7 +119,9 @@ class Config:
         False, "with --resume: continue even if flags or code have changed"
     )
     runs_dir: str = setting("runs", "where run directories are created")
-    cache_dir: str = setting(".cache", "where tokenized corpora are cached")
+    cache_dir: str = setting(
+        ".cache", "where tokenized corpora are cached; repeat it with --resume"
+    )
     keep_checkpoints: int = setting(5, "number of latest checkpoints to keep, in addition to best")
 
     def __post_init__(self):

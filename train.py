@@ -82,10 +82,11 @@ def make_train_step(model: tf.Module, optimizer: Adam, config: Config) -> Callab
 def validate(run: Run, translator: Translator, dataset: pipeline.Dataset) -> None:
     """Log validation scores, three translations, and the attention weights of one sentence."""
     with run.tracing("the validation"):
-        translator.trace()  # once
+        translator.trace()
     values, samples = validation(translator, dataset, run.config.validation_sentences)
     run.log_validation(values, samples)
     run.log_attention_and_embedding(attention_image(translator, dataset.validation_texts))
+    run.restart_timers()
 
 
 def train(config: Config) -> None:

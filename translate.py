@@ -40,8 +40,8 @@ def read_lines(file: IO, wait: float = LINE_TIMEOUT) -> Iterator[list[str]]:
     """Yield lists of lines of a UTF-8 file as they become available. Only a line feed ends a line.
 
     Lines are collected for up to `wait` seconds or about `CHUNK_BYTES`: one line of a terminal,
-    thousands of a file. Bytes that are not UTF-8 become U+FFFD, with a warning
-    for the first of them. Raises OSError.
+    thousands of a file. Bytes that are not UTF-8 become U+FFFD, with a warning for the first of
+    them. Raises OSError.
     """
     buffer, number, valid, ended = b"", 0, True, False
     while not ended:

@@ -142,9 +142,9 @@ def fail_fast() -> None:
 
 
 def archive_path(url: str) -> Path:
-    """Return the file that was downloaded from a URL, or else where to save it: in tfds' `manual`.
+    """Return the file downloaded from a URL, or the path in tfds' `manual` to save it as.
 
-    For each file that tfds downloads, it writes the URL into a file with the same name and .INFO.
+    tfds records the URL of each download in a file with the same name plus .INFO.
     """
     data = Path(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
     manual = data / "downloads" / "manual" / Path(url).name

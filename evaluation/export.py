@@ -180,20 +180,20 @@ def check_log_probabilities(exported: Any, translator: "Translator") -> None:
     tokens = [
         [each.tokens(row) for row in rows] for each, rows in zip(tokenizers, ids, strict=True)
     ]
-    theirs = [sum(result.log_probs) for result in exported.score_batch(*tokens)]
+    exported_log_probs = [sum(result.log_probs) for result in exported.score_batch(*tokens)]
     source, target = (
         np.pad(rows, [(0, 0), (0, 1)], constant_values=tokenizer.EOS).astype(np.int32)
         for rows in ids
     )
     target = np.pad(target, [(0, 0), (1, 0)], constant_values=tokenizer.BOS)
     losses = cross_entropy(*teacher_forcing(translator.model, source, target))
-    ours = -tf.reduce_sum(tf.reshape(losses, (8, 13)), axis=1)
-    if not np.allclose(ours, theirs, rtol=1e-4):
+    log_probs = -tf.reduce_sum(tf.reshape(losses, (8, 13)), axis=1)
+    if not np.allclose(log_probs, exported_log_probs, rtol=1e-4):
         raise UserError(EDITED)
 
 
 def end_with_eos(source: "tf.Tensor", max_length: int) -> "tf.Tensor":
-    """Truncate rows of ids to `max_length` tokens and end each with one eos, whether it had one.
+    """Truncate each row to `max_length` tokens and end it with exactly one eos.
 
     (batch, source_len) → (batch, at most max_length + 1), int32, padded with 0.
     """
@@ -225,7 +225,7 @@ def export_saved_model(translator: "Translator", folder: str | Path) -> None:
     module = tf.Module()
     module.model = translator.model  # its variables are saved
 
-    @tf.function(input_signature=[IDS])
+    @tf.function(input_signature=[IDS], autograph=False)
     def translate(source):
         source = end_with_eos(source, translator.max_length)
         ids, scores = decode_with(

@@ -177,7 +177,7 @@ def write(
 ) -> list[str]:
     """Write scores and outputs into a run directory. Returns the names of the files.
 
-    For labels also the most confident mistakes.
+    For labels, also write the most confident mistakes.
     """
     paths = [run / f"scores-{suffix}.json", outputs_path(run, suffix, labelled)]
     write_json(paths[0], scores)

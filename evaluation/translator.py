@@ -67,7 +67,7 @@ class Translator:
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
         self.labelled = isinstance(target_tokenizer, Labels)
         self.pool = ThreadPoolExecutor(tf.config.threading.get_inter_op_parallelism_threads() or 1)
-        # The score of a label is shown; the score of a single translation is not.
+        # evaluate.py reports the probability of a label, but not that of a translation.
         scores = search.n_best > 1 or self.labelled
 
         @tf.function(input_signature=[IDS, tf.TensorSpec([], tf.int64)], autograph=False)
@@ -83,7 +83,7 @@ class Translator:
         self.decode, self.totals = decode, totals
 
     def trace(self) -> None:
-        """Trace and optimize both graphs, which takes seconds, unless that was done before."""
+        """Call both graphs on a tiny batch: the first call traces them, which takes seconds."""
         ids = np.array([[tokenizer.BOS, tokenizer.EOS]], np.int32)
         self.decode(ids, 0)
         self.totals(ids, ids)

@@ -182,6 +182,6 @@ def in_float32(model: tf.Module) -> tf.Module:
     """Return a model that shares all variables with `model` and multiplies in float32."""
     copied = copy.deepcopy(model, {id(variable): variable for variable in model.variables})
     for module in copied.submodules:
-        if isinstance(module, Dense | TiedProjection):
+        if hasattr(module, "compute_dtype"):
             module.compute_dtype = "float32"
     return copied

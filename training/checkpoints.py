@@ -58,7 +58,7 @@ def rewrite_checkpoint_list(folder: str | Path) -> None:
 def selected_checkpoints(run: str | Path, checkpoint: str = "last", average: int = 1) -> list[Path]:
     """Return the paths of the `last` checkpoints of a run, oldest first, or of the `best` one.
 
-    Raises UserError if there are fewer than `average`, for which the initial weights do not count.
+    Raises UserError if there are fewer than `average`, not counting the initial weights.
     """
     folder = Path(run, "checkpoints", "best" if checkpoint == "best" else "")
     paths = saved_checkpoints(folder)

@@ -26,6 +26,7 @@ def resume_config(flags: dict) -> Config:
     flag differs from the run's, unless `--accept-changes` is given.
     """
     run = load_config(flags["resume"])
+    # Not the recorded directories: the run may have been moved.
     flags = {"runs_dir": Config.runs_dir, "cache_dir": Config.cache_dir} | flags
     for name, value in flags.items():
         changed = value != getattr(run, name) and name not in MAY_CHANGE_ON_RESUME

@@ -48,7 +48,7 @@ def own_address(text: str | None) -> str:
         settings = json.loads(text or "")
         workers, task = settings["cluster"]["worker"], settings["task"]
         address = workers[task["index"]]
-        valid = task["type"] == "worker" and task["index"] >= 0 and address.count(":") >= 1
+        valid = task["type"] == "worker" and task["index"] >= 0 and ":" in address
     except (ValueError, TypeError, KeyError, IndexError, AttributeError):
         valid = False
     if not valid:

@@ -127,14 +127,19 @@ class Run:
         config, train = self.config, self.dataset.train
         limits = (config.batch_tokens, config.batch_sentences)
         batches = plan(train, *limits, config.seed, self.epoch)
-        self.epoch_steps, self.epoch_began = len(batches), time.monotonic()
+        self.epoch_steps = len(batches)
         remaining = len(batches) * (config.epochs - self.epoch) - self.position
         self.progress.total = min(self.step + remaining, self.last_step)
         epoch = f"epoch {self.epoch + 1}/{config.epochs}"
         self.progress.set_description(epoch if self.traced else "tracing the train step")
-        self.logged_at, self.tokens = time.monotonic(), 0
+        self.restart_timers()
         for indices in batches[self.position :]:
             yield train.batch(indices)
+
+    def restart_timers(self) -> None:
+        """Measure speed and seconds from now on."""
+        self.timed_from = self.logged_at = time.monotonic()
+        self.tokens = 0
 
     def advance(self, source: np.ndarray, target: np.ndarray) -> None:
         """Count one update on a batch."""
@@ -157,7 +162,7 @@ class Run:
     def exclude_time_since(self, began: float) -> None:
         """Exclude the time since `began` from the speed and from the estimated time left."""
         seconds = time.monotonic() - began
-        self.epoch_began += seconds
+        self.timed_from += seconds
         self.logged_at += seconds
         if self.is_chief:
             self.progress.start_t += seconds
@@ -177,7 +182,7 @@ class Run:
         return self.position >= self.epoch_steps  # fewer if batches changed on resume
 
     def validation_due(self) -> bool:
-        """Whether to validate: at the end of an epoch, every --validate-every steps, at the end."""
+        """Whether to validate: after an epoch, every --validate-every steps, and at --max-steps."""
         every = self.config.validate_every
         due = self.epoch_finished() or self.step >= self.last_step
         return self.is_chief and (due or (every is not None and self.step % every == 0))
@@ -212,7 +217,7 @@ class Run:
 
         samples: (source, reference, output) texts. Raises Diverged and RunError.
         """
-        loss, seconds = values["validation_loss"], time.monotonic() - self.epoch_began
+        loss, seconds = values["validation_loss"], time.monotonic() - self.timed_from
         if not math.isfinite(loss):
             raise Diverged(f"step {self.step}: the validation loss is {loss}; {self.advice()}")
         values = {"epoch": self.epoch + 1, **values, "seconds": seconds}
@@ -269,9 +274,9 @@ class Run:
         distribution.assert_same_across_workers(self.strategy, checkpoint=str(self.step))
 
     def save_due(self) -> bool:
-        """Whether to save within an epoch. After its last batch, validation comes first."""
-        validated_next = self.epoch_finished() or self.step >= self.last_step
-        return time.monotonic() - self.saved_at > SAVE_EVERY and not validated_next
+        """Whether to save within an epoch. The last step is saved after `end_epoch` instead."""
+        last = self.epoch_finished() or self.step >= self.last_step
+        return time.monotonic() - self.saved_at > SAVE_EVERY and not last
 
     def save(self) -> None:
         """Save the state, unless this step was saved already. Raises Diverged and RunError."""

@@ -11,8 +11,8 @@ One sentence in five is in lower case and without a full stop, as people type.
 
 The grammar also records the features of a sentence, such as a verb and its object. Some features
 are held out (`HELD_OUT`): pairs with such a feature are in the split `compositional`. All its words
-occur in training, numbers in digits apart, but not in these combinations. All other pairs are assigned to train,
-validation or test by a hash of the source, so no source is in two splits.
+occur in training, numbers in digits apart, but not in these combinations. All other pairs are
+assigned to train, validation or test by a hash of the source, so no source is in two splits.
 
     lexicon.tsv, lexicon.py   words, their forms, and which words go together
     phrases.py                noun phrases, and the state of a sentence being generated

@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT))
 
 def pytest_collection_modifyitems(items):
     """Start the longest files first, so that parallel processes end at the same time."""
-    longest = ["test_run", "test_distribution", "test_every_model", "test_evaluate"]
+    longest = ["test_evaluate", "test_run", "test_transformer", "test_export"]
     places = {name: place for place, name in enumerate(longest)}
     items.sort(key=lambda item: places.get(item.path.stem, len(places)))
 

@@ -44,7 +44,14 @@ def test_cached_decoding_equals_full_decoding_at_every_step(tiny, flags):
         np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.fixture(scope="module", params=FLAVORS.values(), ids=FLAVORS)
+# In the fast tests, one Transformer and one recurrent model.
+SEARCHED = [
+    pytest.param(flags, id=name, marks=() if name in ("post", "additive") else pytest.mark.slow)
+    for name, flags in FLAVORS.items()
+]
+
+
+@pytest.fixture(scope="module", params=SEARCHED)
 def varied(request, tiny):
     """A model with outputs of different length, and its log probabilities after a prefix."""
     # Untied and with initial weights, outputs vary; tied, a model repeats one token.

@@ -122,6 +122,7 @@ def test_two_workers_make_the_steps_of_one(settings, single):
     assert f"evaluate.py {run}" in outputs[0][0] and outputs[1][0] == ""  # only the chief prints
 
 
+@pytest.mark.slow
 def test_a_mirrored_strategy_of_one_device_makes_the_same_steps(settings, single, monkeypatch):
     values = {"validation_loss": 1.0, "validation_accuracy": 0.5}
     monkeypatch.setattr(train, "validation", lambda *_: (values, [("", "", "")]))

@@ -479,6 +479,7 @@ def test_no_dropout_in_loss_and_translations(tiny):
 # ---- The other commands -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_figures_are_drawn_from_the_outputs_of_evaluate(copy, run_program, score, tmp_path):
     assert keyword(run_program("evaluation/figures.py", copy), "evaluate.py")
     assert score(copy, "--beam", "2").status == 0
@@ -497,6 +498,7 @@ def test_figures_are_drawn_from_the_outputs_of_evaluate(copy, run_program, score
     assert keyword(run_program("evaluation/figures.py", *flags), "another test split")
 
 
+@pytest.mark.slow
 def test_attention_and_neighbours_are_commands(copy, run_program):
     status, out, err = run_program("evaluation/attention.py", copy, SENTENCE)
     assert status == 0, err

@@ -8,6 +8,8 @@ import pytest
 import tensorflow as tf
 from helpers import TINY, metrics_of, train_here, write_corpus
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):

@@ -46,8 +46,10 @@ def make_translator(tiny, pieces, search, eos_bias=0.6, **flags):
     [
         {"norm": "post", "eos_bias": 2.2},
         {"norm": "pre", "eos_bias": 1.5, "key_dim": 5, "positions": "learned"},
-        {"norm": "post", "eos_bias": 2.2, "positions": "none"},
-        {"norm": "pre", "tie_embeddings": True},
+        pytest.param(
+            {"norm": "post", "eos_bias": 2.2, "positions": "none"}, marks=pytest.mark.slow
+        ),
+        pytest.param({"norm": "pre", "tie_embeddings": True}, marks=pytest.mark.slow),
     ],
     ids=["post", "key_dim_and_learned", "no_positions", "tied"],
 )

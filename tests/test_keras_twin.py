@@ -139,6 +139,7 @@ def test_loss_and_gradients_agree(twins, flags):
 # ---- Masks, positions and dropout of the twin ---------------------------------------------------
 
 
+@pytest.mark.slow
 def test_twin_attends_to_real_and_earlier_tokens(tiny):
     """Replacing a token changes exactly the logits that may attend to it."""
     twin = keras_twin.build(Config(**SIZES), VOCAB, VOCAB)

@@ -406,6 +406,7 @@ def test_every_translation_is_one_line():
 # ---- Searching ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_n_best_prints_number_score_and_text(run, translate):
     text = f"{SENTENCE}\n\num menino\n".encode()
     status, out, _ = translate(run, "--beam", "3", "--n-best", "2", stdin=text)

@@ -46,7 +46,7 @@ def make_train_step(model: tf.Module, optimizer: Adam, config: Config) -> Callab
         return token_sums(logits, labels, config.label_smoothing)
 
     variables = model.trainable_variables
-    shapes = [variable.shape for variable in variables] + [()] * 3
+    shapes = [variable.shape for variable in variables] + [()] * 3  # gradients and three means
 
     @replicated
     def train_step(source, target):

@@ -32,11 +32,12 @@ class Dataset(NamedTuple):
 def check(config: Config) -> None:
     """Raise CorpusError for an invalid name, and for local files that cannot be used.
 
-    Does not download anything, import TensorFlow or read large files.
+    Does not download anything, import TensorFlow or read large files. A cached corpus is valid.
     """
     corpus = corpora.open(config)
     if corpus.local and sum(file.stat().st_size for file in corpus.all_files()) < CHECKED_BYTES:
-        read_splits(corpus)
+        if not cache_folder(config, corpus).exists():
+            read_splits(corpus)
 
 
 def load(config: Config) -> Dataset:
@@ -45,7 +46,7 @@ def load(config: Config) -> Dataset:
     Raises UserError and OSError.
     """
     corpus = corpora.open(config)
-    folder = Path(config.cache_dir) / cache_key(config, corpus)
+    folder = cache_folder(config, corpus)
     if folder.exists():
         return read(folder, config)
     folder.parent.mkdir(parents=True, exist_ok=True)  # fails early
@@ -54,13 +55,17 @@ def load(config: Config) -> Dataset:
     return dataset
 
 
-def cache_key(config: Config, corpus: Corpus) -> str:
-    """Hash everything that a Dataset depends on: the corpus' files, settings, and this package."""
+def cache_folder(config: Config, corpus: Corpus) -> Path:
+    """Return the directory of a Dataset in the cache.
+
+    Its name is a hash of everything that the Dataset depends on: the corpus' files, settings, and
+    this package.
+    """
     settings = [config.reverse, config.labelled, config.tokenizer, config.vocab_size]
     settings += [config.shared_vocabulary, config.lowercase, config.max_length]
     code = [path.read_text("utf-8") for path in sorted(Path(__file__).parent.rglob("*.py"))]
     inputs = json.dumps([settings, corpus.fingerprint(), code])
-    return hashlib.sha256(inputs.encode()).hexdigest()[:20]
+    return Path(config.cache_dir) / hashlib.sha256(inputs.encode()).hexdigest()[:20]
 
 
 def build(config: Config, corpus: Corpus) -> Dataset:

@@ -70,7 +70,7 @@ def simple(d: Draft, verbs: list[Verb], form: str = "statement") -> Text:
     if form != "never":
         rest = both(rest, setting(d, verb, tense))
     left, subject = d.adjectives, subject_of(d, verb)
-    if left - d.adjectives == 2 and subject.noun:
+    if left - d.adjectives == 2:
         d.note("two adjectives on subject", subject.noun.lemma)
     return clause(verb, tense, form, subject, rest)
 

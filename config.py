@@ -95,7 +95,9 @@ class Config:
     validate_every: int | None = setting(
         None, "validate every this many steps, in addition to the end of each epoch"
     )
-    validation_sentences: int = setting(1000, "maximum sentences to translate in validation")
+    validation_sentences: int = setting(
+        1000, "maximum sentences to translate in validation", high=5000
+    )
     precision: Literal["float32", "bfloat16"] = setting(
         "float32", "data type of products with weights in training; everything else is float32"
     )

@@ -24,6 +24,12 @@ def parse_flags() -> argparse.Namespace:
         help="score only the first N texts, and write nothing into the run directory",
     )
     add(
+        "--all",
+        action="store_true",
+        help="score all texts of the split: by default, of a .tsv file at most "
+        f"{report.TABLE_TEXTS:,}, evenly spaced",
+    )
+    add(
         "--per-sentence",
         type=Path,
         metavar="FILE.tsv",
@@ -37,7 +43,8 @@ def file_suffix(flags: argparse.Namespace) -> str:
     """Return the part of file names that tells the split, checkpoint and search settings."""
     best = "-best" if flags.checkpoint == "best" else ""
     average = f"-average{flags.average}" if flags.average > 1 else ""
-    return flags.split + best + average + flags.search.suffix
+    whole = "-all" if flags.all else ""
+    return flags.split + whole + best + average + flags.search.suffix
 
 
 def main(flags: argparse.Namespace) -> None:
@@ -50,7 +57,7 @@ def main(flags: argparse.Namespace) -> None:
     if flags.per_sentence:
         open(flags.per_sentence, "a").close()
     translator = command_line.load(flags)
-    split = report.load_split(flags.run, flags.config, flags.split)
+    split, total = report.load_split(flags.run, flags.config, flags.split, flags.all)
     if flags.limit is not None:
         split = split.take(range(min(flags.limit, len(split.sources))))
     scores, outputs = report.measure(translator, split)
@@ -60,7 +67,7 @@ def main(flags: argparse.Namespace) -> None:
         checkpoint = f"average of the last {flags.average} checkpoints"
     print(
         f"{flags.run}, {checkpoint}, {flags.split} split of {flags.config.corpus}, "
-        f"{len(outputs):,} texts, {translator.search}"
+        f"{len(outputs):,} of {total:,} texts, {translator.search}"
     )
     report.print_scores(scores)
     if flags.limit is None:

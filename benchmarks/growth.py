@@ -1,5 +1,6 @@
 """Cost of more sentence pairs, longer sentences and larger models, as tables and a picture."""
 
+import itertools
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
@@ -11,24 +12,53 @@ from benchmarks.train import flops_per_token
 from config import Config
 from data.batches import Pairs, Rows
 
-PAIRS = (10_000, 100_000, 1_000_000)
+PAIRS = (50_000, 500_000, 1_000_000, 5_000_000)
 LENGTHS = (16, 32, 64, 128, 256, 512)
 SIZES = (128, 256, 512)
 VOCAB_SIZE = 8000
+
+
+def write_table(path: Path, pairs: int) -> None:
+    """Write a .tsv file of pseudo-words with lengths like those of TED talks.
+
+    Word lengths grow with the rank of a word, and its frequency falls with it (Zipf's law).
+    """
+    syllables = [a + b for a in "bcdfglmnprstv" for b in "aeiou"]
+    words = ["".join(word) for n in (1, 2, 3) for word in itertools.product(syllables, repeat=n)][
+        :60_000
+    ]
+    random = np.random.default_rng(0)
+    frequency = np.cumsum(1 / (np.arange(len(words)) + 2.7))
+    with path.open("w") as file:
+        for start in range(0, pairs, 50_000):
+            count = min(50_000, pairs - start)
+            source = np.exp(random.normal(2.65, 0.68, count))
+            target = source * np.exp(random.normal(0, 0.15, count))
+            lengths = np.stack([source, target], axis=1).clip(1, 200).astype(int).ravel()
+            drawn = random.uniform(0, frequency[-1], lengths.sum())
+            drawn = np.searchsorted(frequency, drawn).tolist()
+            ends = np.cumsum(lengths).tolist()
+            ranges = itertools.pairwise([0, *ends])
+            texts = [" ".join([words[i] for i in drawn[a:b]]) for a, b in ranges]
+            file.writelines(f"{a}\t{b}\n" for a, b in zip(texts[::2], texts[1::2], strict=True))
 
 
 def launches(rounds: int, folder: str) -> dict[str, dict]:
     """Measure launches by number of pairs: the first, which writes the cache, and later ones."""
     rows = {}
     for pairs in PAIRS:
-        job = {"corpus": f"mini:{pairs}", "cache": f"{folder}/cache", "folder": folder}
+        path = Path(folder, f"{pairs}.tsv")
+        write_table(path, pairs)
+        job = {"corpus": str(path), "cache": f"{folder}/cache", "folder": folder}
         first = harness.run_in_turn({f"{pairs:,} pairs, first launch": ("launch", job)}, 1)
         warm = harness.run_in_turn({f"{pairs:,} pairs": ("launch", job)}, rounds)
         rows[f"{pairs:,}"] = {
             "cold_seconds": first[f"{pairs:,} pairs, first launch"]["seconds_to_first_step"],
             "cold_mb": first[f"{pairs:,} pairs, first launch"]["peak_mb"],
             **warm[f"{pairs:,} pairs"],
+            **harness.run_once("epoch_plan", job),
         }
+        path.unlink()
     return rows
 
 
@@ -69,7 +99,7 @@ def draw(path: Path, launched: dict, lengths: dict, sizes: dict) -> None:
     left.set_ylabel("seconds", color="tab:blue")
     memory = left.twinx()
     memory.plot(pairs, [row["peak_mb"] / 1000 for row in launched.values()], "s--", color="tab:red")
-    memory.set_ylabel("peak memory, GB", color="tab:red")
+    memory.set_ylabel("private memory, GB", color="tab:red")
     middle.plot(LENGTHS, [row["tokens_per_second"] for row in lengths.values()], "o-")
     middle.set(xscale="log", xticks=LENGTHS, xticklabels=LENGTHS, xlabel="tokens per sentence")
     middle.set(ylabel="tokens/s", title="training, d_model 128, 4 layers")
@@ -116,9 +146,11 @@ def main() -> None:
         sizes = steps(flags.rounds, folder, points)
     by_pairs = {
         "cold_seconds": ("s, first launch", "{:,.0f}"),
-        "cold_mb": ("peak MB, first launch", "{:,.0f}"),
+        "cold_mb": ("private MB, first launch", "{:,.0f}"),
         "seconds_to_first_step": ("s to first step, cache warm", "{:.1f}"),
-        "peak_mb": ("peak MB", "{:,.0f}"),
+        "peak_mb": ("private MB", "{:,.0f}"),
+        "plan_seconds": ("s, plan of an epoch", "{:.2f}"),
+        "plan_mb": ("MB more", "{:,.0f}"),
     }
     by_step = {
         "tokens_per_second": ("tokens/s", "{:,.0f}"),

@@ -1,5 +1,6 @@
 """Batches of pairs of similar length. Their order is a pure function of the seed and the epoch."""
 
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -7,28 +8,32 @@ import numpy as np
 
 
 class Rows(NamedTuple):
-    """Sequences of ids, concatenated: sequence i is ids[offsets[i] : offsets[i + 1]]."""
+    """Sequences of ids, concatenated: sequence i is ids[offsets[i] : offsets[i + 1]].
 
-    ids: np.ndarray  # (tokens,), int32
+    Both arrays may be mapped from a file, so that they need no memory of their own.
+    """
+
+    ids: np.ndarray  # (tokens,), int32; uint16 in the cache if the vocabulary is small enough
     offsets: np.ndarray  # (sequences + 1,), int64
 
     @classmethod
     def of(cls, sequences: Sequence[Sequence[int]]) -> "Rows":
         """Concatenate lists of ids."""
         lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
-        ids = np.fromiter((i for row in sequences for i in row), np.int32, lengths.sum())
+        ids = np.fromiter(itertools.chain.from_iterable(sequences), np.int32, lengths.sum())
         return cls(ids, np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]))
 
     @property
     def lengths(self) -> np.ndarray:
-        """Number of ids of each sequence: (sequences,), int64."""
-        return np.diff(self.offsets)
+        """Number of ids of each sequence: (sequences,), int32."""
+        return np.diff(self.offsets).astype(np.int32)
 
     def padded(self, indices: np.ndarray) -> np.ndarray:
         """Return the sequences `indices`, padded with 0: (len(indices), longest), int32."""
-        lengths = self.lengths[indices]
+        starts = self.offsets[indices]
+        lengths = self.offsets[indices + 1] - starts
         position = np.arange(lengths.max())
-        where = np.minimum(self.offsets[indices][:, None] + position, len(self.ids) - 1)
+        where = np.minimum(starts[:, None] + position, len(self.ids) - 1)
         return np.where(position < lengths[:, None], self.ids[where], 0).astype(np.int32)
 
 
@@ -53,19 +58,21 @@ def plan(
     little padding. The grouping and the order of the batches are drawn from (seed, epoch). Without
     a seed, nothing is random: batches are in ascending order of target length.
     """
+    # The arrays are as small as possible: there may be millions of pairs.
     source, target = pairs.source.lengths, pairs.target.lengths
-    order = np.arange(len(source))
+    order = np.arange(len(source), dtype=np.int32)
+    minor = source
     if seed is not None:
         random = np.random.default_rng([seed, epoch])
         order = random.permutation(order)
         # Noise of up to two tokens regroups the pairs in every epoch, for 2 % more padding.
-        source = source + random.uniform(0, 2, len(source))
-    order = order[np.lexsort((source[order], target[order]))]
+        minor = source + random.uniform(0, 2, len(source))
+    order = order[np.lexsort((minor[order], target[order]))]
     # The decoder does not get the last id of a target.
-    longer = np.maximum(pairs.source.lengths, pairs.target.lengths - 1)[order]
+    longer = np.maximum(source, target - 1)[order]
 
     starts, longest = [0], 0
-    for i, length in enumerate(longer.tolist()):
+    for i, length in enumerate(memoryview(longer)):
         longest = max(longest, length)
         size = i + 1 - starts[-1]
         if size > 1 and (size * longest > batch_tokens or size > batch_sentences):

@@ -7,11 +7,12 @@ function that returns a `Corpus` and call it in `find`.
 
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from config import Config
 from data import local, mini, tfds
-from data.splits import SPLITS, SUPPORTED, Corpus, CorpusError, Split
+from data.splits import SPLITS, SUPPORTED, Corpus, CorpusError, Row, Split
 
 __all__ = ["SPLITS", "Corpus", "CorpusError", "Split", "find", "load", "open"]
 
@@ -65,13 +66,12 @@ def built_in(name: str) -> Corpus:
     if name != "mini" and not (size.isdecimal() and 1 <= int(size) <= limit):
         raise CorpusError(f"{name!r}: the SIZE of mini:SIZE must be from 1 to {limit:,}")
 
-    def read(split: str) -> Split:
-        pairs = mini.generate(split, int(size) if size and split == "train" else None)
-        return Split(*map(list, zip(*pairs, strict=True)))
+    def rows(split: str) -> Iterator[Row]:
+        return iter(mini.generate(split, int(size) if size and split == "train" else None))
 
     package = Path(mini.__file__).parent
     files = dict.fromkeys(mini.SIZES, [*package.glob("*.py"), package / "lexicon.tsv"])
-    return Corpus(name, ("pt", "en"), lambda: files, read)
+    return Corpus(name, ("pt", "en"), lambda: files, rows)
 
 
 def directory(path: Path, labelled: bool) -> Corpus:

@@ -1,14 +1,14 @@
 """Corpora in local files: directories and tables, with translations or labels."""
 
 import codecs
-import functools
 import itertools
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from config import warn
-from data.splits import SPLITS, Corpus, CorpusError, Split, hold_out, split_by_hash, strip_markup
+from data.splits import SPLITS, Corpus, CorpusError, Row, hold_out, select_by_hash, strip_markup
 
 
 def folder(path: Path) -> Corpus:
@@ -33,18 +33,21 @@ def folder(path: Path) -> Corpus:
         if not file.exists():
             raise CorpusError(f"{file}: missing; add it or remove the other file of the split")
 
-    def read(split: str) -> Split:
-        sources, targets = map(read_lines, files[split])
-        if len(sources) != len(targets):
-            raise CorpusError(
-                f"{files[split][0]} has {len(sources)} lines but {files[split][1]} has "
-                f"{len(targets)}: line n of one must be the translation of line n of the other"
-            )
-        for file, texts in zip(files[split], (sources, targets), strict=True):
-            check_not_empty(file, texts)
-        return Split(sources, targets)
+    def rows(split: str) -> Iterator[Row]:
+        lines = itertools.zip_longest(*map(read_lines, files[split]))
+        for number, row in enumerate(lines, 1):
+            if None in row:
+                counts = [sum(1 for _ in read_lines(file)) for file in files[split]]
+                raise CorpusError(
+                    f"{files[split][0]} has {counts[0]} lines but {files[split][1]} has "
+                    f"{counts[1]}: line n of one must be the translation of line n of the other"
+                )
+            for file, text in zip(files[split], row, strict=True):
+                if not text.strip():
+                    raise CorpusError(f"{file}:{number}: empty text; remove it and its counterpart")
+            yield row
 
-    return Corpus(str(path), (source, target), lambda: files, read, local=True)
+    return Corpus(str(path), (source, target), lambda: files, rows, local=True)
 
 
 def labelled_folder(path: Path) -> Corpus:
@@ -70,23 +73,21 @@ def labelled_folder(path: Path) -> Corpus:
             raise CorpusError(f"{path / split / label}: contains no .txt file; add some")
         return files
 
-    def read(split: str) -> Split:
-        texts = Split([], [])
-        for label in labels:
-            for file in text_files(split, label):
-                text = strip_markup("\n".join(read_lines(file)))
-                if not text:
-                    raise CorpusError(f"{file}: empty text; delete the file")
-                texts.sources.append(text)
-                texts.targets.append(label)
-        return texts.take(np.random.default_rng(0).permutation(len(texts.sources)))
+    def rows(split: str) -> Iterator[Row]:
+        files = [(file, label) for label in labels for file in text_files(split, label)]
+        for i in np.random.default_rng(0).permutation(len(files)):
+            file, label = files[i]
+            text = strip_markup("\n".join(read_lines(file)))
+            if not text:
+                raise CorpusError(f"{file}: empty text; delete the file")
+            yield text, label
 
     def files() -> dict[str, list[Path]]:
         return {
             split: [f for label in labels for f in text_files(split, label)] for split in splits
         }
 
-    return hold_out(Corpus(str(path), ("text", "label"), files, read, labelled=True, local=True))
+    return hold_out(Corpus(str(path), ("text", "label"), files, rows, labelled=True, local=True))
 
 
 def table(path: Path, labelled: bool = False) -> Corpus:
@@ -98,9 +99,8 @@ def table(path: Path, labelled: bool = False) -> Corpus:
         raise CorpusError(f"{path}: no such file")
     columns = ("label", "text") if labelled else ("source", "target")
 
-    @functools.cache
-    def splits() -> dict[str, Split]:
-        rows, blank = [], []
+    def all_rows() -> Iterator[Row]:
+        blank = []
         for number, line in enumerate(read_lines(path), 1):
             row = line.split("\t")
             if not line.strip():
@@ -110,36 +110,32 @@ def table(path: Path, labelled: bool = False) -> Corpus:
             elif not row[0].strip() or not row[1].strip():
                 raise CorpusError(f"{path}:{number}: empty text; remove the line")
             else:  # further columns belong to the text, if there are labels
-                rows.append((" ".join(row[1:]), row[0]) if labelled else row)
+                yield (" ".join(row[1:]), row[0]) if labelled else tuple(row[:2])
         if blank:
             warn(f"{path}: blank lines skipped: {len(blank):,}, the first is line {blank[0]:,}")
-        return split_by_hash(str(path), rows)
+
+    def rows(split: str) -> Iterator[Row]:
+        return select_by_hash(str(path), all_rows(), split)
 
     files = dict.fromkeys(SPLITS, [path])
     languages = ("text", "label") if labelled else columns
-    return Corpus(
-        str(path), languages, lambda: files, lambda split: splits()[split], labelled, local=True
-    )
+    return Corpus(str(path), languages, lambda: files, rows, labelled, local=True)
 
 
-def read_lines(path: Path) -> list[str]:
+def read_lines(path: Path) -> Iterator[str]:
     """Read the lines of a UTF-8 file. Raises CorpusError."""
+    number = 0
     try:
-        raw = path.read_bytes().removeprefix(codecs.BOM_UTF8)
-        text = raw.decode()
+        # str.splitlines would also split at U+2028, for example, and misalign the two files.
+        with path.open("rb") as file:
+            if file.read(3) != codecs.BOM_UTF8:
+                file.seek(0)
+            for line in file:
+                number += 1
+                yield line.removesuffix(b"\n").removesuffix(b"\r").decode()
     except OSError as error:
         raise CorpusError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise CorpusError(f"{path}:{line}: not UTF-8; convert the file") from error
-    if not text:
+        raise CorpusError(f"{path}:{number}: not UTF-8; convert the file") from error
+    if not number:
         raise CorpusError(f"{path}: the file is empty")
-    # str.splitlines would also split at U+2028, for example, and misalign the two files.
-    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
-
-
-def check_not_empty(path: Path, texts: list[str]) -> None:
-    """Raise CorpusError if a text is empty. The text with index i is in line i + 1 of the file."""
-    for number, text in enumerate(texts, 1):
-        if not text.strip():
-            raise CorpusError(f"{path}:{number}: empty text; remove it and its counterpart")

@@ -1,21 +1,29 @@
-"""Text to ids: train the tokenizers and encode a corpus once, and cache the result on disk."""
+"""Text to ids: train the tokenizers and encode a corpus once, and cache the result on disk.
 
+The memory that this takes does not depend on the size of the corpus: texts are read and encoded in
+parts, and the ids are mapped from files.
+"""
+
+import contextlib
+import fcntl
 import hashlib
 import json
-import sys
-import tempfile
+import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from config import Config, UserError, first_line
 from data import corpora, tokenizer
-from data.batches import Pairs, Rows
-from data.splits import Corpus, CorpusError, Split
+from data.batches import Pairs
+from data.encoding import encode_to_files, log, map_pairs, write_json
+from data.splits import Corpus, CorpusError, Row, Split, Summary
 from data.tokenizer import Labels, Tokenizer
 
 CHECKED_BYTES = 12 << 20  # `check` reads smaller corpora only, which takes half a second
+TOKENIZER_PAIRS = 250_000  # the most pairs that tokenizers are trained on
+VALIDATION_PAIRS = 5_000  # the most pairs of the validation split that are used
 
 
 class Dataset(NamedTuple):
@@ -26,7 +34,7 @@ class Dataset(NamedTuple):
     validation_texts: Split  # also the pairs that are too long to be in `validation`
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer | Labels
-    facts: dict  # languages; and for each split: sha256, pairs, and how many are dropped or cut
+    facts: dict  # languages; for each split: sha256, pairs; also used, dropped or cut
 
 
 def check(config: Config) -> None:
@@ -37,7 +45,8 @@ def check(config: Config) -> None:
     corpus = corpora.open(config)
     if corpus.local and sum(file.stat().st_size for file in corpus.all_files()) < CHECKED_BYTES:
         if not cache_folder(config, corpus).exists():
-            read_splits(corpus)
+            splits = existing_splits(corpus)
+            check_labels(corpus, {name: corpus.summarize(name, 1) for name in splits})
 
 
 def load(config: Config) -> Dataset:
@@ -47,12 +56,34 @@ def load(config: Config) -> Dataset:
     """
     corpus = corpora.open(config)
     folder = cache_folder(config, corpus)
-    if folder.exists():
-        return read(folder, config)
-    folder.parent.mkdir(parents=True, exist_ok=True)  # fails early
-    dataset = build(config, corpus)
-    write(folder, dataset)
-    return dataset
+    if not folder.exists():
+        unfinished = folder.with_suffix(".unfinished")
+        with locked(unfinished):
+            if not folder.exists():  # another process may have written it meanwhile
+                prepare(unfinished, config, corpus)
+                unfinished.rename(folder)
+    return read(folder, config)
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Create a directory, and wait until no other process uses it. Raises OSError.
+
+    Afterwards, removes the directory if it is empty.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log("waiting for another process that prepares the same corpus")
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 def cache_folder(config: Config, corpus: Corpus) -> Path:
@@ -68,130 +99,112 @@ def cache_folder(config: Config, corpus: Corpus) -> Path:
     return Path(config.cache_dir) / hashlib.sha256(inputs.encode()).hexdigest()[:20]
 
 
-def build(config: Config, corpus: Corpus) -> Dataset:
-    """Load a corpus, train the tokenizers and encode, with messages on standard error.
+def prepare(folder: Path, config: Config, corpus: Corpus) -> None:
+    """Write an encoded corpus into a directory, with messages on standard error.
 
-    Raises UserError.
+    Continues where an earlier, interrupted call stopped, with the same result. Raises UserError and
+    OSError.
     """
-    log(f"reading {corpus.name}")
-    splits = read_splits(corpus)
-    log(f"training the tokenizer on {len(splits['train'].sources):,} pairs")
-    tokenizers = tokenizer.train_pair(splits["train"], config)
-    for trained in dict.fromkeys(tokenizers):
-        if isinstance(trained, Tokenizer) and trained.vocab_size < config.vocab_size:
-            log(f"{trained.vocab_size:,} tokens, fewer than --vocab-size {config.vocab_size}")
-
-    facts = {"languages": list(corpus.languages), "splits": {}}
-    for name, split in splits.items():
-        facts["splits"][name] = {"sha256": split.sha256(), "pairs": len(split.sources)}
-    encoded = []
-    for name in ("train", "validation"):
+    train = None
+    if not (folder / "facts.json").exists():
+        train = train_tokenizers(folder, config, corpus)
+    facts = json.loads((folder / "facts.json").read_text("utf-8"))
+    tokenizers = load_tokenizers(folder, config)
+    texts = json.loads((folder / "validation.json").read_text("utf-8"))
+    validation = list(zip(*filter(None, texts), strict=True))
+    for name, rows in (("train", train or corpus.read("train")), ("validation", validation)):
+        split = facts["splits"][name]
         log(f"encoding {name}")
-        pairs, too_long = encode(splits[name], *tokenizers, config.max_length)
+        total = len(validation) if name == "validation" else split["pairs"]
+        too_long = encode_to_files(folder, name, rows, total, *tokenizers, config.max_length)
         outcome = "cut" if config.labelled else "dropped"
-        facts["splits"][name][outcome] = too_long
+        split[outcome] = too_long
         if too_long:
             log(f"{name}: {outcome} {too_long:,} pairs with more than {config.max_length} tokens")
-        if not len(pairs.source.lengths):
+        if too_long == total and not config.labelled:
+            shutil.rmtree(folder)
             raise CorpusError(
                 f"{corpus.name}: all pairs of its {name} split have more than {config.max_length} "
                 "tokens: raise --max-length"
             )
-        encoded.append(pairs)
-    return Dataset(*encoded, splits["validation"], *tokenizers, facts)
+    write_json(folder / "facts.json", facts)
 
 
-def read_splits(corpus: Corpus) -> dict[str, Split]:
-    """Read all splits of a corpus. Raises CorpusError if it cannot be trained on."""
+def train_tokenizers(folder: Path, config: Config, corpus: Corpus) -> list[Row] | None:
+    """Read a corpus, train the tokenizers, and write them with the facts about the corpus.
+
+    Also writes the pairs of the validation split that are used. Returns the training split if it is
+    in memory. Raises UserError and OSError.
+    """
+    log(f"reading {corpus.name}")
+    most = {"train": TOKENIZER_PAIRS, "validation": VALIDATION_PAIRS}
+    splits = {name: corpus.summarize(name, most.get(name, 1)) for name in existing_splits(corpus)}
+    check_labels(corpus, splits)
+    train, validation = splits["train"], splits["validation"]
+    log(f"training the tokenizer on {of_all(train)} pairs")
+    tokenizers = tokenizer.train_pair(Split.of(train.sample), train.labels, config)
+    for trained in dict.fromkeys(tokenizers):
+        if isinstance(trained, Tokenizer) and trained.vocab_size < config.vocab_size:
+            log(f"{trained.vocab_size:,} tokens, fewer than --vocab-size {config.vocab_size}")
+    if not validation.complete:
+        log(f"using {of_all(validation)} pairs for validation")
+    tokenizer.save_pair(folder, *tokenizers)
+    write_json(folder / "validation.json", Split.of(validation.sample))
+    facts = {name: {"sha256": split.sha256, "pairs": split.pairs} for name, split in splits.items()}
+    facts["validation"]["used"] = len(validation.sample)
+    write_json(folder / "facts.json", {"languages": list(corpus.languages), "splits": facts})
+    return train.sample if train.complete else None
+
+
+def existing_splits(corpus: Corpus) -> list[str]:
+    """Return the names of the splits. Raises CorpusError if it cannot be trained on."""
     names = corpus.splits()
     for name in ("train", "validation"):
         if name not in names:
             raise CorpusError(f"{corpus.name} has no {name} split, which training needs: add one")
-    splits = {name: corpus.load(name) for name in names}
-    if corpus.labelled:
-        check_labels(corpus.name, splits)
-    return splits
+    return names
 
 
-def log(message: str) -> None:
-    """Print a message on standard error."""
-    print(message, file=sys.stderr, flush=True)
+def of_all(split: Summary) -> str:
+    """Say how many pairs a sample has, such as "5,000 of 100,000"."""
+    return f"{len(split.sample):,}" + ("" if split.complete else f" of {split.pairs:,}")
 
 
-def check_labels(name: str, splits: dict[str, Split]) -> None:
+def check_labels(corpus: Corpus, splits: dict[str, Summary]) -> None:
     """Raise CorpusError if the labels look like texts, or if one is not in the training split."""
-    texts = splits["train"].targets
-    labels = Labels(sorted(set(texts)))
-    if len(labels.names) > 99 and len(labels.names) > len(texts) / 2:
+    if not corpus.labelled:
+        return
+    train = splits["train"]
+    if len(train.labels) > 99 and len(train.labels) > train.pairs / 2:
         raise CorpusError(
-            f"{name}: {len(labels.names):,} different labels for {len(texts):,} texts: put the "
-            "label first, then a TAB, then the text"
+            f"{corpus.name}: {len(train.labels):,} different labels for {train.pairs:,} texts: put "
+            "the label first, then a TAB, then the text"
         )
-    for split_name, split in splits.items():
+    for name, split in splits.items():
         try:
-            labels.encode(split.targets)
+            Labels(sorted(train.labels)).encode(sorted(split.labels))
         except UserError as error:
-            raise CorpusError(f"{name}, {split_name} split: {error}") from error
-
-
-def encode(
-    split: Split, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer | Labels, max_length: int
-) -> tuple[Pairs, int]:
-    """Encode a split. Also returns how many pairs have more than `max_length` tokens on a side.
-
-    Translations that are too long are dropped; texts with labels are cut. Raises UserError if a
-    label is not in the training split.
-    """
-    cut = isinstance(target_tokenizer, Labels)
-    sources, targets, too_long = [], [], 0
-    for source, target in zip(
-        source_tokenizer.encode(split.sources), target_tokenizer.encode(split.targets), strict=True
-    ):
-        fits = max(len(source), len(target)) <= max_length
-        too_long += not fits
-        if fits or cut:
-            sources.append([*source[:max_length], tokenizer.EOS])
-            targets.append([tokenizer.BOS, *target, *target_tokenizer.ending])
-    return Pairs(Rows.of(sources), Rows.of(targets)), too_long
-
-
-def write(folder: Path, dataset: Dataset) -> None:
-    """Write a Dataset atomically: to a temporary directory, which is then renamed.
-
-    Raises OSError.
-    """
-    with tempfile.TemporaryDirectory(prefix="unfinished-", dir=folder.parent) as temporary:
-        unfinished = Path(temporary) / folder.name
-        unfinished.mkdir()
-        tokenizer.save_pair(unfinished, dataset.source_tokenizer, dataset.target_tokenizer)
-        for name, pairs in (("train", dataset.train), ("validation", dataset.validation)):
-            for side, rows in zip(("source", "target"), pairs, strict=True):
-                np.save(unfinished / f"{name}.{side}.ids.npy", rows.ids)
-                np.save(unfinished / f"{name}.{side}.offsets.npy", rows.offsets)
-        texts = json.dumps(dataset.validation_texts, ensure_ascii=False)
-        (unfinished / "validation.json").write_text(texts, "utf-8")
-        (unfinished / "facts.json").write_text(json.dumps(dataset.facts, indent=1), "utf-8")
-        try:
-            unfinished.rename(folder)
-        except OSError:
-            if not folder.exists():  # otherwise another run has just written the same files
-                raise
+            raise CorpusError(f"{corpus.name}, {name} split: {error}") from error
 
 
 def read(folder: Path, config: Config) -> Dataset:
-    """Read the Dataset that `write` wrote. Raises CorpusError if a file is damaged."""
-
-    def rows(name: str) -> Rows:
-        return Rows(np.load(folder / f"{name}.ids.npy"), np.load(folder / f"{name}.offsets.npy"))
-
+    """Open the Dataset that `prepare` wrote. Its arrays are mapped. Raises CorpusError if a file is
+    damaged.
+    """
     try:
-        train = Pairs(rows("train.source"), rows("train.target"))
-        validation = Pairs(rows("validation.source"), rows("validation.target"))
+        tokenizers = load_tokenizers(folder, config)
         texts = Split(*json.loads((folder / "validation.json").read_text("utf-8")))
         facts = json.loads((folder / "facts.json").read_text("utf-8"))
-        tokenizers = tokenizer.load_pair(folder, config.lowercase, config.tokenizer == "word")
+        train, validation = (
+            map_pairs(folder, name, tokenizers) for name in ("train", "validation")
+        )
     except (OSError, EOFError, ValueError, TypeError) as error:
         raise CorpusError(
             f"{folder} is damaged ({first_line(error)}): delete it, and it will be written again"
         ) from error
     return Dataset(train, validation, texts, *tokenizers, facts)
+
+
+def load_tokenizers(folder: Path, config: Config) -> tuple[Tokenizer, Tokenizer | Labels]:
+    """Load the tokenizers of a directory of the cache. Raises OSError and UserError."""
+    return tokenizer.load_pair(folder, config.lowercase, config.tokenizer == "word")

@@ -5,12 +5,14 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from tqdm import tqdm
 
 from config import UserError
 
@@ -27,6 +29,9 @@ class CorpusError(UserError):
     """A corpus cannot be used. The message names the place, the reason and the remedy."""
 
 
+Row = tuple[str, ...]  # a source and a target; in `mini` also a tag
+
+
 class Split(NamedTuple):
     """Texts in a fixed order, with their translations or labels."""
 
@@ -34,18 +39,42 @@ class Split(NamedTuple):
     targets: list[str]  # targets[i] is the translation or the label of sources[i]
     tags: list[str] | None = None  # the phenomenon that each pair tests; `mini` only
 
+    @classmethod
+    def of(cls, rows: Iterable[Row]) -> "Split":
+        """Collect rows in memory."""
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        return cls(*columns or ([], []))
+
     def sha256(self) -> str:
         """Hex digest of the texts. Depends on their order and on the direction."""
-        return hashlib.sha256(json.dumps([self.sources, self.targets]).encode()).hexdigest()
+        digest = hashlib.sha256()
+        for row in zip(self.sources, self.targets, strict=True):
+            digest.update(encoded(row))
+        return digest.hexdigest()
 
     def take(self, indices: Iterable[int]) -> "Split":
         """Return the pairs at these indices."""
         indices = list(indices)
         return Split(*(column and [column[i] for i in indices] for column in self))
 
-    def swap(self) -> "Split":
-        """Exchange sources and targets."""
-        return self._replace(sources=self.targets, targets=self.sources)
+
+def encoded(row: Row) -> bytes:
+    """Encode the texts of a row, so that different sequences of rows have different bytes."""
+    return json.dumps(row[:2]).encode()
+
+
+class Summary(NamedTuple):
+    """A split that was read once, without keeping it in memory."""
+
+    pairs: int
+    sha256: str  # equal to that of Split
+    sample: list[Row]  # evenly spaced; all rows if there are few
+    labels: set[str]  # the targets, in labelled corpora
+
+    @property
+    def complete(self) -> bool:
+        """Whether the sample has all rows."""
+        return len(self.sample) == self.pairs
 
 
 @dataclass(frozen=True)
@@ -59,7 +88,7 @@ class Corpus:
     name: str
     languages: tuple[str, str]  # source and target, such as ("pt", "en")
     files: Callable[[], dict[str, list[Path]]]  # returns the files of each existing split
-    read: Callable[[str], Split]  # reads an existing split
+    rows: Callable[[str], Iterator[Row]]  # reads an existing split, row by row
     labelled: bool = False  # whether the targets are labels instead of translations
     local: bool = False  # whether it consists of files of the user
 
@@ -71,17 +100,41 @@ class Corpus:
         """The files of all splits, sorted."""
         return sorted(set(itertools.chain(*self.files().values())))
 
-    def load(self, split: str) -> Split:
-        """Load a split, always in the same order. Raises CorpusError if it does not exist."""
+    def read(self, split: str) -> Iterator[Row]:
+        """Read a split, always in the same order. Raises CorpusError if it does not exist."""
         existing = self.splits()
         if split not in existing:
             raise CorpusError(f"{self.name} has no {split!r} split: use {', '.join(existing)}")
-        return self.read(split)
+        return self.rows(split)
+
+    def load(self, split: str) -> Split:
+        """Load a split into memory. Raises CorpusError if it does not exist."""
+        return Split.of(self.read(split))
+
+    def summarize(self, split: str, most: int) -> Summary:
+        """Read a split once, keeping at most `most` of its rows in memory.
+
+        If there are more, keeps every second, fourth, … row: between most / 2 and most.
+        """
+        digest, pairs, sample, step, labels = hashlib.sha256(), 0, [], 1, set()
+        for row in progress_bar(self.read(split), f"reading {split}"):
+            digest.update(encoded(row))
+            if pairs % step == 0:
+                sample.append(row)
+            if len(sample) > most:
+                sample, step = sample[::2], 2 * step
+            if self.labelled:
+                labels.add(row[1])
+            pairs += 1
+        return Summary(pairs, digest.hexdigest(), sample, labels)
 
     def swap(self) -> "Corpus":
         """Exchange source and target language."""
-        languages = self.languages[::-1]
-        return replace(self, languages=languages, read=lambda split: self.read(split).swap())
+
+        def rows(split: str) -> Iterator[Row]:
+            return ((target, source, *tag) for source, target, *tag in self.rows(split))
+
+        return replace(self, languages=self.languages[::-1], rows=rows)
 
     def fingerprint(self) -> str:
         """Hex digest of the corpus' files. Does not depend on the directory they are in."""
@@ -89,13 +142,14 @@ class Corpus:
         for file in self.all_files():
             inside = file.is_relative_to(self.name)
             path = file.relative_to(self.name).as_posix() if inside else file.name
-            digest.update(path.encode() + hashlib.sha256(file.read_bytes()).digest())
+            with file.open("rb") as content:
+                digest.update(path.encode() + hashlib.file_digest(content, "sha256").digest())
         return digest.hexdigest()
 
 
 def strip_markup(text: str) -> str:
     """Replace line breaks, also HTML's, and runs of white space with single spaces."""
-    return re.sub(r"(<br\s*/?>|\s)+", " ", text).strip()
+    return " ".join(re.sub(r"<br\s*/?>", " ", text).split())
 
 
 def assign_split(text: str) -> str:
@@ -107,29 +161,29 @@ def assign_split(text: str) -> str:
     return "train" if percent < 96 else "validation" if percent < 98 else "test"
 
 
-def split_by_hash(name: str, pairs: Sequence[Sequence[str]]) -> dict[str, Split]:
-    """Split (source, target, …) rows by the hash of the source.
+def select_by_hash(name: str, rows: Iterable[Row], split: str) -> Iterator[Row]:
+    """Yield the rows whose source is assigned to `split`.
 
-    name: used in error messages. Raises CorpusError if a split is empty.
+    name: used in error messages. Raises CorpusError if one of the splits is empty.
     """
-    splits = {split: Split([], []) for split in SPLITS}
-    for source, target, *_ in pairs:
-        split = splits[assign_split(source)]
-        split.sources.append(source)
-        split.targets.append(target)
-    for split_name, split in splits.items():
-        if not split.sources:
-            raise CorpusError(
-                f"{name}: none of its {len(pairs)} lines is in the {split_name} split; use at "
-                "least 300 different sources, or a directory with one file per split"
-            )
-    return splits
+    count, missing = 0, dict.fromkeys(SPLITS)
+    for row in rows:
+        count += 1
+        assigned = assign_split(row[0])
+        missing.pop(assigned, None)
+        if assigned == split:
+            yield row
+    if missing:
+        split = next(iter(missing))
+        raise CorpusError(
+            f"{name}: none of its {count} lines is in the {split} split; use at least 300 "
+            "different sources, or a directory with one file per split"
+        )
 
 
 def hold_out(corpus: Corpus) -> Corpus:
     """Use a random fifth of the training split for validation if there is no such split."""
-
-    train = functools.cache(lambda: corpus.read("train"))
+    count = functools.cache(lambda: sum(1 for _ in corpus.rows("train")))
 
     def files() -> dict[str, list[Path]]:
         existing = corpus.files()
@@ -137,12 +191,18 @@ def hold_out(corpus: Corpus) -> Corpus:
             return existing
         return {"train": existing["train"], "validation": existing["train"]} | existing
 
-    def read(split: str) -> Split:
+    def rows(split: str) -> Iterator[Row]:
         if split not in ("train", "validation") or "validation" in corpus.files():
-            return corpus.read(split)
-        texts = train()
-        order = np.random.default_rng(0).permutation(len(texts.sources))
-        fifth = len(order) // 5
-        return texts.take(np.sort(order[:fifth] if split == "validation" else order[fifth:]))
+            return corpus.rows(split)
+        held_out = np.zeros(count(), bool)
+        held_out[np.random.default_rng(0).permutation(count())[: count() // 5]] = True
+        kept = held_out if split == "validation" else ~held_out
+        return itertools.compress(corpus.rows("train"), kept)
 
-    return replace(corpus, files=files, read=read)
+    return replace(corpus, files=files, rows=rows)
+
+
+def progress_bar(rows: Iterable[Row], label: str, total: int | None = None) -> tqdm:
+    """Show the progress on standard error if it takes more than two seconds."""
+    interval = 0.5 if sys.stderr.isatty() else 30
+    return tqdm(rows, label, total, leave=False, delay=2, mininterval=interval, unit="pair")

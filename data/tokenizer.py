@@ -147,11 +147,16 @@ def train(
     return Tokenizer(model.getvalue(), lowercase, words)
 
 
-def train_pair(split: Split, config: Config) -> tuple[Tokenizer, Tokenizer | Labels]:
-    """Train the tokenizers of source and target. A shared vocabulary is the same object twice."""
+def train_pair(
+    split: Split, labels: Iterable[str], config: Config
+) -> tuple[Tokenizer, Tokenizer | Labels]:
+    """Train the tokenizers of source and target. A shared vocabulary is the same object twice.
+
+    labels: those of a labelled corpus; not used for translations.
+    """
     options = (config.vocab_size, config.lowercase, config.tokenizer == "word")
     if config.labelled:
-        return train(split.sources, *options), Labels(sorted(set(split.targets)))
+        return train(split.sources, *options), Labels(sorted(labels))
     if config.shared_vocabulary:
         shared = train(split.sources + split.targets, *options)
         return shared, shared

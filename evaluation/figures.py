@@ -101,7 +101,8 @@ def main(flags: argparse.Namespace) -> None:
     """Draw the figures and print their paths. Raises UserError and OSError."""
     config, folder, runs = load_config(flags.run), flags.run / "figures", [flags.run, *flags.others]
     names, lines = run_labels(runs), [read_metrics(run) for run in runs]
-    split = report.load_split(flags.run, config, flags.outputs.partition("-")[0])
+    name, *settings = flags.outputs.split("-")
+    split, _ = report.load_split(flags.run, config, name, "all" in settings)
     outputs = read_outputs(runs, flags.outputs, config.labelled, len(split.sources))
 
     unit = "example" if config.labelled else "token"

@@ -1,6 +1,7 @@
 """Scores of a model on a split: computed, printed as a table, written into the run directory."""
 
 import math
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from config import Config, UserError
-from data import corpora, pipeline
+from data import corpora, encoding, pipeline
 from data.corpora import Split
 from evaluation import metrics
 from training.records import read_json, write_json
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 Output = tuple[float, str]  # log probability (NaN if it was not computed), translation or label
 MISTAKES_SHOWN = 20
+TABLE_TEXTS = 5_000  # the most texts of a .tsv file's split that are scored by default
 
 
 def validation(
@@ -56,16 +58,21 @@ def recorded_hash(run: Path, name: str) -> str:
     return splits[name].get("sha256")
 
 
-def load_split(run: Path, config: Config, name: str) -> Split:
-    """Load a split of a run's corpus. Raises UserError if its text has changed since training."""
-    split = corpora.open(config).load(name)
-    if recorded_hash(run, name) != split.sha256():
+def load_split(run: Path, config: Config, name: str, whole: bool = False) -> tuple[Split, int]:
+    """Load a split of a run's corpus. Also returns how many texts it has.
+
+    Of a .tsv file, which has no splits of its own, loads at most `TABLE_TEXTS` evenly spaced texts,
+    unless `whole`. Raises UserError if the text of the split has changed since training.
+    """
+    sampled = config.corpus.endswith(".tsv") and not whole
+    split = corpora.open(config).summarize(name, TABLE_TEXTS if sampled else sys.maxsize)
+    if recorded_hash(run, name) != split.sha256:
         raise UserError(
             f"the {name} split of {config.corpus} differs from the one recorded in "
             f"{run}/corpus.json, so scores would not be comparable: restore the text, or train "
             "again"
         )
-    return split
+    return Split.of(split.sample), split.pairs
 
 
 def measure(translator: "Translator", split: Split) -> tuple[dict, list[Output]]:
@@ -80,7 +87,7 @@ def measure(translator: "Translator", split: Split) -> tuple[dict, list[Output]]
     seconds = time.perf_counter() - start
     texts = [text for _, text in outputs]
     tokenizers = translator.source_tokenizer, translator.target_tokenizer
-    pairs, too_long = pipeline.encode(split, *tokenizers, translator.max_length)
+    pairs, too_long = encoding.encode(split, *tokenizers, translator.max_length)
     loss = {}
     if len(pairs.source.lengths):
         loss = dict(zip(("loss", "accuracy"), translator.loss_and_accuracy(pairs), strict=True))

@@ -124,7 +124,7 @@ class Readers:
         sizes = {"d_model": 16, "num_heads": 2, "num_layers": 1, "dff": 16, "max_length": 12}
         settings = Config(corpus="mini:300", vocab_size=500, tie_embeddings=False, **sizes)
         self.settings = dataclasses.asdict(settings)
-        self.tokenizers = tokenizer.train_pair(texts, settings)
+        self.tokenizers = tokenizer.train_pair(texts, [], settings)
         model = build(settings, *(each.vocab_size for each in self.tokenizers))
         ends_soon = 6.0 * tf.one_hot(tokenizer.EOS, self.tokenizers[1].vocab_size)
         model.output.bias.assign(ends_soon)

@@ -1,15 +1,16 @@
 """Batches, encoding, and the cache of encoded corpora."""
 
 import dataclasses
-import shutil
+import itertools
 import sys
-from pathlib import Path
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from config import Config, UserError
-from data import corpora, pipeline, tokenizer
+from data import corpora, encoding, pipeline, tokenizer
 from data.__main__ import parse_config, show
 from data.batches import Pairs, Rows, plan
 from data.splits import assign_split
@@ -165,7 +166,7 @@ def id_rows(side):
 
 def test_a_source_ends_in_eos_and_a_target_is_bos_to_eos(trained_tokenizer):
     split = corpora.Split(["o livro", "a casa"], ["the book", "the house"])
-    pairs, _ = pipeline.encode(split, trained_tokenizer, trained_tokenizer, max_length=128)
+    pairs, _ = encoding.encode(split, trained_tokenizer, trained_tokenizer, max_length=128)
     sources, targets = map(trained_tokenizer.encode, split[:2])
     assert id_rows(pairs.source) == [[*ids, 3] for ids in sources]
     assert id_rows(pairs.target) == [[2, *ids, 3] for ids in targets]
@@ -177,7 +178,7 @@ def test_long_pairs_are_dropped_and_counted(trained_tokenizer):
     o, livro = "o", "o livro" * 9
     split = corpora.Split([o, livro, o, livro], [o, o, livro, livro])
     for max_length, kept in (9, 1), (lengths[1] - 1, 1), (lengths[1], 4):
-        pairs, dropped = pipeline.encode(split, trained_tokenizer, trained_tokenizer, max_length)
+        pairs, dropped = encoding.encode(split, trained_tokenizer, trained_tokenizer, max_length)
         assert (len(pairs.source.lengths), dropped) == (kept, 4 - kept)
         assert len(pairs.target.lengths) == kept
 
@@ -233,11 +234,12 @@ def test_a_dataset_decodes_to_the_texts(settings):
 def test_reverse_exchanges_the_sides_of_a_dataset(settings):
     forward = corpora.load(settings.corpus, "validation")
     data = pipeline.load(dataclasses.replace(settings, reverse=True))
-    assert data.validation_texts == forward.swap()
+    backward = corpora.Split(forward.targets, forward.sources)
+    assert data.validation_texts == backward
     assert data.source_tokenizer.decode(id_rows(data.validation.source)) == forward.targets
     assert data.target_tokenizer.decode(id_rows(data.validation.target)) == forward.sources
     assert data.facts["languages"] == ["pt", "en"]
-    assert data.facts["splits"]["validation"]["sha256"] == forward.swap().sha256()
+    assert data.facts["splits"]["validation"]["sha256"] == backward.sha256()
 
 
 @pytest.mark.parametrize("file", ["train.en", "train.pt", "validation.en"])
@@ -284,64 +286,73 @@ class Interrupted(BaseException):
 
 
 @pytest.mark.parametrize("error", [ValueError, OSError, Interrupted])
-def test_a_failed_write_leaves_no_files(settings, tmp_path, monkeypatch, error):
-    def fail(*arguments):
-        raise error("in the middle")
+def test_an_interrupted_preparation_continues_with_the_same_result(
+    settings, tmp_path, monkeypatch, trained, capfd, error
+):
+    expected = pipeline.load(dataclasses.replace(settings, cache_dir=str(tmp_path / "whole")))
+    monkeypatch.setattr(encoding, "PART", 7)
+    calls, encode = itertools.count(), encoding.encode
 
-    with monkeypatch.context() as broken:
-        broken.setattr(np, "save", fail)  # the tokenizers are already written
-        with pytest.raises(error):
-            pipeline.load(settings)
-    assert list((tmp_path / "cache").iterdir()) == []
-    assert len(pipeline.load(settings).train.source.lengths) == 80
+    def fail_at_the_third_part(*arguments):
+        if next(calls) == 2:
+            raise error("in the middle")
+        return encode(*arguments)
+
+    monkeypatch.setattr(encoding, "encode", fail_at_the_third_part)
+    with pytest.raises(error):
+        pipeline.load(settings)
+    (unfinished,) = (tmp_path / "cache").iterdir()
+    for file in unfinished.glob("train.*.*s"):  # a part that was written when the process died
+        with file.open("ab") as appended:
+            appended.write(b"12345678")
+    resumed = pipeline.load(settings)
+    assert equal(resumed, expected) and len(trained) == 2
+    assert "after 14 pairs" in capfd.readouterr().err
+    assert not unfinished.exists()
 
 
-def test_files_of_a_killed_process_are_not_read(settings, tmp_path, monkeypatch):
-    with monkeypatch.context() as killed:
-        killed.setattr(shutil, "rmtree", lambda *a, **k: None)
-        killed.setattr(np, "save", lambda *a: pytest.fail("killed"))
-        with pytest.raises(pytest.fail.Exception):
-            pipeline.load(settings)
-    assert list((tmp_path / "cache").rglob("tokenizer.model"))
-
-
-@pytest.mark.parametrize("damage", ["pickle", "truncated", "empty"])
-def test_a_damaged_cache_is_rejected_and_no_pickle_is_executed(settings, tmp_path, damage):
+@pytest.mark.parametrize("damage", ["other", "truncated", "empty"])
+def test_a_damaged_cache_is_rejected(settings, tmp_path, damage):
     data = pipeline.load(settings)
-    (ids,) = (tmp_path / "cache").glob("*/train.source.ids.npy")
+    (ids,) = (tmp_path / "cache").glob("*/train.source.ids")
     content = ids.read_bytes()
-    if damage == "pickle":
-        np.save(ids, np.array([Touch(tmp_path / "touched")], dtype=object))
-    else:
-        ids.write_bytes(content[:-9] if damage == "truncated" else b"")
+    ids.write_bytes({"other": b"12345678", "truncated": content[:-9], "empty": b""}[damage])
     with pytest.raises(corpora.CorpusError, match=f"{ids.parent} is damaged"):
         pipeline.load(settings)
-    assert not (tmp_path / "touched").exists()
     ids.write_bytes(content)
     assert equal(data, pipeline.load(settings))
 
 
-class Touch:
-    """Creates a file when it is unpickled."""
+def test_a_second_process_waits_for_the_first(settings, monkeypatch, trained, capfd):
+    prepare, others = pipeline.prepare, []
 
-    def __init__(self, path):
-        self.path = path
+    def load_in_another_thread(*arguments):
+        monkeypatch.setattr(pipeline, "prepare", prepare)
+        others.append(ThreadPoolExecutor(1).submit(pipeline.load, settings))
+        deadline = time.monotonic() + 60
+        while "waiting" not in capfd.readouterr().err:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        prepare(*arguments)
 
-    def __reduce__(self):
-        return Path.touch, (self.path,)
+    monkeypatch.setattr(pipeline, "prepare", load_in_another_thread)
+    first = pipeline.load(settings)
+    assert equal(first, others[0].result(timeout=60)) and len(trained) == 1
 
 
-def test_two_processes_can_write_the_same_cache(settings, monkeypatch):
-    build, first = pipeline.build, []
-
-    def build_twice(*arguments):
-        monkeypatch.setattr(pipeline, "build", build)
-        first.append(pipeline.load(settings))  # by another process, while this one encodes
-        return build(*arguments)
-
-    monkeypatch.setattr(pipeline, "build", build_twice)
-    assert equal(pipeline.load(settings), first[0])
-    assert len(pipeline.load(settings).train.source.lengths) == 80
+def test_only_a_sample_of_a_large_corpus_is_kept_in_memory(settings, monkeypatch, capfd):
+    whole = pipeline.load(settings)
+    monkeypatch.setattr(pipeline, "TOKENIZER_PAIRS", 30)
+    monkeypatch.setattr(pipeline, "VALIDATION_PAIRS", 3)
+    changed = dataclasses.replace(settings, vocab_size=299)  # not in the cache
+    data = pipeline.load(changed)
+    err = capfd.readouterr().err
+    assert "on 20 of 80 pairs" in err and "using 2 of 8 pairs" in err
+    assert len(data.train.source.lengths) == 80 and len(data.validation.source.lengths) == 2
+    assert data.validation_texts == whole.validation_texts.take([0, 4])
+    for name in ("train", "validation"):
+        facts = [each.facts["splits"][name] for each in (data, whole)]
+        assert facts[0]["sha256"] == facts[1]["sha256"] and facts[0]["pairs"] == facts[1]["pairs"]
 
 
 def test_a_vocabulary_smaller_than_the_alphabet_is_rejected(settings):

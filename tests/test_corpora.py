@@ -410,7 +410,7 @@ def test_the_hash_of_a_split_depends_on_order_boundaries_and_direction():
         Split(["a", "b"], ["c", "d"]),
         Split(["b", "a"], ["d", "c"]),
         Split(["a\nb"], ["c\nd"]),
-        Split(["a", "b", "c"], ["d"]),
+        Split(["a", "b", "c"], ["d", "", ""]),
         Split(["c", "d"], ["a", "b"]),
         Split(["á", "b"], ["c", "d"]),
     ]

@@ -16,6 +16,7 @@ import pytest
 import tensorflow as tf
 from helpers import TINY, train_here, write_corpus
 
+from config import Config
 from data import corpora
 from data.batches import Pairs, Rows
 from evaluation import report, translator
@@ -455,6 +456,20 @@ def test_validation_translates_a_fixed_number_of_sentences_of_the_whole_split():
     values, samples = report.validation(model, dataset, 9)
     assert values["validation_bleu"] == pytest.approx(100)
     assert [sample[0] for sample in samples] == [texts[0], texts[49], texts[99]]
+
+
+def test_of_a_table_only_a_sample_is_scored_unless_all_of_it_is_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "TABLE_TEXTS", 5)
+    table = tmp_path / "a.tsv"
+    table.write_text("".join(f"source {i}\ttarget {i}\n" for i in range(900)))
+    split = corpora.load(str(table), "test")
+    facts = {"splits": {"test": {"sha256": split.sha256(), "pairs": len(split.sources)}}}
+    (tmp_path / "corpus.json").write_text(json.dumps(facts))
+    config = Config(corpus=str(table))
+    assert report.load_split(tmp_path, config, "test", whole=True) == (split, len(split.sources))
+    sample, total = report.load_split(tmp_path, config, "test")
+    assert total == len(split.sources) and sample == split.take(range(0, total, 4))
+    assert 2 < len(sample.sources) <= 5
 
 
 def test_no_dropout_in_loss_and_translations(tiny):

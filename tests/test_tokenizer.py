@@ -120,12 +120,14 @@ def test_training_is_deterministic(split):
 
 
 def test_a_shared_vocabulary_is_one_tokenizer(split):
-    source, target = tokenizer.train_pair(split, Config(vocab_size=400))
+    source, target = tokenizer.train_pair(split, [], Config(vocab_size=400))
     assert source is target
 
 
 def test_separate_vocabularies_fit_their_languages(split):
-    source, target = tokenizer.train_pair(split, Config(vocab_size=600, shared_vocabulary=False))
+    source, target = tokenizer.train_pair(
+        split, [], Config(vocab_size=600, shared_vocabulary=False)
+    )
 
     def count_tokens(tokenizer, texts):
         return sum(map(len, tokenizer.encode(texts)))
@@ -137,7 +139,7 @@ def test_separate_vocabularies_fit_their_languages(split):
 @pytest.mark.parametrize("shared_vocabulary", [True, False])
 def test_tokenizers_can_be_saved_and_loaded(split, tmp_path, shared_vocabulary):
     config = Config(vocab_size=400, shared_vocabulary=shared_vocabulary)
-    saved = tokenizer.train_pair(split, config)
+    saved = tokenizer.train_pair(split, set(split.targets), config)
     tokenizer.save_pair(tmp_path, *saved)
     assert (tmp_path / "tokenizer.model").exists() == shared_vocabulary
     for before, after, texts in zip(saved, tokenizer.load_pair(tmp_path), split[:2], strict=True):

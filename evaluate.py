@@ -65,9 +65,10 @@ def main(flags: argparse.Namespace) -> None:
     checkpoint = f"{flags.checkpoint} checkpoint"
     if flags.average > 1:
         checkpoint = f"average of the last {flags.average} checkpoints"
+    part = f" of {total:,}" if len(outputs) < total else ""
     print(
         f"{flags.run}, {checkpoint}, {flags.split} split of {flags.config.corpus}, "
-        f"{len(outputs):,} of {total:,} texts, {translator.search}"
+        f"{len(outputs):,} texts{part}, {translator.search}"
     )
     report.print_scores(scores)
     if flags.limit is None:

@@ -5,6 +5,7 @@ import itertools
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -183,6 +184,12 @@ def test_long_pairs_are_dropped_and_counted(trained_tokenizer):
         assert len(pairs.target.lengths) == kept
 
 
+@pytest.mark.parametrize(("vocab_size", "size"), [(300, 2), (1 << 16, 2), ((1 << 16) + 1, 4)])
+def test_ids_are_stored_in_the_smallest_type_that_holds_them(vocab_size, size):
+    dtype = encoding.id_type(SimpleNamespace(vocab_size=vocab_size))
+    assert dtype.itemsize == size and np.iinfo(dtype).max >= vocab_size - 1
+
+
 # ---- The cache ----------------------------------------------------------------------------------
 
 
@@ -289,6 +296,7 @@ class Interrupted(BaseException):
 def test_an_interrupted_preparation_continues_with_the_same_result(
     settings, tmp_path, monkeypatch, trained, capfd, error
 ):
+    settings = dataclasses.replace(settings, max_length=16)  # drops most pairs
     expected = pipeline.load(dataclasses.replace(settings, cache_dir=str(tmp_path / "whole")))
     monkeypatch.setattr(encoding, "PART", 7)
     calls, encode = itertools.count(), encoding.encode

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import config
 from config import UserError
-from data import corpora
 from evaluation import command_line, report
 from evaluation.search import Search
 
@@ -51,13 +50,12 @@ def main(flags: argparse.Namespace) -> None:
     """Score a split, write the files and print the table. Raises UserError and OSError."""
     if flags.search.n_best > 1:
         raise UserError("--n-best is for translate.py: scores are of the best translation")
-    # Fails before TensorFlow loads: a misspelt split, a corpus or a directory that is missing.
+    # Before TensorFlow loads, so that mistakes are reported at once.
     report.recorded_hash(flags.run, flags.split)
-    corpora.open(flags.config)
     if flags.per_sentence:
         open(flags.per_sentence, "a").close()
-    translator = command_line.load(flags)
     split, total = report.load_split(flags.run, flags.config, flags.split, flags.all)
+    translator = command_line.load(flags)
     if flags.limit is not None:
         split = split.take(range(min(flags.limit, len(split.sources))))
     scores, outputs = report.measure(translator, split)

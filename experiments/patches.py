@@ -3,39 +3,42 @@
 experiments/NAME.patch begins with lines of the form `key: text`, in this order:
 
     question:  what the experiment tests
+    theme:     the part of the model or of training that it changes: see THEMES
     claim:     a published claim about it, and its source (optional)
     recipe:    the recipe of experiments.run, if it is not about translation (optional)
     flags:     flags of train.py, in addition to those of the recipe (optional)
     guard:     the test that fails with the patch, if the edit is a bug (optional)
-    finding:   the result (optional)
 
 An empty line and a unified diff in the format of `git diff` follow if the experiment changes code.
 """
 
 import hashlib
 import os
-import re
 import shlex
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 from config import UserError
+from training.provenance import working_tree_diff
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
-KEYS = ("question", "claim", "recipe", "flags", "guard", "finding")
+KEYS = ("question", "theme", "claim", "recipe", "flags", "guard")
+THEMES = (
+    "attention and masks",
+    "positions",
+    "norms and residuals",
+    "feed-forward",
+    "embeddings",
+    "optimisation",
+    "regularisation",
+    "architecture",
+)
 
 
 class ExperimentError(UserError):
-    """An experiment that cannot be read, applied, saved or run.
-
-    detail: lines to print before the message, or "".
-    """
-
-    def __init__(self, message: str, detail: str = ""):
-        super().__init__(message)
-        self.detail = detail
+    """An experiment that cannot be read, applied, saved or run."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +47,11 @@ class Patch:
 
     name: str
     question: str
+    theme: str = "architecture"
     claim: str = ""
     recipe: str = ""
     flags: str = ""
     guard: str = ""
-    finding: str = ""
     diff: str = ""
 
     @property
@@ -60,11 +63,6 @@ class Patch:
         """The flags, split into words."""
         return shlex.split(self.flags)
 
-    @property
-    def digest(self) -> str:
-        """Hash of the diff."""
-        return hashlib.sha256(self.diff.encode()).hexdigest()
-
     def text(self) -> str:
         """Contents of the file."""
         lines = [f"{key}: {value}\n" for key in KEYS if (value := getattr(self, key))]
@@ -73,7 +71,7 @@ class Patch:
     def apply(self, folder: str | Path, check: bool = False) -> None:
         """Apply the diff to a copy of the source, or with `check` only test whether it applies.
 
-        Raises ExperimentError with the first hunk that does not apply.
+        Raises ExperimentError with the place of the first hunk that does not apply.
         """
         if not self.diff:
             return
@@ -89,24 +87,8 @@ class Patch:
             capture_output=True,
         )
         if result.returncode:
-            message = result.stderr.decode("utf-8", "replace").strip()
-            file, hunk = self.failed_hunk(message)
-            reason = f"{file} does not contain the lines of the hunk above" if hunk else message
-            raise ExperimentError(
-                f"experiments/{self.name}.patch does not apply to this source: {reason}", hunk
-            )
-
-    def failed_hunk(self, message: str) -> tuple[str, str]:
-        """Return the file and the hunk that an error message of git refers to, or ""."""
-        match = re.search(r"patch failed: (.*):(\d+)", message)
-        if not match:
-            return "", ""
-        file, line = match.groups()
-        part = self.diff.split(f"+++ b/{file}\n", 1)[-1].split("\ndiff --git", 1)[0]
-        for hunk in re.split(r"^(?=@@ )", part, flags=re.MULTILINE):
-            if hunk.startswith(f"@@ -{line}"):
-                return file, hunk.rstrip()
-        return file, ""
+            lines = result.stderr.decode("utf-8", "replace").strip().splitlines()
+            raise ExperimentError(f"{self.name} does not apply to this source: {lines[0]}")
 
 
 BASELINE = Patch("baseline", "The unpatched source")
@@ -142,21 +124,28 @@ def read(name: str) -> Patch:
 
 
 def check(patch: Patch) -> None:
-    """Raise ExperimentError if the flags cannot be split into words."""
+    """Raise ExperimentError if the theme is unknown, or the flags cannot be split into words."""
+    if patch.theme not in THEMES:
+        raise ExperimentError(f"{patch.path}: theme: choose from {', '.join(THEMES)}")
     try:
         shlex.split(patch.flags)
     except ValueError as error:
         raise ExperimentError(f"{patch.path}: flags: {error}") from None
 
 
+def working_tree() -> Patch | None:
+    """Return the uncommitted edits as an experiment, or None if there are none.
+
+    Files in experiments/ are left out. The name has a hash, so that each edit has its own runs.
+    """
+    diff = working_tree_diff(git, ".", ":(exclude)experiments")
+    name = f"edit-{hashlib.sha256(diff.encode()).hexdigest()[:6]}"
+    return Patch(name, "The edits of the working tree", diff=diff) if diff else None
+
+
 def names() -> list[str]:
     """Return the names of all experiments, sorted."""
     return sorted(path.stem for path in HERE.glob("*.patch"))
-
-
-def write(patch: Patch) -> None:
-    """Write the file of an experiment."""
-    patch.path.write_bytes(patch.text().encode())
 
 
 def git(*arguments: object, **environment: str) -> str:

@@ -1,0 +1,141 @@
+"""Recipes: how the runs of experiments are trained, what they are scored on, and how precisely.
+
+`python -m experiments.recipes RECIPE FILE [--final]` writes the texts on which runs are scored.
+"""
+
+import argparse
+import sys
+from dataclasses import dataclass
+
+from config import Config, UserError, add_flags, fail, make_parser
+from data import corpora, mini
+from data.corpora import Split
+from training.records import write_json
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Texts to score: a split of the corpus, or `size` pairs of `mini` with a seed of their own."""
+
+    split: str
+    size: int | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that the runs of an experiment and of its baseline share.
+
+    headline: "exact_match", the mean over the phenomena in per cent; "bleu"; or "accuracy".
+    delta: differences smaller than this, in the unit of the headline, do not matter.
+    sample: the texts that decide. final: the texts that are read once, for what is adopted.
+    averages: numbers of latest checkpoints whose weights are averaged and scored. The first one
+        counts.
+    looks: numbers of seeds after which a question may be decided.
+    """
+
+    name: str
+    flags: str
+    headline: str
+    delta: float
+    sample: Sample
+    final: Sample
+    averages: tuple[int, ...] = (3,)
+    looks: tuple[int, ...] = (6, 10, 16)
+
+    @property
+    def unit(self) -> str:
+        return {"bleu": "BLEU"}.get(self.headline, "points")
+
+    @property
+    def labelled(self) -> bool:
+        """Whether the targets are labels instead of translations."""
+        return self.headline == "accuracy"
+
+    def values(self, results: list[dict]) -> list[float]:
+        """Return the headline of each result; NaN if a run diverged."""
+        scores = [result.get("scores", {}).get(str(self.averages[0]), {}) for result in results]
+        return [score.get(self.headline, float("nan")) for score in scores]
+
+
+# --shards 1: each run uses one core.
+RECIPES = {
+    recipe.name: recipe
+    for recipe in (
+        Recipe(
+            "mini",
+            "--num-layers 2 --num-heads 4 --epochs 8 --shards 1 --validation-sentences 100",
+            headline="exact_match",
+            delta=2.0,
+            sample=Sample("compositional", 6600, seed=1),
+            final=Sample("compositional", 6600, seed=2),
+        ),
+        Recipe(
+            "ted",
+            "--corpus ted_hrlr_translate/pt_to_en --batch-tokens 1536 --warmup-steps 2000 "
+            "--num-heads 4 --epochs 5 --shards 1 --validation-sentences 100",
+            headline="bleu",
+            delta=0.5,
+            sample=Sample("validation"),
+            final=Sample("test"),
+        ),
+        Recipe(
+            "imdb",
+            "--model classifier --corpus imdb_reviews --tokenizer word --lowercase --vocab-size "
+            "20000 --max-length 600 --batch-tokens 8192 --num-layers 1 --d-model 64 --num-heads 4 "
+            "--dff 128 --positions none --dropout-rate 0.3 --word-dropout 0.5 --label-smoothing 0 "
+            "--warmup-steps 600 --learning-rate-scale 0.5 --epochs 5 --shards 1",
+            headline="accuracy",
+            delta=0.5,
+            averages=(5,),
+            sample=Sample("validation"),
+            final=Sample("test"),
+        ),
+        Recipe(  # not a measurement: whether everything runs, in a minute
+            "smoke",
+            "--corpus mini:500 --num-layers 1 --d-model 32 --num-heads 2 --dff 64 --max-length 20 "
+            "--epochs 2 --shards 1 --validation-sentences 10",
+            headline="exact_match",
+            delta=2.0,
+            sample=Sample("compositional", 110, seed=1),
+            final=Sample("compositional", 110, seed=2),
+            averages=(2,),
+            looks=(2, 3),
+        ),
+    )
+}
+
+
+def parse(flags: list[str]) -> dict:
+    """Return the settings that flags of train.py give. Exits if one is invalid."""
+    parser = make_parser("")
+    add_flags(parser, Config)
+    return vars(parser.parse_args(flags))
+
+
+def load_sample(recipe: Recipe, final: bool = False) -> Split:
+    """Return the texts on which runs are scored. Raises UserError.
+
+    Generated pairs of the final sample are not in the other one.
+    """
+    sample = recipe.final if final else recipe.sample
+    if sample.size is None:
+        return corpora.open(Config(**parse(recipe.flags.split()))).load(sample.split)
+    pairs = mini.generate(sample.split, sample.size, sample.seed)
+    if final:
+        other = mini.generate(recipe.sample.split, recipe.sample.size, recipe.sample.seed)
+        seen = {pair.source.lower() for pair in other}
+        pairs = [pair for pair in pairs if pair.source.lower() not in seen]
+    return Split(*map(list, zip(*pairs, strict=True)))
+
+
+if __name__ == "__main__":
+    PARSER: argparse.ArgumentParser = make_parser(__doc__, prog="python -m experiments.recipes")
+    PARSER.add_argument("recipe", choices=RECIPES)
+    PARSER.add_argument("file")
+    PARSER.add_argument("--final", action="store_true")
+    FLAGS = PARSER.parse_args(sys.argv[1:])
+    try:
+        write_json(FLAGS.file, load_sample(RECIPES[FLAGS.recipe], FLAGS.final))
+    except (UserError, OSError) as error:
+        fail(error)

@@ -1,0 +1,97 @@
+"""Train one run and score it, in one process: python -m experiments.trial JOB.json.
+
+JOB.json is written by experiments.run. It contains:
+
+    flags: flags of train.py.
+    run: the run directory. A run that was interrupted resumes.
+    sample: a JSON file with the texts to score: sources, targets, tags.
+    averages: numbers of latest checkpoints; the mean of their weights is scored.
+    result: the JSON file to write.
+    about: what else to write into it.
+"""
+
+import hashlib
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+
+from config import UserError, fail
+from experiments.recipes import parse
+from training.command_line import config_from_flags
+from training.machine import import_tensorflow
+from training.records import Diverged, read_json, read_json_lines, write_json
+
+
+def score(translator, sample) -> dict:
+    """Return the scores of a sample in per cent, BLEU, and the loss in nats per target token."""
+    from data import pipeline
+    from evaluation import metrics
+
+    tokenizers = translator.source_tokenizer, translator.target_tokenizer
+    outputs = translator.translate(sample.sources, progress=True)
+    pairs, _ = pipeline.encode(sample, *tokenizers, translator.max_length)
+    scores = {"loss": translator.loss_and_accuracy(pairs)[0]}
+    exact = metrics.exact_matches(outputs, sample.targets)
+    if translator.labelled:
+        return scores | {"accuracy": sum(exact) / len(exact)}
+    scores["bleu"] = metrics.bleu(outputs, sample.targets)
+    tags = metrics.by_tag(outputs, sample.targets, sample.tags or ["all"] * len(outputs))
+    by_tag = {tag: round(value, 3) for tag, (_, value) in tags.items()}
+    scores["exact_match"] = sum(by_tag.values()) / len(by_tag)
+    return scores | ({"by_tag": by_tag} if sample.tags else {})
+
+
+def train_and_score(job: dict) -> dict:
+    """Train a run, or what remains of it, and score it. Raises UserError and OSError."""
+    import train
+    from data.corpora import Split
+    from evaluation import translator
+
+    run, began = Path(job["run"]), time.monotonic()
+    if (run / "config.json").exists():
+        flags = {"resume": str(run)}
+    else:
+        shutil.rmtree(run, ignore_errors=True)  # of a process that was killed at its start
+        flags = parse(job["flags"]) | {"name": run.name}
+    config = config_from_flags(flags | {"runs_dir": str(run.parent), "cache_dir": job["cache"]})
+    result = {}
+    try:
+        train.train(config)
+    except Diverged as error:
+        return {"diverged": str(error).split(";")[0]}
+    trained, sample = time.monotonic(), Split(*json.loads(Path(job["sample"]).read_text("utf-8")))
+    for k in job["averages"]:
+        loaded = translator.load(run, config, average=k)
+        result.setdefault("scores", {})[str(k)] = score(loaded, sample)
+    result["parameters"], hashes = loaded.num_parameters, hashlib.sha256()
+    for variable in loaded.model.trainable_variables:
+        hashes.update(variable.numpy().tobytes())
+    result["weights"] = hashes.hexdigest()[:16]  # equal if two runs agree in every bit
+    # Step, loss, and BLEU or the accuracy in per cent, of each validation.
+    lines = [line for line in read_json_lines(run / "metrics.jsonl") if "validation_loss" in line]
+    quality = [x.get("validation_bleu", 100 * x["validation_accuracy"]) for x in lines]
+    result["curve"] = [
+        [x["step"], round(x["validation_loss"], 4), round(y, 2)]
+        for x, y in zip(lines, quality, strict=True)
+    ]
+    seconds = {"train": trained - began, "score": time.monotonic() - trained}
+    return result | {"seconds": {name: round(value, 1) for name, value in seconds.items()}}
+
+
+def main(path: str) -> None:
+    job = read_json(path)
+    import_tensorflow()
+    try:
+        result = train_and_score(job)
+        result["cpu_seconds"] = round(time.process_time(), 1)
+        write_json(job["result"], job["about"] | result)
+        for part in ("checkpoints", "source"):  # hundreds of megabytes
+            shutil.rmtree(Path(job["run"], part), ignore_errors=True)
+    except (UserError, OSError) as error:
+        fail(error)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

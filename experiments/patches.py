@@ -25,16 +25,8 @@ from training.provenance import working_tree_diff
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 KEYS = ("question", "theme", "claim", "recipe", "flags", "guard")
-THEMES = (
-    "attention and masks",
-    "positions",
-    "norms and residuals",
-    "feed-forward",
-    "embeddings",
-    "optimisation",
-    "regularisation",
-    "architecture",
-)
+THEMES = ("attention and masks", "positions", "norms and residuals", "feed-forward", "embeddings")
+THEMES += ("optimisation", "regularisation", "architecture")
 
 
 class ExperimentError(UserError):
@@ -43,52 +35,40 @@ class ExperimentError(UserError):
 
 @dataclass(frozen=True)
 class Patch:
-    """Contents of a patch file."""
+    """Contents of a patch file. Raises ExperimentError."""
 
     name: str
     question: str
-    theme: str = "architecture"
+    theme: str = THEMES[-1]
     claim: str = ""
     recipe: str = ""
     flags: str = ""
     guard: str = ""
     diff: str = ""
 
+    def __post_init__(self):
+        if not self.question:
+            raise ExperimentError(f"{self.path}: add a line `question: …`")
+        if self.theme not in THEMES:
+            raise ExperimentError(f"{self.path}: theme: choose from {', '.join(THEMES)}")
+        try:
+            shlex.split(self.flags)
+        except ValueError as error:
+            raise ExperimentError(f"{self.path}: flags: {error}") from None
+
     @property
     def path(self) -> Path:
         return HERE / f"{self.name}.patch"
 
-    @property
-    def arguments(self) -> list[str]:
-        """The flags, split into words."""
-        return shlex.split(self.flags)
-
-    def text(self) -> str:
-        """Contents of the file."""
-        lines = [f"{key}: {value}\n" for key in KEYS if (value := getattr(self, key))]
-        return "".join(lines) + (f"\n{self.diff}" if self.diff else "")
-
     def apply(self, folder: str | Path, check: bool = False) -> None:
-        """Apply the diff to a copy of the source, or with `check` only test whether it applies.
-
-        Raises ExperimentError with the place of the first hunk that does not apply.
-        """
-        if not self.diff:
-            return
-        # Hide any repository around the folder: git would take paths as relative to its root, and
-        # skip them silently.
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
-        environment["GIT_CEILING_DIRECTORIES"] = str(Path(folder).resolve().parent)
-        result = subprocess.run(
-            ["git", "apply", *["--check"] * check, "--whitespace=nowarn", "-"],
-            input=self.diff.encode(),
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-        )
-        if result.returncode:
-            lines = result.stderr.decode("utf-8", "replace").strip().splitlines()
-            raise ExperimentError(f"{self.name} does not apply to this source: {lines[0]}")
+        """Apply the diff to a copy of the source, or with `check` only test whether it applies."""
+        if self.diff:
+            # Hide any repository around the folder: git would take paths as relative to its root,
+            # and skip them silently.
+            environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+            environment["GIT_CEILING_DIRECTORIES"] = str(Path(folder).resolve().parent)
+            options = ["--check"] * check + ["--whitespace=nowarn", "-"]
+            git("apply", *options, stdin=self.diff, cwd=folder, env=environment)
 
 
 BASELINE = Patch("baseline", "The unpatched source")
@@ -98,39 +78,18 @@ def read(name: str) -> Patch:
     """Read a patch file; "baseline" is the unpatched source. Raises ExperimentError."""
     if name == BASELINE.name:
         return BASELINE
-    path = HERE / f"{name}.patch"
-    try:
-        text = path.read_bytes().decode("utf-8")
-    except FileNotFoundError:
-        message = f"experiments/{name}.patch does not exist: choose from {', '.join(names())}"
-        raise ExperimentError(message) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ExperimentError(f"{path} cannot be read: {error}") from None
-    head, _, diff = text.partition("\n\n")
-    values = {}
+    path, values = HERE / f"{name}.patch", {}
+    if not path.exists():
+        raise ExperimentError(f"{path} does not exist: choose from {', '.join(names())}")
+    head, _, diff = path.read_bytes().decode("utf-8").partition("\n\n")
     for line in head.splitlines():
         key, colon, value = line.partition(":")
         if not colon or key not in KEYS or key in values:
-            raise ExperimentError(
-                f"{path}: {line[:60]!r} is not a valid line: before the diff, write "
-                f"{', '.join(f'{k}:' for k in KEYS)}, each at most once"
-            )
+            keys = ", ".join(f"{key}:" for key in KEYS)
+            message = f"{path}: {line[:60]!r}: before the diff, write {keys}, each at most once"
+            raise ExperimentError(message)
         values[key] = value.strip()
-    if not values.get("question"):
-        raise ExperimentError(f"{path}: add a line `question: …`")
-    patch = Patch(name=name, diff=diff, **values)
-    check(patch)
-    return patch
-
-
-def check(patch: Patch) -> None:
-    """Raise ExperimentError if the theme is unknown, or the flags cannot be split into words."""
-    if patch.theme not in THEMES:
-        raise ExperimentError(f"{patch.path}: theme: choose from {', '.join(THEMES)}")
-    try:
-        shlex.split(patch.flags)
-    except ValueError as error:
-        raise ExperimentError(f"{patch.path}: flags: {error}") from None
+    return Patch(**{"name": name, "question": "", "diff": diff} | values)
 
 
 def working_tree() -> Patch | None:
@@ -148,21 +107,14 @@ def names() -> list[str]:
     return sorted(path.stem for path in HERE.glob("*.patch"))
 
 
-def git(*arguments: object, **environment: str) -> str:
-    """Run git in the repository and return its output. Raises ExperimentError."""
+def git(*words: object, stdin: str = "", cwd=None, env=None, **variables: str) -> str:
+    """Run git, in the repository by default, and return its output. Raises ExperimentError."""
+    command, env = ["git", *map(str, words)], (env or os.environ) | variables
+    options = {"input": stdin.encode(), "cwd": cwd or ROOT, "env": env, "capture_output": True}
     try:
-        result = subprocess.run(
-            ["git", "-C", str(ROOT), *map(str, arguments)],
-            capture_output=True,
-            check=True,
-            env=os.environ | environment,
-        )
-        return result.stdout.decode("utf-8")  # bytes, to keep line ends unchanged
+        return subprocess.run(command, check=True, **options).stdout.decode("utf-8")
     except FileNotFoundError:
         raise ExperimentError("experiments need git: install it") from None
-    except UnicodeDecodeError as error:
-        raise ExperimentError(f"git {arguments[0]}: an edited file is not UTF-8: {error}") from None
     except subprocess.CalledProcessError as error:
         lines = error.stderr.decode("utf-8", "replace").strip().splitlines() or ["no message"]
-        message = f"git {arguments[0]}: {lines[-1]}; experiments need a git checkout"
-        raise ExperimentError(message) from None
+        raise ExperimentError(f"git {words[0]}: {lines[0]}") from None

@@ -1,20 +1,16 @@
-"""Recipes: how the runs of experiments are trained, what they are scored on, and how precisely.
+"""Recipes: how the runs of experiments are trained, what they are scored on, and how precisely."""
 
-`python -m experiments.recipes RECIPE FILE [--final]` writes the texts on which runs are scored.
-"""
+import statistics
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-import argparse
-import sys
-from dataclasses import dataclass
-
-from config import Config, UserError, add_flags, fail, make_parser
+from config import Config, add_flags, make_parser
 from data import corpora, mini
 from data.corpora import Split
-from training.records import write_json
+from experiments.stats import Rule
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(NamedTuple):
     """Texts to score: a split of the corpus, or `size` pairs of `mini` with a seed of their own."""
 
     split: str
@@ -26,7 +22,8 @@ class Sample:
 class Recipe:
     """Everything that the runs of an experiment and of its baseline share.
 
-    headline: "exact_match", the mean over the phenomena in per cent; "bleu"; or "accuracy".
+    headline: "exact_match", the mean over the phenomena in per cent; "bleu"; "accuracy"; or "loss",
+        in nats per token, of which the negative is compared: higher is better.
     delta: differences smaller than this, in the unit of the headline, do not matter.
     sample: the texts that decide. final: the texts that are read once, for what is adopted.
     averages: numbers of latest checkpoints whose weights are averaged and scored. The first one
@@ -45,65 +42,73 @@ class Recipe:
 
     @property
     def unit(self) -> str:
-        return {"bleu": "BLEU"}.get(self.headline, "points")
+        return {"bleu": "BLEU", "loss": "nats"}.get(self.headline, "points")
 
     @property
-    def labelled(self) -> bool:
-        """Whether the targets are labels instead of translations."""
-        return self.headline == "accuracy"
+    def rule(self) -> Rule:
+        return Rule(self.delta, self.looks)
+
+    @staticmethod
+    def seconds(results: list[dict]) -> float | None:
+        """Return the median time of runs that were trained and scored; None if there are none."""
+        times = [sum(result["seconds"].values()) for result in results if "seconds" in result]
+        return statistics.median(times) if times else None
 
     def values(self, results: list[dict]) -> list[float]:
         """Return the headline of each result; NaN if a run diverged."""
         scores = [result.get("scores", {}).get(str(self.averages[0]), {}) for result in results]
-        return [score.get(self.headline, float("nan")) for score in scores]
+        sign = -1 if self.headline == "loss" else 1
+        return [sign * score.get(self.headline, float("nan")) for score in scores]
 
 
 # --shards 1: each run uses one core.
-RECIPES = {
-    recipe.name: recipe
-    for recipe in (
-        Recipe(
-            "mini",
-            "--num-layers 2 --num-heads 4 --epochs 8 --shards 1 --validation-sentences 100",
-            headline="exact_match",
-            delta=2.0,
-            sample=Sample("compositional", 6600, seed=1),
-            final=Sample("compositional", 6600, seed=2),
-        ),
-        Recipe(
-            "ted",
-            "--corpus ted_hrlr_translate/pt_to_en --batch-tokens 1536 --warmup-steps 2000 "
-            "--num-heads 4 --epochs 5 --shards 1 --validation-sentences 100",
-            headline="bleu",
-            delta=0.5,
-            sample=Sample("validation"),
-            final=Sample("test"),
-        ),
-        Recipe(
-            "imdb",
-            "--model classifier --corpus imdb_reviews --tokenizer word --lowercase --vocab-size "
-            "20000 --max-length 600 --batch-tokens 8192 --num-layers 1 --d-model 64 --num-heads 4 "
-            "--dff 128 --positions none --dropout-rate 0.3 --word-dropout 0.5 --label-smoothing 0 "
-            "--warmup-steps 600 --learning-rate-scale 0.5 --epochs 5 --shards 1",
-            headline="accuracy",
-            delta=0.5,
-            averages=(5,),
-            sample=Sample("validation"),
-            final=Sample("test"),
-        ),
-        Recipe(  # not a measurement: whether everything runs, in a minute
-            "smoke",
-            "--corpus mini:500 --num-layers 1 --d-model 32 --num-heads 2 --dff 64 --max-length 20 "
-            "--epochs 2 --shards 1 --validation-sentences 10",
-            headline="exact_match",
-            delta=2.0,
-            sample=Sample("compositional", 110, seed=1),
-            final=Sample("compositional", 110, seed=2),
-            averages=(2,),
-            looks=(2, 3),
-        ),
-    )
-}
+MINI = Recipe(
+    "mini",
+    "--num-layers 2 --num-heads 4 --epochs 8 --shards 1 --validation-sentences 100",
+    headline="exact_match",
+    delta=2.0,
+    sample=Sample("compositional", 6600, seed=1),
+    final=Sample("compositional", 6600, seed=2),
+)
+TED = Recipe(
+    "ted",
+    "--corpus ted_hrlr_translate/pt_to_en --batch-tokens 1536 --warmup-steps 2000 --num-heads 4 "
+    "--epochs 5 --shards 1 --validation-sentences 100",
+    headline="bleu",
+    delta=0.5,
+    sample=Sample("validation"),
+    final=Sample("test"),
+)
+IMDB = Recipe(
+    "imdb",
+    "--model classifier --corpus imdb_reviews --tokenizer word --lowercase --vocab-size 20000 "
+    "--max-length 600 --batch-tokens 8192 --num-layers 1 --d-model 64 --num-heads 4 --dff 128 "
+    "--positions none --dropout-rate 0.3 --word-dropout 0.5 --label-smoothing 0 "
+    "--warmup-steps 600 --learning-rate-scale 0.5 --epochs 5 --shards 1",
+    headline="accuracy",
+    delta=0.5,
+    sample=Sample("validation"),
+    final=Sample("test"),
+    averages=(5,),
+)
+# Not a measurement: whether everything runs, in seconds.
+SMOKE = Recipe(
+    "smoke",
+    "--corpus mini:500 --num-layers 1 --d-model 32 --num-heads 2 --dff 64 --max-length 20 "
+    "--epochs 2 --shards 1 --validation-sentences 10",
+    headline="loss",
+    delta=0.01,
+    sample=Sample("compositional", 110, seed=1),
+    final=Sample("compositional", 110, seed=2),
+    averages=(2, 1),
+    looks=(2, 3),
+)
+# For the choice of a measure and of a length, see experiments.power. The whole schedule is shorter.
+SHORT = replace(
+    MINI, name="mini-short", averages=(2, 3, 1), flags=MINI.flags + " --epochs 5 --warmup-steps 500"
+)
+LONG = replace(MINI, name="mini-long", averages=(3, 2, 1))
+RECIPES = {recipe.name: recipe for recipe in (MINI, TED, IMDB, SMOKE, SHORT, LONG)}
 
 
 def parse(flags: list[str]) -> dict:
@@ -113,7 +118,7 @@ def parse(flags: list[str]) -> dict:
     return vars(parser.parse_args(flags))
 
 
-def load_sample(recipe: Recipe, final: bool = False) -> Split:
+def load_texts(recipe: Recipe, final: bool = False) -> Split:
     """Return the texts on which runs are scored. Raises UserError.
 
     Generated pairs of the final sample are not in the other one.
@@ -127,15 +132,3 @@ def load_sample(recipe: Recipe, final: bool = False) -> Split:
         seen = {pair.source.lower() for pair in other}
         pairs = [pair for pair in pairs if pair.source.lower() not in seen]
     return Split(*map(list, zip(*pairs, strict=True)))
-
-
-if __name__ == "__main__":
-    PARSER: argparse.ArgumentParser = make_parser(__doc__, prog="python -m experiments.recipes")
-    PARSER.add_argument("recipe", choices=RECIPES)
-    PARSER.add_argument("file")
-    PARSER.add_argument("--final", action="store_true")
-    FLAGS = PARSER.parse_args(sys.argv[1:])
-    try:
-        write_json(FLAGS.file, load_sample(RECIPES[FLAGS.recipe], FLAGS.final))
-    except (UserError, OSError) as error:
-        fail(error)

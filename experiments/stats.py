@@ -3,7 +3,7 @@
 A row is the list of an experiment's scores, one per seed. Seeds are the unit: the sentences of a
 run are not independent of each other.
 
-- The standard deviation of one run is pooled over all healthy rows (`pool`, `unhealthy`).
+- The standard deviation of one run is pooled over all healthy rows.
 - An experiment is better or worse if an interval of 95 % excludes zero: the pooled interval for one
   question, Dunnett's (1955) for a table, in which many rows share one baseline.
 - It makes no difference above delta if two one-sided tests at 5 % reject both -delta and +delta
@@ -17,18 +17,24 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from scipy import optimize, stats
 
-ERROR = 0.05
-POWER = 0.8
+ERROR, POWER = 0.05, 0.8
 UNHEALTHY = 0.001  # p-value below which the variance of a row is not that of the others
+Row = Sequence[float]
 
 
-@dataclass(frozen=True)
-class Sigma:
+class Rule(NamedTuple):
+    """The smallest difference that matters, and the numbers of seeds after which to look."""
+
+    delta: float
+    looks: tuple[int, ...]
+
+
+class Sigma(NamedTuple):
     """Standard deviation of one run, and its degrees of freedom."""
 
     value: float
@@ -37,11 +43,11 @@ class Sigma:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A decision about experiment minus baseline, and the interval behind it.
+    """A decision about experiment minus baseline.
 
     word: "better", "worse", "no difference" or "undecided". low, high: 95 % interval. seeds: those
     of the experiment. note: why the row is unhealthy, or "". more: about how many further seeds
-    would decide, if the difference stays as it is; 0 if decided, None if more than 1,000.
+    would decide, if the difference stays as it is; None if more than 1,000.
     """
 
     word: str
@@ -53,28 +59,21 @@ class Verdict:
     more: int | None = 0
 
     def __str__(self) -> str:
-        if math.isnan(self.difference):
-            return f"{self.word} ({self.note})"
-        text = f"{self.word} {self.difference:+.1f} [{self.low:+.1f}, {self.high:+.1f}]"
-        if self.word == "undecided":
-            more = "more than 1,000" if self.more is None else f"about {self.more}"
-            text += f": {more} more seeds"
+        decimals, more = 1 if self.high - self.low >= 0.2 else 3, self.more or "more than 1,000"
+        numbers = (f"{x:+.{decimals}f}" for x in (self.difference, self.low, self.high))
+        text = "{} {} [{}, {}]".format(self.word, *numbers).replace(
+            "worse +nan [+nan, +nan]", "worse"
+        )
+        text += f": about {more} more seeds" if self.word == "undecided" else ""
         return text + (f" ({self.note})" if self.note else "")
 
 
-def pool(*rows: Sequence[float]) -> Sigma:
-    """Return the standard deviation within rows; NaN if each has one score."""
-    df = sum(len(row) - 1 for row in rows)
-    squares = sum(float(np.var(row)) * len(row) for row in rows)
-    return Sigma(math.sqrt(squares / df) if df else math.nan, df)
-
-
-def merge(one: Sigma, other: Sigma) -> Sigma:
-    """Return the standard deviation pooled from two estimates."""
-    if not one.df or not other.df:
-        return one if one.df else other
-    df = one.df + other.df
-    return Sigma(math.sqrt((one.value**2 * one.df + other.value**2 * other.df) / df), df)
+def pool(*rows: Row, prior: Sigma = Sigma(0, 0)) -> Sigma:  # noqa: B008
+    """Return the standard deviation within rows, with that of other rows. No rows: 0."""
+    rows = [row for row in rows if len(row)]
+    df = sum(len(row) - 1 for row in rows) + prior.df
+    squares = sum(float(np.var(row)) * len(row) for row in rows) + prior.value**2 * prior.df
+    return Sigma(math.sqrt(squares / df) if df else 0.0, df)
 
 
 @cache
@@ -84,12 +83,12 @@ def t_quantile(level: float, df: float) -> float:
 
 
 @cache
-def f_limits(df: int, other: int) -> tuple[float, float]:
+def f_limits(df: int, other: int) -> list[float]:
     """Return the ratios of variances between which a row is healthy."""
-    return tuple(stats.f.ppf([UNHEALTHY, 1 - UNHEALTHY], df, other).tolist())
+    return stats.f.ppf([UNHEALTHY, 1 - UNHEALTHY], df, other).tolist()
 
 
-def health(row: Sequence[float], sigma: Sigma) -> str:
+def health(row: Row, sigma: Sigma) -> str:
     """Return why a row may not share the pooled `sigma`, or "" if it may."""
     if not all(map(math.isfinite, row)):
         return "diverged"
@@ -101,64 +100,53 @@ def health(row: Sequence[float], sigma: Sigma) -> str:
         return "hardly varies"
     if own.value**2 <= high * sigma.value**2:
         return ""
-    ordered = np.sort(row)
-    two_groups = np.diff(ordered).max() > np.ptp(ordered) / 2
+    two_groups = np.diff(np.sort(row)).max() > np.ptp(row) / 2
     return "two-humped" if two_groups else "varies more than the others"
 
 
-def unhealthy(rows: dict[str, Sequence[float]]) -> dict[str, str]:
+def unhealthy(rows: dict[str, Row]) -> dict[str, str]:
     """Return the reason for each row that may not share the pooled standard deviation.
 
     Each row is compared with all others that are healthy, the widest first.
     """
-    found = {name: "diverged" for name, row in rows.items() if health(row, Sigma(math.nan, 0))}
-    while True:
-        rest = {name: row for name, row in rows.items() if name not in found}
-        sigmas = {
-            name: pool(*(row for other, row in rest.items() if other != name)) for name in rest
-        }
-        reasons = {name: reason for name in rest if (reason := health(rest[name], sigmas[name]))}
-        if not reasons:
-            return found
-        name = max(reasons, key=lambda name: pool(rest[name]).value)
-        found[name] = reasons[name]
+    found = {name: "diverged" for name, row in rows.items() if not np.isfinite(row).all()}
+    while rest := {name: row for name, row in rows.items() if name not in found}:
+        for name in sorted(rest, key=lambda name: -pool(rest[name]).value):
+            others = pool(*(row for other, row in rest.items() if other != name))
+            if reason := health(rest[name], others):
+                found[name] = reason
+                break
+        else:
+            break
+    return found
 
 
 @cache
 def levels(looks: tuple[int, ...], error: float = ERROR) -> tuple[float, ...]:
     """Return the two-sided level at each look, so that all looks together have level `error`.
 
-    looks: numbers of seeds of the experiment; the baseline has the last of them from the start.
-    The information at a look is 1 / (1 / n + 1 / last). The probability to stop first at a look is
-    computed by numerical integration (Armitage, McPherson & Rowe 1969).
+    The baseline has the last number of seeds from the start, so the information at a look is
+    1 / (1 / n + 1 / last); the scores at two looks correlate as the root of its ratio.
     """
-    information = [1 / (1 / n + 1 / looks[-1]) for n in looks]
-    points, mass, spent, result = np.zeros(1), np.ones(1), 0.0, []
-    for before, now in pairwise([0.0, *information]):
+    information, limits = np.array([1 / (1 / n + 1 / looks[-1]) for n in looks]), []
+    ratios = information / information[:, np.newaxis]
+    for i, share in enumerate(information / information[-1], 1):
         # Twice the one-sided function of Lan & DeMets, each with half of the error.
-        total = 4 * stats.norm.sf(stats.norm.isf(error / 4) * math.sqrt(information[-1] / now))
-        step = math.sqrt(now - before)
+        spent = 4 * stats.norm.sf(stats.norm.isf(error / 4) / math.sqrt(share))
+        normal = stats.multivariate_normal(cov=np.sqrt(np.minimum(ratios, 1 / ratios))[:i, :i])
 
-        def excess(z, now=now, step=step, spend=total - spent, points=points, mass=mass):
-            bound = z * math.sqrt(now)
-            outside = stats.norm.sf((bound - points) / step) + stats.norm.cdf(
-                (-bound - points) / step
-            )
-            return float(mass @ outside) - spend
+        def excess(limit, normal=normal, spent=spent):
+            bounds = np.array([*limits, limit])
+            inside = normal.cdf(bounds, lower_limit=-bounds, rng=np.random.default_rng(0))
+            return 1 - inside - spent
 
-        z = optimize.brentq(excess, 0, 20)
-        result.append(2 * float(stats.norm.sf(z)))
-        grid = np.linspace(-z, z, 801) * math.sqrt(now)
-        weights = np.full(len(grid), grid[1] - grid[0])
-        weights[[0, -1]] /= 2
-        density = stats.norm.pdf((grid[:, np.newaxis] - points) / step) / step
-        points, mass, spent = grid, weights * (density @ mass), total
-    return tuple(result)
+        limits.append(optimize.brentq(excess, 0, 9, xtol=1e-5))
+    return tuple((2 * stats.norm.sf(limits)).tolist())
 
 
-def level_at(n: int, looks: tuple[int, ...], error: float = ERROR) -> float:
+def level_at(n: int, rule: Rule, error: float = ERROR) -> float:
     """Return the level for n seeds: that of the first look with as many, or of the last one."""
-    pairs = zip(levels(looks, error), looks, strict=True)
+    pairs = zip(levels(rule.looks, error), rule.looks, strict=True)
     return next((level for level, look in pairs if n <= look), error)
 
 
@@ -167,106 +155,85 @@ def standard_error(own: float, sigma: float, n: int, m: int) -> float:
     return (own**2 / n + sigma**2 / m) ** 0.5
 
 
-def decide(
-    row: Sequence[float],
-    baseline: Sequence[float],
-    sigmas: tuple[float, float],
-    half: float,
-    half_90: float,
-    delta: float,
-    note: str = "",
+def judge(
+    row: Row, baseline: Row, sigma: Sigma, rule: Rule, note="", half=None, rows: int = 1
 ) -> Verdict:
-    """Return the verdict for the half widths of the intervals of 95 % and of 90 %.
+    """Judge a row with the pooled interval, or with one of half width `half`.
 
-    sigmas: standard deviations of the experiment and of the baseline.
+    note: why the row is unhealthy; it then has its own variance (Welch 1947). rows: number of rows
+    that share the error (Bonferroni), if `half` is not given.
     """
     n, m, difference = len(row), len(baseline), float(np.mean(row) - np.mean(baseline))
-    interval = (difference, difference - half, difference + half, n, note)
-    if abs(difference) > half:
-        return Verdict("better" if difference > 0 else "worse", *interval)
-    if abs(difference) + half_90 < delta:
-        return Verdict("no difference", *interval)
-    more = np.arange(1, 1001)  # the baseline gets more seeds, too, when the experiment has as many
-    errors = standard_error(*sigmas, n + more, np.maximum(m, n + more))
-    scale = errors / standard_error(*sigmas, n, m)
-    decides = (abs(difference) > half * scale) | (abs(difference) + half_90 * scale < delta)
-    return Verdict("undecided", *interval, int(more[decides][0]) if decides.any() else None)
-
-
-def judge(
-    row: Sequence[float],
-    baseline: Sequence[float],
-    sigma: Sigma,
-    delta: float,
-    looks: tuple[int, ...],
-    note: str = "",
-    rows: int = 1,
-) -> Verdict:
-    """Judge one question with the pooled interval.
-
-    sigma: pooled over other rows; a healthy row's own variance is added. note: from `unhealthy`, if
-    that is known. rows: number of questions that share the error (Bonferroni).
-    """
-    note = note or health(row, sigma)
-    difference = float(np.mean(row) - np.mean(baseline))
     if note == "diverged":
-        return Verdict("worse", math.nan, math.nan, math.nan, len(row), note)
-    if rows == 1 and not note:
-        sigma = merge(sigma, pool(row))
-    if not sigma.df or (note and len(row) < 2):
-        return Verdict("undecided", difference, -math.inf, math.inf, len(row), note, None)
-    n, m, own = len(row), len(baseline), pool(row).value if note else sigma.value
-    error, df = standard_error(own, sigma.value, n, m), sigma.df
-    if note:  # its own variance (Welch 1947)
+        return Verdict("worse", *[math.nan] * 3, n, note)
+    if not sigma.df or (note and n < 2):
+        return Verdict("undecided", difference, -math.inf, math.inf, n, note, None)
+    own, df = pool(row).value if note else sigma.value, sigma.df
+    error = standard_error(own, sigma.value, n, m)
+    if note:
         df = error**4 / (own**4 / n**2 / (n - 1) + sigma.value**4 / m**2 / sigma.df)
-    half = error * t_quantile(level_at(n, looks) / rows, df)
-    half_90 = error * t_quantile(level_at(n, looks, 2 * ERROR), df)
-    return decide(row, baseline, (own, sigma.value), half, half_90, delta, note)
+    half = half or error * t_quantile(level_at(n, rule) / rows, df)
+    half_90 = error * t_quantile(level_at(n, rule, 2 * ERROR), df)
+    numbers = difference, difference - half, difference + half, n, note
+    if abs(difference) > half:
+        return Verdict("better" if difference > 0 else "worse", *numbers)
+    if abs(difference) + half_90 < rule.delta:
+        return Verdict("no difference", *numbers)
+    more = np.arange(1, 1001)  # the baseline gets more seeds, too, when the experiment has as many
+    scale = standard_error(own, sigma.value, n + more, np.maximum(m, n + more)) / error
+    decides = abs(difference) > half * scale
+    decides |= abs(difference) + half_90 * scale < rule.delta
+    return Verdict("undecided", *numbers, int(more[decides][0]) if decides.any() else None)
 
 
-def judge_table(
-    rows: dict[str, Sequence[float]],
-    baseline: Sequence[float],
-    delta: float,
-    looks: tuple[int, ...],
-) -> tuple[Sigma, dict[str, Verdict]]:
-    """Judge many experiments that share a baseline, healthy ones with Dunnett's interval.
+def judge_question(row: Row, baseline: Row, sigma: Sigma, rule: Rule) -> Verdict:
+    """Judge one experiment. Its own variance, if healthy, is added to `sigma`, that of others."""
+    note = health(row, sigma)
+    return judge(row, baseline, sigma if note else pool(row, prior=sigma), rule, note)
 
-    `scipy.stats.dunnett` pools the variance of the groups that it is given. It is given all healthy
-    rows, so that its variance is the pooled one. Unhealthy rows share the error by Bonferroni.
+
+def dunnett_limit(level: float, sizes: Sequence[int], m: int, df: int) -> float:
+    """Return the limit that the largest of |t| exceeds with probability `level` (Dunnett 1955).
+
+    sizes: seeds of the experiments that share a baseline of m seeds. df: degrees of freedom of the
+    standard deviation. `scipy.stats.dunnett` has the same limit, but takes it from random numbers,
+    and the standard deviation only from the groups that it compares.
     """
+    z = np.linspace(-6, 6, 97)  # the baseline's mean, in standard errors
+    weights = stats.norm.pdf(z) / stats.norm.pdf(z).sum()
+    s = np.sqrt(stats.chi2.ppf((np.arange(100) + 0.5) / 100, df) / df)[:, np.newaxis]
+
+    def excess(limit):
+        inside = weights
+        for n, count in zip(*np.unique(sizes, return_counts=True), strict=True):
+            shared, own = math.sqrt(n / (n + m)) * z, math.sqrt(m / (n + m))
+            ends = stats.norm.cdf([(shared + limit * s) / own, (shared - limit * s) / own])
+            inside = inside * (ends[0] - ends[1]) ** count  # (s, z)
+        return 1 - inside.sum(axis=1).mean() - level
+
+    return optimize.brentq(excess, 0, 1000)
+
+
+def judge_table(rows: dict[str, Row], baseline: Row, rule: Rule) -> dict[str, Verdict]:
+    """Judge many experiments that share a baseline, the healthy ones with Dunnett's interval."""
+    rows = {name: row for name, row in rows.items() if len(row)}
     notes = unhealthy({"baseline": baseline, **rows})
-    notes.pop("baseline", None)
-    healthy = {name: row for name, row in rows.items() if name not in notes and len(row)}
-    sigma = pool(baseline, *healthy.values())
-    verdicts = {
-        name: judge(row, baseline, sigma, delta, looks, notes.get(name, ""), len(rows))
+    sizes = [len(row) for name, row in rows.items() if name not in notes]
+    m, sigma = len(baseline), pool(*(row for n, row in rows.items() if n not in notes), baseline)
+    halves = {}
+    for n in {*sizes} if sigma.df else ():
+        limit = dunnett_limit(level_at(n, rule), sizes, m, sigma.df)
+        halves[n] = limit * standard_error(sigma.value, sigma.value, n, m)
+    return {
+        name: judge(row, baseline, sigma, rule, notes[name], rows=len(rows))
+        if name in notes
+        else judge(row, baseline, sigma, rule, half=halves.get(len(row)))
         for name, row in rows.items()
-        if len(row)
     }
-    if not healthy or min(map(len, [baseline, *healthy.values()])) < 2:
-        return sigma, verdicts
-    # Integrates with random numbers.
-    result = stats.dunnett(*healthy.values(), control=baseline, rng=np.random.default_rng(0))
-    for level in {level_at(len(row), looks) for row in healthy.values()}:
-        interval = result.confidence_interval(1 - level)
-        halves = (interval.high - interval.low) / 2
-        for (name, row), half in zip(healthy.items(), halves.tolist(), strict=True):
-            n, sigmas = len(row), (sigma.value, sigma.value)
-            if level_at(n, looks) == level:
-                error = standard_error(*sigmas, n, len(baseline))
-                half_90 = error * t_quantile(level_at(n, looks, 2 * ERROR), sigma.df)
-                verdicts[name] = decide(row, baseline, sigmas, half, half_90, delta)
-    return sigma, verdicts
 
 
 def resample(
-    scores: Sequence[float],
-    sigma: Sigma,
-    delta: float,
-    looks: tuple[int, ...],
-    effect: float = 0.0,
-    tries: int = 10_000,
+    scores: Row, sigma: Sigma, rule: Rule, effect: float = 0.0, tries: int = 10_000
 ) -> dict[str, np.ndarray]:
     """Return the share of each verdict by look, when both sides are drawn from the same scores.
 
@@ -274,25 +241,25 @@ def resample(
     As in a real question, the first look that decides is the last one.
     """
     random = np.random.default_rng(0)
-    shares = {word: np.zeros(len(looks)) for word in ("better", "worse", "no difference")}
+    shares = {word: np.zeros(len(rule.looks)) for word in ("better", "worse", "no difference")}
     for _ in range(tries):
-        row = random.choice(scores, looks[-1]) + effect
-        baseline = random.choice(scores, looks[-1])
-        for i, n in enumerate(looks):
-            word = judge(row[:n], baseline, sigma, delta, looks).word
+        row = random.choice(scores, rule.looks[-1]) + effect
+        baseline = random.choice(scores, rule.looks[-1])
+        for i, n in enumerate(rule.looks):
+            word = judge_question(row[:n], baseline, sigma, rule).word
             if word != "undecided":
                 shares[word][i:] += 1 / tries
                 break
     return shares
 
 
-def detectable(sigma: Sigma, delta: float, looks: tuple[int, ...]) -> list[float]:
+def detectable(sigma: Sigma, rule: Rule) -> list[float]:
     """Return the smallest effect that is called better in 80 % of the cases, by look.
 
     Interpolated between 14 effects, with 1,000 simulated questions on normal scores for each.
     """
     scores = sigma.value * stats.norm.ppf((np.arange(1000) + 0.5) / 1000)
     effects = sigma.value * np.linspace(0.4, 3, 14)
-    found = [resample(scores, sigma, delta, looks, e, 1000)["better"] for e in effects]
+    found = [resample(scores, sigma, rule, effect, 1000)["better"] for effect in effects]
     rising = np.maximum.accumulate(np.array(found))  # (effects, looks)
     return [float(np.interp(POWER, column, effects)) for column in rising.T]

@@ -4,7 +4,7 @@ JOB.json is written by experiments.run. It contains:
 
     flags: flags of train.py.
     run: the run directory. A run that was interrupted resumes.
-    sample: a JSON file with the texts to score: sources, targets, tags.
+    texts: a JSON file with the texts to score: sources, targets, tags.
     averages: numbers of latest checkpoints; the mean of their weights is scored.
     result: the JSON file to write.
     about: what else to write into it.
@@ -50,9 +50,8 @@ def train_and_score(job: dict) -> dict:
     from evaluation import translator
 
     run, began = Path(job["run"]), time.monotonic()
-    if (run / "config.json").exists():
-        flags = {"resume": str(run)}
-    else:
+    flags, resumed = {"resume": str(run)}, (run / "config.json").exists()
+    if not resumed:
         shutil.rmtree(run, ignore_errors=True)  # of a process that was killed at its start
         flags = parse(job["flags"]) | {"name": run.name}
     config = config_from_flags(flags | {"runs_dir": str(run.parent), "cache_dir": job["cache"]})
@@ -61,10 +60,10 @@ def train_and_score(job: dict) -> dict:
         train.train(config)
     except Diverged as error:
         return {"diverged": str(error).split(";")[0]}
-    trained, sample = time.monotonic(), Split(*json.loads(Path(job["sample"]).read_text("utf-8")))
+    trained, texts = time.monotonic(), Split(*json.loads(Path(job["texts"]).read_text("utf-8")))
     for k in job["averages"]:
         loaded = translator.load(run, config, average=k)
-        result.setdefault("scores", {})[str(k)] = score(loaded, sample)
+        result.setdefault("scores", {})[str(k)] = score(loaded, texts)
     result["parameters"], hashes = loaded.num_parameters, hashlib.sha256()
     for variable in loaded.model.trainable_variables:
         hashes.update(variable.numpy().tobytes())
@@ -76,7 +75,9 @@ def train_and_score(job: dict) -> dict:
         [x["step"], round(x["validation_loss"], 4), round(y, 2)]
         for x, y in zip(lines, quality, strict=True)
     ]
-    seconds = {"train": trained - began, "score": time.monotonic() - trained}
+    # Without the tracing, if another process did a part of the work.
+    train_seconds = sum(x["seconds"] for x in lines) if resumed else trained - began
+    seconds = {"train": train_seconds, "score": time.monotonic() - trained}
     return result | {"seconds": {name: round(value, 1) for name, value in seconds.items()}}
 
 

@@ -60,14 +60,14 @@ class Patch:
     def path(self) -> Path:
         return HERE / f"{self.name}.patch"
 
-    def apply(self, folder: str | Path, check: bool = False) -> None:
-        """Apply the diff to a copy of the source, or with `check` only test whether it applies."""
+    def apply(self, folder: str | Path, *options: str) -> None:
+        """Apply the diff to a copy of the source. options: such as --check, of `git apply`."""
         if self.diff:
             # Hide any repository around the folder: git would take paths as relative to its root,
             # and skip them silently.
             environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
             environment["GIT_CEILING_DIRECTORIES"] = str(Path(folder).resolve().parent)
-            options = ["--check"] * check + ["--whitespace=nowarn", "-"]
+            options = [*options, "--whitespace=nowarn", "-"]
             git("apply", *options, stdin=self.diff, cwd=folder, env=environment)
 
 
@@ -85,9 +85,8 @@ def read(name: str) -> Patch:
     for line in head.splitlines():
         key, colon, value = line.partition(":")
         if not colon or key not in KEYS or key in values:
-            keys = ", ".join(f"{key}:" for key in KEYS)
-            message = f"{path}: {line[:60]!r}: before the diff, write {keys}, each at most once"
-            raise ExperimentError(message)
+            keys = ", ".join(f"{key}: …" for key in KEYS)
+            raise ExperimentError(f"{path}: {line[:60]!r} is not one of {keys}, each at most once")
         values[key] = value.strip()
     return Patch(**{"name": name, "question": "", "diff": diff} | values)
 

@@ -1,7 +1,7 @@
 """Recipes: how the runs of experiments are trained, what they are scored on, and how precisely."""
 
 import statistics
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from config import Config, add_flags, make_parser
@@ -25,9 +25,8 @@ class Recipe:
     headline: "exact_match", the mean over the phenomena in per cent; "bleu"; "accuracy"; or "loss",
         in nats per token, of which the negative is compared: higher is better.
     delta: differences smaller than this, in the unit of the headline, do not matter.
-    sample: the texts that decide. final: the texts that are read once, for what is adopted.
-    averages: numbers of latest checkpoints whose weights are averaged and scored. The first one
-        counts.
+    sample: the texts that decide. final: those that are read once, for what is adopted.
+    averages: numbers of latest checkpoints whose mean is scored. The first number counts.
     looks: numbers of seeds after which a question may be decided.
     """
 
@@ -62,53 +61,35 @@ class Recipe:
 
 
 # --shards 1: each run uses one core.
-MINI = Recipe(
-    "mini",
-    "--num-layers 2 --num-heads 4 --epochs 8 --shards 1 --validation-sentences 100",
-    headline="exact_match",
-    delta=2.0,
-    sample=Sample("compositional", 6600, seed=1),
-    final=Sample("compositional", 6600, seed=2),
-)
-TED = Recipe(
-    "ted",
+MINI = "--num-layers 2 --num-heads 4 --epochs 8 --shards 1 --validation-sentences 100"
+TED = (
     "--corpus ted_hrlr_translate/pt_to_en --batch-tokens 1536 --warmup-steps 2000 --num-heads 4 "
-    "--epochs 5 --shards 1 --validation-sentences 100",
-    headline="bleu",
-    delta=0.5,
-    sample=Sample("validation"),
-    final=Sample("test"),
+    "--epochs 5 --shards 1 --validation-sentences 100"
 )
-IMDB = Recipe(
-    "imdb",
+IMDB = (
     "--model classifier --corpus imdb_reviews --tokenizer word --lowercase --vocab-size 20000 "
     "--max-length 600 --batch-tokens 8192 --num-layers 1 --d-model 64 --num-heads 4 --dff 128 "
     "--positions none --dropout-rate 0.3 --word-dropout 0.5 --label-smoothing 0 "
-    "--warmup-steps 600 --learning-rate-scale 0.5 --epochs 5 --shards 1",
-    headline="accuracy",
-    delta=0.5,
-    sample=Sample("validation"),
-    final=Sample("test"),
-    averages=(5,),
+    "--warmup-steps 600 --learning-rate-scale 0.5 --epochs 5 --shards 1"
 )
-# Not a measurement: whether everything runs, in seconds.
-SMOKE = Recipe(
-    "smoke",
+SMOKE = (
     "--corpus mini:500 --num-layers 1 --d-model 32 --num-heads 2 --dff 64 --max-length 20 "
-    "--epochs 2 --shards 1 --validation-sentences 10",
-    headline="loss",
-    delta=0.01,
-    sample=Sample("compositional", 110, seed=1),
-    final=Sample("compositional", 110, seed=2),
-    averages=(2, 1),
-    looks=(2, 3),
+    "--epochs 2 --shards 1 --validation-sentences 10"
 )
-# For the choice of a measure and of a length, see experiments.power. The whole schedule is shorter.
-SHORT = replace(
-    MINI, name="mini-short", averages=(2, 3, 1), flags=MINI.flags + " --epochs 5 --warmup-steps 500"
-)
-LONG = replace(MINI, name="mini-long", averages=(3, 2, 1))
-RECIPES = {recipe.name: recipe for recipe in (MINI, TED, IMDB, SMOKE, SHORT, LONG)}
+SAMPLES = Sample("compositional", 6600, seed=1), Sample("compositional", 6600, seed=2)
+SMALL = Sample("compositional", 110, seed=1), Sample("compositional", 110, seed=2)
+SPLITS = Sample("validation"), Sample("test")
+SHORT = f"{MINI} --epochs 5 --warmup-steps 500"
+RECIPES = {
+    "mini": Recipe("mini", MINI, "exact_match", 2.0, *SAMPLES),
+    "ted": Recipe("ted", TED, "bleu", 0.5, *SPLITS),
+    "imdb": Recipe("imdb", IMDB, "accuracy", 0.5, *SPLITS, averages=(5,)),
+    # To choose a measure and a length of the whole schedule, see experiments.power.
+    "mini-short": Recipe("mini-short", SHORT, "exact_match", 2.0, *SAMPLES, averages=(2, 3, 1)),
+    "mini-long": Recipe("mini-long", MINI, "exact_match", 2.0, *SAMPLES, averages=(3, 2, 1)),
+    # Not a measurement: whether everything runs, in seconds.
+    "smoke": Recipe("smoke", SMOKE, "loss", 0.01, *SMALL, averages=(2, 1), looks=(2, 3)),
+}
 
 
 def parse(flags: list[str]) -> dict:
@@ -119,10 +100,7 @@ def parse(flags: list[str]) -> dict:
 
 
 def load_texts(recipe: Recipe, final: bool = False) -> Split:
-    """Return the texts on which runs are scored. Raises UserError.
-
-    Generated pairs of the final sample are not in the other one.
-    """
+    """Return the texts to score; generated ones are not in both samples. Raises UserError."""
     sample = recipe.final if final else recipe.sample
     if sample.size is None:
         return corpora.open(Config(**parse(recipe.flags.split()))).load(sample.split)

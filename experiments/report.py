@@ -7,9 +7,9 @@ import json
 import re
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.figure import Figure  # without pyplot, which would choose a window system
 
 from config import UserError, fail, make_parser
 from experiments import patches, stats
@@ -17,12 +17,8 @@ from experiments.patches import THEMES, ExperimentError, Patch
 from experiments.recipes import RECIPES, Recipe
 from experiments.run import read_stored
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-# Distinguishable with every kind of colour vision (Okabe & Ito 2008).
-COLOURS = {"better": "#0072B2", "worse": "#D55E00", "no difference": "#009E73"}
-COLOURS["undecided"] = "#8a8a8a"
+WORDS = ("better", "worse", "no difference", "undecided")  # colours of Okabe & Ito 2008
+COLOURS = dict(zip(WORDS, ("#0072B2", "#D55E00", "#009E73", "#8a8a8a"), strict=True))
 MARKS = "<!-- results -->", "<!-- end of results -->"
 
 
@@ -30,7 +26,7 @@ class Results:
     """The stored results of a recipe, and the verdicts on its experiments."""
 
     def __init__(self, recipe: Recipe, stored: dict):
-        self.recipe, self.stored = recipe, stored
+        self.recipe, self.stored, self.headline = recipe, stored, recipe.headline.replace("_", " ")
         self.runs = {"baseline": stored["baseline"]} | stored["experiments"]
         rows = {name: recipe.values(runs) for name, runs in self.runs.items()}
         self.verdicts = stats.judge_table(rows, rows.pop("baseline"), recipe.rule)
@@ -57,13 +53,12 @@ class Results:
         size = stats.detectable(stats.Sigma(stored["sigma"], stored["df"]), recipe.rule)[-1]
         decided = sum(verdict.word != "undecided" for verdict in self.verdicts.values())
         without = ", ".join(f"{name} ({why})" for name, why in stored["unhealthy"].items())
-        mean, headline = np.mean(self.for_page("baseline")["values"]), recipe.headline
+        mean = np.mean(self.for_page("baseline")["values"])
         return (
-            f"**{recipe.name}**: {headline.replace('_', ' ')} {mean:.1f} {recipe.unit}, mean of "
-            f"{len(stored['baseline'])} baseline seeds; standard deviation {stored['sigma']:.2f}. "
-            f"A difference of {size:.1f} is found in 80 % of the cases. {decided} of "
-            f"{len(self.verdicts)} experiments are decided. With a standard deviation of their "
-            f"own: {without or 'none'}. {stored['identity']['processor']}.\n\n"
+            f"**{recipe.name}**: {self.headline} {mean:.1f}, mean of {len(stored['baseline'])} "
+            f"baseline seeds; standard deviation {stored['sigma']:.2f}. A difference of {size:.1f} "
+            f"is found in 80 % of the cases. Decided: {decided} of {len(self.verdicts)}. With a "
+            f"deviation of their own: {without or 'none'}. {stored['identity']['processor']}.\n\n"
             f"![differences from the baseline, {recipe.name}]({recipe.name}.png)\n"
         )
 
@@ -71,11 +66,9 @@ class Results:
 def table(chosen: list[Patch], results: dict[str, Results]) -> str:
     """Format the experiments as Markdown tables, one for each theme."""
     text = ""
+    header = "| question | claim | mini | TED | time, parameters |\n|---|---|---|---|---|\n"
     for theme in THEMES:
-        text += (
-            f"### {theme.capitalize()}\n\n| question | claim | mini | TED | time, parameters |\n"
-        )
-        text += "|---|---|---|---|---|\n"
+        text += f"### {theme.capitalize()}\n\n{header}"
         for patch in (patch for patch in chosen if patch.theme == theme):
             measured = [r for r in results.values() if patch.name in r.verdicts]
             shown = {r.recipe.name: str(r.verdicts[patch.name]) for r in measured}
@@ -89,14 +82,11 @@ def table(chosen: list[Patch], results: dict[str, Results]) -> str:
     return text
 
 
-def forest(results: Results) -> "Figure":
+def forest(results: Results) -> Figure:
     """Draw the differences from the baseline with their intervals, sorted, and the zone ±delta."""
-    from matplotlib.figure import Figure  # without pyplot, which would choose a window system
-
-    recipe, rows = results.recipe, [*results.verdicts.items()]
-    rows = sorted(
-        (row for row in rows if np.isfinite(row[1].low)), key=lambda row: row[1].difference
-    )
+    recipe = results.recipe
+    rows = [row for row in results.verdicts.items() if np.isfinite(row[1].low)]
+    rows.sort(key=lambda row: row[1].difference)
     # Clip what is far away: a single row would squeeze all others.
     limit = max(4 * recipe.delta, 6 * results.stored["sigma"])
     figure = Figure(figsize=(7.5, 1.6 + 0.27 * len(rows)), layout="constrained")
@@ -108,7 +98,7 @@ def forest(results: Results) -> "Figure":
         x, colour = verdict.difference, COLOURS[verdict.word]
         axes.plot([verdict.low, verdict.high], [y, y], color=colour, lw=2)
         fill = "white" if verdict.word == "undecided" else colour
-        marker, place = "o<>"[np.sign(x).astype(int) * (abs(x) > limit)], np.clip(x, -limit, limit)
+        marker, place = "o><"[np.sign(x).astype(int) * (abs(x) > limit)], np.clip(x, -limit, limit)
         (handle,) = axes.plot(place, y, marker, color=colour, mfc=fill)
         handles.setdefault(verdict.word, handle)
         if abs(x) > limit:
@@ -123,16 +113,14 @@ def forest(results: Results) -> "Figure":
 
 def write_page(path: Path, chosen: list[Patch], results: dict[str, Results]) -> None:
     """Write report.html, which needs no other file and no network."""
-    recipes = {}
+    data = {"themes": THEMES, "colours": COLOURS, "recipes": {}, "experiments": []}
     for name, each in results.items():
-        recipe, baseline = each.recipe, each.for_page("baseline")
-        values = {"unit": recipe.unit, "delta": recipe.delta, "baseline": baseline}
-        recipes[name] = values | {"headline": recipe.headline.replace("_", " ")}
-    experiments = []
+        shown = {"unit": each.recipe.unit, "delta": each.recipe.delta}
+        shown |= {"baseline": each.for_page("baseline"), "headline": each.headline}
+        data["recipes"][name] = shown
     for patch in chosen:
         found = {n: r.for_page(patch.name) for n, r in results.items() if patch.name in r.verdicts}
-        experiments.append(asdict(patch) | {"results": found})
-    data = {"themes": THEMES, "colours": COLOURS, "recipes": recipes, "experiments": experiments}
+        data["experiments"].append(asdict(patch) | {"results": found})
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     for sign in "<>&":  # "<" could end the <script> that holds the data
         text = text.replace(sign, f"\\u{ord(sign):04x}")
@@ -151,8 +139,7 @@ def write() -> None:
     chosen = [patches.read(name) for name in patches.names()]
     parts = [each.summary() for each in results.values()]
     text = "\n".join([MARKS[0], *parts, table(chosen, results), MARKS[1]])
-    pattern = f"{MARKS[0]}.*{MARKS[1]}"
-    readme.write_text(re.sub(pattern, lambda _: text, before, flags=re.DOTALL), "utf-8")
+    readme.write_text(re.sub(f"(?s){'.*'.join(MARKS)}", lambda _: text, before), "utf-8")
     for name, each in results.items():
         forest(each).savefig(patches.HERE / f"{name}.png", dpi=110)
     write_page(patches.HERE / "report.html", chosen, results)

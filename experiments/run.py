@@ -1,15 +1,13 @@
 """Did a change help? Train with and without it over several seeds: python -m experiments.run NAME …
 
-Without NAME, the change is the uncommitted edit of the working tree. The runs are in
-runs/experiments/RECIPE/NAME/seed-K. Finished runs are not repeated, so the command can be stopped
-and repeated at any time. The baseline is the stored one, experiments/baselines/RECIPE.json, if it
-would come out the same here.
+Without NAME, the change is the uncommitted edit of the working tree. Finished runs are kept, so the
+command can be stopped and repeated at any time. The baseline is the stored one,
+experiments/baselines/RECIPE.json, if it would come out the same here.
 """
 
 import argparse
 import os
 import signal
-import sys
 import tempfile
 import time
 from dataclasses import replace
@@ -25,11 +23,7 @@ from training.records import read_json, write_json
 
 
 def read_stored(recipe: str) -> dict | None:
-    """Return the stored results of a recipe.
-
-    identity, code: what the results depend on. sigma, df: standard deviation of a run, pooled over
-    the healthy rows. baseline: results by seed. experiments: results by name.
-    """
+    """Return what `Question.store` has written for a recipe, or None."""
     path = patches.HERE / "baselines" / f"{recipe}.json"
     return read_json(path) if path.exists() else None
 
@@ -48,8 +42,7 @@ class Question:
     def baseline(self) -> tuple[list[dict], int]:
         """Return the results of the baseline, and how many of its seeds must have run.
 
-        Where anything has changed since the baseline was stored, its seed 0 decides: if scores and
-        weights are the same, bit for bit, the stored results stand.
+        If anything differs from the stored baseline, equal bits of its seed 0 show that it stands.
         """
         stored, last = (self.stored or {}).get("baseline"), self.recipe.looks[-1]
         if stored and self.differences:
@@ -86,24 +79,20 @@ class Question:
         seconds, workers = recipe.seconds(finished), len(cores())
         for look in (recipe.looks[0], recipe.looks[-1]):
             runs = sum(not self.setup.result(job) for job in self.jobs(self.chosen, look))
-            minutes = f"about {runs * (seconds or 0) / 60 / workers:.0f} minutes"
-            minutes = minutes if seconds else "an unknown time: none has finished here"
-            text += f"{look} seeds: {runs} runs to do on {workers} cores, {minutes}\n"
+            minutes = "unknown" if seconds is None else round(runs * seconds / 60 / workers)
+            text += f"{look} seeds: {runs} runs to do on {workers} cores; minutes: {minutes}\n"
         return text
 
-    def run(self, count: int) -> None:
-        """Add seeds, look by look, until each experiment is decided. Prints the verdicts.
-
-        count: number of parallel runs.
-        """
+    def run(self) -> None:
+        """Add seeds, look by look, until each experiment is decided."""
         waiting = list(self.chosen)
         for look in self.recipe.looks:
-            self.failed |= self.setup.run(self.jobs(waiting, look), count)
+            self.failed |= self.setup.run(self.jobs(waiting, look))
             if self.stored and self.differences and look == self.recipe.looks[0]:
                 seeds = self.baseline()[1]
                 outcome = f"{seeds} seeds are run here" if seeds else "it stands: equal bits"
                 print(f"the stored baseline has {self.differences}; {outcome}", flush=True)
-                self.failed |= self.setup.run(self.jobs(waiting, look), count)
+                self.failed |= self.setup.run(self.jobs(waiting, look))
             verdicts = self.verdicts()
             for patch in [patch for patch in waiting if patch.name in verdicts]:
                 verdict = verdicts[patch.name]
@@ -129,8 +118,8 @@ class Question:
         experiments = {} if seeds else dict(self.stored["experiments"])
         experiments |= {p.name: setup.results(p, recipe.looks[-1]) for p in self.chosen}
         rows = {name: recipe.values(results) for name, results in experiments.items()}
+        without = stats.unhealthy(rows | {"baseline": recipe.values(baseline)})
         rows["baseline"] = recipe.values(baseline)
-        without = stats.unhealthy(rows)
         sigma = stats.pool(*(row for name, row in rows.items() if name not in without))
         values = {"identity": setup.identity, "code": setup.code, "sigma": sigma.value}
         values |= {"df": sigma.df, "unhealthy": without, "baseline": baseline}
@@ -152,10 +141,9 @@ def write_events(folder: Path, results: list[dict]) -> None:
             continue
         run.mkdir(parents=True)
         with open(run / "events.out.tfevents.0.stored", "wb") as file:
-            for step, loss, quality in result["curve"]:
-                tags = {"metrics/loss": loss, "metrics/bleu": quality}
-                values = [Summary.Value(tag=tag, simple_value=x) for tag, x in tags.items()]
-                event = Event(step=step, wall_time=time.time(), summary=Summary(value=values))
+            for step, loss in result["curve"]:
+                summary = Summary(value=[Summary.Value(tag="metrics/loss", simple_value=loss)])
+                event = Event(step=step, wall_time=time.time(), summary=summary)
                 RecordWriter(file).write(event.SerializeToString())
 
 
@@ -188,12 +176,11 @@ def run(flags: argparse.Namespace) -> int:
         if flags.plan:
             return 0
         try:
-            folder_lock = lock(setup.folder / ".lock")
+            with lock(setup.folder / ".lock"):
+                question.run()
         except BlockingIOError:
             message = f"another experiments.run is using {setup.folder}: wait for it"
             raise ExperimentError(message) from None
-        with folder_lock:
-            question.run(flags.jobs)
         write_events(setup.folder / "baseline", question.baseline()[0])
         if flags.store:
             print(f"wrote {question.store()}; now run python -m experiments.report")
@@ -205,8 +192,7 @@ def run(flags: argparse.Namespace) -> int:
 
 def parse_flags() -> argparse.Namespace:
     """Parse the command line. Raises ExperimentError."""
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = make_parser(__doc__, prog="python -m experiments.run", formatter_class=raw)
+    parser = make_parser(__doc__, prog="python -m experiments.run")
     add = parser.add_argument
     add("names", nargs="*", metavar="NAME", help="experiments/NAME.patch [the working tree's edit]")
     add("--all", action="store_true", help="all experiments of the recipe")
@@ -215,10 +201,9 @@ def parse_flags() -> argparse.Namespace:
     add("--seeds", type=int, help="look once, after this many seeds [6, 10 and 16]")
     add("--final", action="store_true", help="score the texts that are kept for what is adopted")
     add("--store", action="store_true", help="write the results into experiments/baselines/")
-    add("--jobs", type=int, default=len(cores()), help="number of parallel runs [one per core]")
     flags = parser.parse_args()
-    if (flags.seeds or 2) < 2 or not 1 <= flags.jobs <= len(cores()):
-        raise ExperimentError(f"--seeds must be at least 2, and --jobs from 1 to {len(cores())}")
+    if (flags.seeds or 2) < 2:
+        raise ExperimentError("--seeds must be at least 2")
     return flags
 
 
@@ -229,8 +214,7 @@ def main() -> None:
     except (UserError, OSError) as error:
         fail(error)
     except KeyboardInterrupt:
-        print("stopped; repeat the command to resume", file=sys.stderr)
-        raise SystemExit(130) from None
+        fail("stopped: repeat the command to resume", status=130)
 
 
 if __name__ == "__main__":

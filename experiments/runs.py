@@ -24,14 +24,11 @@ from training.provenance import normalized_code
 from training.records import read_json, write_json
 
 # The code that can change a score.
-SCORED_CODE = (
-    *("model", "data", "config.py", "train.py"),
-    *("training/run.py", "training/checkpoints.py", "training/distribution.py"),
-    *("evaluation/translator.py", "evaluation/metrics.py", "evaluation/search.py"),
-    "experiments/trial.py",
-)
+SCORED_CODE = ("model", "data", "config.py", "train.py", "training/run.py", "experiments/trial.py")
+SCORED_CODE += ("training/checkpoints.py", "training/distribution.py")
+SCORED_CODE += ("evaluation/translator.py", "evaluation/metrics.py", "evaluation/search.py")
 Job = tuple[Patch, int]  # an experiment and a seed: one run
-VERSIONS = ("tensorflow", "numpy", "sentencepiece", "sacrebleu")
+PACKAGES = ("tensorflow", "numpy", "sentencepiece", "sacrebleu")
 
 
 def short_hash(value: object) -> str:
@@ -41,40 +38,30 @@ def short_hash(value: object) -> str:
 
 def code_hashes(folder: Path) -> dict[str, str]:
     """Return a hash of each file that can change a score. Comments and docstrings are ignored."""
-    paths = [folder / part for part in SCORED_CODE]
-    files = {path for part in paths for path in (part.rglob("*") if part.is_dir() else [part])}
-    return {
-        path.relative_to(folder).as_posix(): short_hash(
-            normalized_code(path) if path.suffix == ".py" else path.read_text("utf-8", "replace")
-        )
-        for path in sorted(files)
-        if path.is_file() and "__pycache__" not in path.parts
-    }
+    parts = [folder / part for part in SCORED_CODE]
+    files = sorted(file for part in parts for file in [part, *part.rglob("*")] if file.is_file())
+    codes = {file: normalized_code(file) for file in files if file.suffix == ".py"}
+    texts = {file: file.read_text("utf-8") for file in files if file.suffix == ".tsv"}
+    return {str(f.relative_to(folder)): short_hash(text) for f, text in (codes | texts).items()}
 
 
 def processor() -> str:
-    """Return the processor's model, and a hash of its vector instruction sets; "" if unknown."""
+    """Return the processor's model, and a hash of its vector instructions; "" if unknown."""
     path = Path("/proc/cpuinfo")
     text = path.read_text() if path.exists() else ""
     fields = dict(re.findall(r"^(model name|cpu family|model)\s*: (.*)$", text, re.MULTILINE))
-    return ", ".join(
-        [*fields.values(), short_hash(sorted(set(re.findall(r"avx\w*|amx\w*", text))))]
-    )
+    return ", ".join([*fields.values(), short_hash(sorted({*re.findall(r"a[vm]x\w*", text)}))])
 
 
 class Setup:
-    """A recipe on this machine: the source, the texts to score, the identity, and the runs.
-
-    scratch: directory for copies of the source. final: score the texts that are kept for what is
-    adopted. Raises UserError and OSError.
-    """
+    """A recipe on this machine: copies of the source in `scratch`, texts to score, and runs."""
 
     def __init__(self, recipe: Recipe, scratch: str | Path, final: bool = False):
         self.recipe, self.scratch, self.keys = recipe, Path(scratch), {}
         self.cache = patches.ROOT / ".cache"
         self.folder = patches.ROOT / "runs/experiments" / (recipe.name + "-final" * final)
-        for folder in (self.folder, self.cache):
-            folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.cache.mkdir(exist_ok=True)
         self.commit = patches.git("rev-parse", "HEAD").strip()
         self.code = code_hashes(self.checkout(BASELINE))
         data = [pair for pair in code_hashes(patches.ROOT).items() if pair[0].startswith("data/")]
@@ -88,15 +75,11 @@ class Setup:
             "averages": list(recipe.averages),
             "texts": short_hash(self.texts.read_text("utf-8")),
             "processor": processor(),
-            **{name: metadata.version(name) for name in VERSIONS},
+            **{name: metadata.version(name) for name in PACKAGES},
         }
 
     def checkout(self, patch: Patch) -> Path:
-        """Return a copy of the last commit with a patch applied.
-
-        The programs of experiments/ are those of the working tree: they measure, and are not what
-        is measured.
-        """
+        """Return a patched copy of the last commit, with the present programs of experiments/."""
         folder = self.scratch / patch.name
         if not folder.exists():
             archive = self.scratch / "source.tar"
@@ -135,23 +118,20 @@ class Setup:
             shutil.rmtree(run)
         files = {"run": run, "cache": self.cache, "texts": self.texts}
         files["result"] = self.file(job, f".{self.key(patch)}.json")
-        values = {"key": self.key(patch), "commit": self.commit, "diff": patch.diff}
+        about = {"name": patch.name, "seed": seed, "commit": self.commit}
+        values = {"key": self.key(patch), "diff": patch.diff, "about": about}
         flags = [*self.recipe.flags.split(), *shlex.split(patch.flags), f"--seed={seed}"]
         values |= {"flags": flags, "averages": self.recipe.averages}
-        values |= {"about": {"name": patch.name, "seed": seed}}
         run.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, values | {name: str(file) for name, file in files.items()})
         return path
 
-    def run(self, jobs: list[Job], count: int) -> dict[str, str]:
-        """Run the jobs that have not finished, `count` in parallel, each on its share of the cores.
-
-        Returns the reasons of those that failed. If it is interrupted, running jobs save and exit.
-        """
-        shares, processes, failed = queue.SimpleQueue(), set(), {}
+    def run(self, jobs: list[Job]) -> dict[str, str]:
+        """Run unfinished jobs, one on each core. Returns the reasons of those that failed."""
+        free, processes, failed = queue.SimpleQueue(), set(), {}
         starting, stopping = threading.Lock(), threading.Event()
-        for i in range(count):
-            shares.put(cores()[i::count])
+        for core in cores():
+            free.put([core])
 
         def call(job):
             log, tree = self.file(job, ".log"), self.checkout(job[0])
@@ -167,8 +147,8 @@ class Setup:
             lines = log.read_text("utf-8", "replace").strip().splitlines() or [f"status {status}"]
             return f"{lines[-1]}; see {log}" if status else ""
 
-        # A thread, and the processes that it starts, are bound to a share of the cores.
-        pool = ThreadPoolExecutor(count, "run", lambda: os.sched_setaffinity(0, shares.get()))
+        # A thread, and the processes that it starts, are bound to a core.
+        pool = ThreadPoolExecutor(free.qsize(), "run", lambda: os.sched_setaffinity(0, free.get()))
         try:
             futures = {pool.submit(call, job): job for job in jobs if not self.result(job)}
             with tqdm(total=len(futures), unit="run", smoothing=0, disable=not futures) as progress:
@@ -176,21 +156,16 @@ class Setup:
                     job, reason = futures[future], future.result()
                     name = f"{job[0].name} seed {job[1]}"
                     failed |= {name: reason} if reason else {}
-                    outcome = f"FAILED: {reason}" if reason else self.describe(self.result(job))
-                    tqdm.write(f"{name}: {outcome}")
+                    values = [] if reason else self.recipe.values([self.result(job)])
+                    tqdm.write(
+                        f"{name}: " + (f"FAILED: {reason}" if reason else f"{values[0]:.2f}")
+                    )
                     progress.update()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-            with starting:
+            with starting:  # running jobs save and exit
                 stopping.set()
                 for process in processes:
                     process.terminate()  # does nothing to a process that has ended
             pool.shutdown()
         return failed
-
-    def describe(self, result: dict) -> str:
-        """Return a summary of a run's result."""
-        if "diverged" in result:
-            return f"diverged: {result['diverged']}"
-        (value,), seconds = self.recipe.values([result]), self.recipe.seconds([result])
-        return f"{self.recipe.headline.replace('_', ' ')} {value:.2f}; {seconds:.0f} s"

@@ -1,13 +1,6 @@
 """Train one run and score it, in one process: python -m experiments.trial JOB.json.
 
-JOB.json is written by experiments.run. It contains:
-
-    flags: flags of train.py.
-    run: the run directory. A run that was interrupted resumes.
-    texts: a JSON file with the texts to score: sources, targets, tags.
-    averages: numbers of latest checkpoints; the mean of their weights is scored.
-    result: the JSON file to write.
-    about: what else to write into it.
+experiments.run writes JOB.json: flags of train.py, paths, and how many checkpoints to average.
 """
 
 import hashlib
@@ -68,26 +61,19 @@ def train_and_score(job: dict) -> dict:
     for variable in loaded.model.trainable_variables:
         hashes.update(variable.numpy().tobytes())
     result["weights"] = hashes.hexdigest()[:16]  # equal if two runs agree in every bit
-    # Step, loss, and BLEU or the accuracy in per cent, of each validation.
     lines = [line for line in read_json_lines(run / "metrics.jsonl") if "validation_loss" in line]
-    quality = [x.get("validation_bleu", 100 * x["validation_accuracy"]) for x in lines]
-    result["curve"] = [
-        [x["step"], round(x["validation_loss"], 4), round(y, 2)]
-        for x, y in zip(lines, quality, strict=True)
-    ]
-    # Without the tracing, if another process did a part of the work.
-    train_seconds = sum(x["seconds"] for x in lines) if resumed else trained - began
-    seconds = {"train": train_seconds, "score": time.monotonic() - trained}
-    return result | {"seconds": {name: round(value, 1) for name, value in seconds.items()}}
+    result["curve"] = [[x["step"], round(x["validation_loss"], 4)] for x in lines]
+    if not resumed:  # otherwise another process did a part of the work
+        times = {"train": trained - began, "score": time.monotonic() - trained}
+        result["seconds"] = {name: round(value, 1) for name, value in times.items()}
+    return result
 
 
 def main(path: str) -> None:
     job = read_json(path)
     import_tensorflow()
     try:
-        result = train_and_score(job)
-        result["cpu_seconds"] = round(time.process_time(), 1)
-        write_json(job["result"], job["about"] | result)
+        write_json(job["result"], job["about"] | train_and_score(job))
         for part in ("checkpoints", "source"):  # hundreds of megabytes
             shutil.rmtree(Path(job["run"], part), ignore_errors=True)
     except (UserError, OSError) as error:

@@ -77,7 +77,7 @@ class Question:
                 text += f"by {n} seeds, a difference of {size:.2f} is found in 80 % of the cases\n"
         finished = [read_json(path) for path in self.setup.folder.glob("*/seed-*.*.json")]
         seconds, workers = recipe.seconds(finished), len(cores())
-        for look in (recipe.looks[0], recipe.looks[-1]):
+        for look in sorted({recipe.looks[0], recipe.looks[-1]}):
             runs = sum(not self.setup.result(job) for job in self.jobs(self.chosen, look))
             minutes = "unknown" if seconds is None else round(runs * seconds / 60 / workers)
             text += f"{look} seeds: {runs} runs to do on {workers} cores; minutes: {minutes}\n"

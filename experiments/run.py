@@ -1,251 +1,220 @@
-"""Run experiments and the baseline over several seeds: python -m experiments.run NAME …
+"""Did a change help? Train with and without it over several seeds: python -m experiments.run NAME …
 
-Each experiment trains and scores in a copy of the last commit with its patch applied, under
-runs/experiments/NAME/seed-K. Finished runs are skipped, so the command can be stopped and repeated
-at any time. Compare the results with python -m experiments.compare.
+Without NAME, the change is the uncommitted edit of the working tree. Finished runs are kept, so the
+command can be stopped and repeated at any time. The baseline is the stored one,
+experiments/baselines/RECIPE.json, if it would come out the same here.
 """
 
 import argparse
-import contextlib
 import os
-import queue
-import shutil
 import signal
-import subprocess
-import sys
 import tempfile
-import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import replace
 from pathlib import Path
-from typing import IO
 
 from config import UserError, fail, make_parser
-from experiments import jobs, patches
-from experiments.jobs import RECIPES, Job, is_classifier
+from experiments import patches, stats
 from experiments.patches import BASELINE, ExperimentError, Patch
-from experiments.trees import Trees
-from training import machine
+from experiments.recipes import RECIPES, Recipe
+from experiments.runs import Job, Setup
+from training.machine import cores, lock
+from training.records import read_json, write_json
 
 
-class Runner:
-    """Runs jobs in parallel, each on its own share of the cores."""
-
-    def __init__(self, count: int):
-        self.processes, self.stopping, self.lock = set(), False, threading.Lock()
-        self.cores = queue.SimpleQueue()
-        for i in range(count):
-            self.cores.put(machine.cores()[i::count])
-        self.pool = ThreadPoolExecutor(count, initializer=self.pin_thread)
-
-    def pin_thread(self) -> None:
-        """Bind this thread, and the processes that it starts, to its share of the cores."""
-        cores = self.cores.get()
-        if hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(0, cores)
-
-    def call(self, job: Job, log: IO, *command: object) -> int | None:
-        """Run a program of the job's source in the current directory. Returns its exit status."""
-        with self.lock:
-            if self.stopping:
-                return None
-            process = subprocess.Popen(
-                [sys.executable, job.tree / command[0], *map(str, command[1:])],
-                env=job.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
-            self.processes.add(process)
-        status = process.wait()
-        with self.lock:
-            self.processes.discard(process)
-        return status
-
-    def train_and_score(self, job: Job, cache: Path) -> float | None:
-        """Run a job. Returns the seconds it took. Raises ExperimentError if a program fails."""
-        start = time.monotonic()
-        job.write_metadata()
-        run_dir = job.run_dir.resolve()
-        if run_dir.exists() and not (run_dir / "config.json").exists():  # killed at its start
-            shutil.rmtree(run_dir)
-        paths = ["--cache-dir", cache, "--runs-dir", run_dir.parent]
-        flags = [*job.common, *job.patch.arguments, "--seed", job.seed, "--name", run_dir.name]
-        train = ["--resume", run_dir] if run_dir.exists() else flags
-        commands = [("train.py", *train, *paths)]
-        commands += [("evaluate.py", run_dir, "--split", split) for split in job.unscored()]
-        with open(job.log, "ab") as log:
-            for command in commands:
-                status = self.call(job, log, *command)
-                if self.stopping:
-                    return None
-                if status:
-                    reason = jobs.last_line(job.log) or f"exit status {status}"
-                    raise ExperimentError(f"{reason}; see {job.log}")
-        return time.monotonic() - start
-
-    def stop(self) -> None:
-        """Start no more jobs, and let running ones save and exit."""
-        with self.lock:
-            self.stopping = True
-            for process in self.processes:
-                with contextlib.suppress(OSError):
-                    process.send_signal(signal.SIGTERM)
-        self.pool.shutdown(cancel_futures=True)
+def read_stored(recipe: str) -> dict | None:
+    """Return what `Question.store` has written for a recipe, or None."""
+    path = patches.HERE / "baselines" / f"{recipe}.json"
+    return read_json(path) if path.exists() else None
 
 
-def lock_folder(folder: Path) -> IO:
-    """Create a directory and lock it against a second experiments.run. Raises ExperimentError."""
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        return machine.lock(folder / ".lock")
-    except BlockingIOError:
-        raise ExperimentError(f"another experiments.run is using {folder}: wait for it") from None
+class Question:
+    """Experiments, the baseline that they are compared with, and the verdicts."""
+
+    def __init__(self, setup: Setup, chosen: list[Patch], stored: dict | None):
+        self.setup, self.recipe, self.chosen, self.stored = setup, setup.recipe, chosen, stored
+        self.failed, self.differences = {}, ""
+        if stored:
+            old, new = stored["identity"] | stored["code"], setup.identity | setup.code
+            names = [name for name in {**new, **old} if old.get(name) != new.get(name)]
+            self.differences = ", ".join(f"another {name}" for name in names[:3])
+
+    def baseline(self) -> tuple[list[dict], int]:
+        """Return the results of the baseline, and how many of its seeds must have run.
+
+        If anything differs from the stored baseline, equal bits of its seed 0 show that it stands.
+        """
+        stored, last = (self.stored or {}).get("baseline"), self.recipe.looks[-1]
+        if stored and self.differences:
+            found = self.setup.results(BASELINE, 1)
+            if not found:
+                return [], 1
+            if any(found[0].get(key) != stored[0][key] for key in ("weights", "scores")):
+                stored = None
+        return (stored, 0) if stored else (self.setup.results(BASELINE, last), last)
+
+    def sigma(self) -> stats.Sigma:
+        """Return the standard deviation of a run: the stored one, or that of a new baseline."""
+        baseline, seeds = self.baseline()
+        if self.stored and seeds < 2:
+            return stats.Sigma(self.stored["sigma"], self.stored["df"])
+        return stats.pool(self.recipe.values(baseline))
+
+    def jobs(self, waiting: list[Patch], seeds: int) -> list[Job]:
+        """Return the runs of a look, one seed of everything first."""
+        wanted = [(BASELINE, self.baseline()[1]), *((patch, seeds) for patch in waiting)]
+        jobs = [(patch, seed) for patch, count in wanted for seed in range(count)]
+        jobs = [(p, seed) for p, seed in jobs if f"{p.name} seed {seed}" not in self.failed]
+        return sorted(jobs, key=lambda job: job[1])
+
+    def plan(self) -> str:
+        """Describe what the seeds can see, and how long they take on this machine."""
+        recipe, sigma, text = self.recipe, self.sigma(), ""
+        if sigma.df:
+            text = f"standard deviation of a run: {sigma.value:.2f} {recipe.unit}\n"
+            sizes = stats.detectable(sigma, recipe.rule)
+            for n, size in zip(recipe.looks, sizes, strict=True):
+                text += f"by {n} seeds, a difference of {size:.2f} is found in 80 % of the cases\n"
+        finished = [read_json(path) for path in self.setup.folder.glob("*/seed-*.*.json")]
+        seconds, workers = recipe.seconds(finished), len(cores())
+        for look in sorted({recipe.looks[0], recipe.looks[-1]}):
+            runs = sum(not self.setup.result(job) for job in self.jobs(self.chosen, look))
+            minutes = "unknown" if seconds is None else round(runs * seconds / 60 / workers)
+            text += f"{look} seeds: {runs} runs to do on {workers} cores; minutes: {minutes}\n"
+        return text
+
+    def run(self) -> None:
+        """Add seeds, look by look, until each experiment is decided."""
+        waiting = list(self.chosen)
+        for look in self.recipe.looks:
+            self.failed |= self.setup.run(self.jobs(waiting, look))
+            if self.stored and self.differences and look == self.recipe.looks[0]:
+                seeds = self.baseline()[1]
+                outcome = f"{seeds} seeds are run here" if seeds else "it stands: equal bits"
+                print(f"the stored baseline has {self.differences}; {outcome}", flush=True)
+                self.failed |= self.setup.run(self.jobs(waiting, look))
+            verdicts = self.verdicts()
+            for patch in [patch for patch in waiting if patch.name in verdicts]:
+                verdict = verdicts[patch.name]
+                print(f"{patch.name}, {verdict.seeds} seeds: {verdict}", flush=True)
+                if verdict.word != "undecided":
+                    waiting.remove(patch)
+
+    def verdicts(self) -> dict[str, stats.Verdict]:
+        """Judge the experiments. Raises ExperimentError if there is nothing to compare with."""
+        recipe, baseline = self.recipe, self.recipe.values(self.baseline()[0])
+        if not baseline:
+            raise ExperimentError("the baseline has no finished run, so nothing can be compared")
+        found = {p.name: self.setup.results(p, recipe.looks[-1]) for p in self.chosen}
+        rows = {name: recipe.values(results) for name, results in found.items() if results}
+        if len(self.chosen) > 1:
+            return stats.judge_table(rows, baseline, recipe.rule)
+        sigma, rule = self.sigma(), recipe.rule
+        return {n: stats.judge_question(row, baseline, sigma, rule) for n, row in rows.items()}
+
+    def store(self) -> Path:
+        """Write the results next to those that are stored already. Returns the path."""
+        recipe, setup, (baseline, seeds) = self.recipe, self.setup, self.baseline()
+        experiments = {} if seeds else dict(self.stored["experiments"])
+        experiments |= {p.name: setup.results(p, recipe.looks[-1]) for p in self.chosen}
+        rows = {name: recipe.values(results) for name, results in experiments.items()}
+        without = stats.unhealthy(rows | {"baseline": recipe.values(baseline)})
+        rows["baseline"] = recipe.values(baseline)
+        sigma = stats.pool(*(row for name, row in rows.items() if name not in without))
+        values = {"identity": setup.identity, "code": setup.code, "sigma": sigma.value}
+        values |= {"df": sigma.df, "unhealthy": without, "baseline": baseline}
+        path = patches.HERE / "baselines" / f"{recipe.name}.json"
+        path.parent.mkdir(exist_ok=True)
+        write_json(path, values | {"experiments": experiments})
+        return path
 
 
-def choose_patches(flags: argparse.Namespace) -> list[Patch]:
-    """Return the baseline and the experiments to run. Raises ExperimentError."""
-    names = jobs.for_recipe(flags.recipe) if flags.all else flags.names
-    chosen = [patches.read(name) for name in names]
-    for patch in chosen:
-        if is_classifier([*flags.common, *patch.arguments]) != is_classifier(flags.common):
-            raise ExperimentError(
-                f"{patch.name} and the baseline cannot be compared: --model differs"
-            )
-    return [BASELINE, *dict.fromkeys(patch for patch in chosen if patch != BASELINE)]
+def write_events(folder: Path, results: list[dict]) -> None:
+    """Write stored learning curves for TensorBoard, unless the runs themselves are there."""
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    for result in results:
+        run = folder / f"seed-{result['seed']}" / "validation"
+        if run.exists() or "curve" not in result:
+            continue
+        run.mkdir(parents=True)
+        with open(run / "events.out.tfevents.0.stored", "wb") as file:
+            for step, loss in result["curve"]:
+                summary = Summary(value=[Summary.Value(tag="metrics/loss", simple_value=loss)])
+                event = Event(step=step, wall_time=time.time(), summary=summary)
+                RecordWriter(file).write(event.SerializeToString())
 
 
-def plan(flags: argparse.Namespace, trees: Trees) -> tuple[list[Job], int]:
-    """Return the jobs to run, and the number of finished ones. Raises ExperimentError."""
-    chosen = choose_patches(flags)
-    for patch in chosen:
-        trees.checkout(patch)  # report a patch that does not apply before anything runs
-    unfinished, finished = [], 0
-    for seed in range(flags.seeds):  # one seed of everything first: the table fills early
-        for patch in chosen:
-            job = Job(patch, seed, flags.common, flags.splits, flags.folder, trees.base)
-            try:
-                job.check()
-            except ExperimentError:
-                if not flags.again:
-                    raise
-                job.move_aside()
-            if not job.unscored():
-                finished += 1
-                continue
-            job.tree = trees.checkout(patch)
-            job.environment = trees.environment(job.tree)
-            unfinished.append(job)
-    return unfinished, finished
-
-
-def outcome(future: Future, job: Job) -> tuple[str, bool]:
-    """Return a summary of a completed job, and whether it succeeded."""
-    try:
-        seconds = future.result()
-        return f"{job.result()}; {seconds:.0f} s", True
-    except (UserError, OSError) as error:
-        return f"FAILED: {error}", False
+def choose(flags: argparse.Namespace) -> tuple[Recipe, list[Patch]]:
+    """Return the recipe and the experiments of a command line. Raises ExperimentError."""
+    names = patches.names() if flags.all else [n for n in flags.names if n != BASELINE.name]
+    edit = None if flags.names or flags.all else patches.working_tree()
+    chosen = [edit] if edit else [patches.read(name) for name in dict.fromkeys(names)]
+    if not chosen and BASELINE.name not in flags.names:
+        names = ", ".join(patches.names())
+        raise ExperimentError(f"nothing to ask: edit the source, or name experiments: {names}")
+    kinds = {patch.recipe or "mini" for patch in chosen}
+    recipe = RECIPES[flags.recipe or (kinds.pop() if len(kinds) == 1 else "mini")]
+    fitting = [p for p in chosen if (p.recipe == "imdb") == (recipe.name == "imdb")]
+    if fitting != chosen and not flags.all:
+        raise ExperimentError("experiments on translation and classification: ask them separately")
+    return replace(recipe, looks=(flags.seeds,)) if flags.seeds else recipe, fitting
 
 
 def run(flags: argparse.Namespace) -> int:
-    """Run all unfinished jobs. Returns the number that failed. Raises ExperimentError."""
-    edited = patches.git("status", "--porcelain", "--", ".", ":(exclude)experiments")
-    if edited:
-        print(f"note: these uncommitted edits are not part of the runs:\n{edited}", file=sys.stderr)
-    with lock_folder(flags.folder), tempfile.TemporaryDirectory(prefix="experiments-") as scratch:
-        trees = Trees(scratch, flags.commit)
-        unfinished, finished = plan(flags, trees)
-        total, failed = len(unfinished) + finished, 0
-        print(
-            f"{total} runs of commit {trees.commit[:7]}, {finished} finished; "
-            f"{flags.jobs} in parallel",
-            flush=True,
-        )
-        start, runner = time.monotonic(), Runner(flags.jobs)
+    """Answer the question of a command line. Returns the number of failed runs."""
+    recipe, chosen = choose(flags)
+    with tempfile.TemporaryDirectory(prefix="experiments-") as scratch:
+        setup = Setup(recipe, scratch, flags.final)
+        for patch in chosen:  # also reports a patch that does not apply before anything runs
+            if setup.key(patch) == setup.key(BASELINE):
+                raise ExperimentError(f"{patch.name} changes nothing that can change a score")
+        question = Question(setup, chosen, None if flags.final else read_stored(recipe.name))
+        print(question.plan(), end="", flush=True)
+        if flags.plan:
+            return 0
         try:
-            futures = {
-                runner.pool.submit(runner.train_and_score, job, flags.cache_dir): job
-                for job in unfinished
-            }
-            for count, future in enumerate(as_completed(futures), 1):
-                job = futures[future]
-                text, succeeded = outcome(future, job)
-                failed += not succeeded
-                rest = (time.monotonic() - start) / count * (len(unfinished) - count) / 60
-                print(
-                    f"[{finished + count}/{total}] {job.patch.name} seed {job.seed}: {text}; "
-                    f"about {rest:.0f} min left",
-                    flush=True,
-                )
-        finally:
-            runner.stop()
-    return failed
-
-
-def make_flags() -> argparse.ArgumentParser:
-    """Create the parser of the command line."""
-    parser = make_parser(
-        __doc__,
-        prog="python -m experiments.run",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="Flags after -- are passed to train.py, after those of the recipe.",
-    )
-    add = parser.add_argument
-    add("names", nargs="*", metavar="NAME", help="experiments: the names of experiments/*.patch")
-    add("--all", action="store_true", help="run all experiments of the recipe")
-    add("--seeds", type=int, default=3, help="number of seeds: 0, 1, … [3]")
-    recipes = "; ".join(f"{name}: {' '.join(recipe.flags)}" for name, recipe in RECIPES.items())
-    add("--recipe", choices=RECIPES, help=f"flags of all runs [that of the patch]; {recipes}")
-    add("--folder", type=Path, help="directory of the runs [that of the recipe]")
-    add("--splits", nargs="+", help="splits to score [those of the recipe]")
-    add("--commit", default="HEAD", help="commit to run [the last one]")
-    add("--jobs", type=int, help="number of parallel runs, which share the cores [one per core]")
-    again = "repeat runs whose code or flags differ, and keep the old ones under another name"
-    add("--again", action="store_true", help=again)
-    add("--cache-dir", type=Path, default=Path(".cache"), help="tokenized corpora [.cache]")
-    return parser
+            with lock(setup.folder / ".lock"):
+                question.run()
+        except BlockingIOError:
+            message = f"another experiments.run is using {setup.folder}: wait for it"
+            raise ExperimentError(message) from None
+        write_events(setup.folder / "baseline", question.baseline()[0])
+        if flags.store:
+            print(f"wrote {question.store()}; now run python -m experiments.report")
+    print(f"learning curves: tensorboard --logdir {os.path.relpath(setup.folder)}")
+    for name, reason in question.failed.items():
+        print(f"{name} FAILED: {reason}")
+    return len(question.failed)
 
 
 def parse_flags() -> argparse.Namespace:
     """Parse the command line. Raises ExperimentError."""
-    words = sys.argv[1:]
-    end = words.index("--") if "--" in words else len(words)
-    flags = make_flags().parse_args(words[:end])
-    if flags.all == bool(flags.names):
-        raise ExperimentError("name experiments, or use --all: " + ", ".join(patches.names()))
-    cores = len(machine.cores())
-    flags.jobs = flags.jobs or cores
-    for name in ("seeds", "jobs"):
-        if getattr(flags, name) < 1:
-            raise ExperimentError(f"--{name} {getattr(flags, name)}: must be at least 1")
-    if flags.jobs > cores:
-        raise ExperimentError(f"--jobs {flags.jobs}: must be at most {cores}, the number of cores")
-    flags.recipe = flags.recipe or jobs.default_recipe(flags.names)
-    recipe = RECIPES[flags.recipe]
-    flags.common = [*recipe.flags, *words[end + 1 :]]
-    flags.splits = flags.splits or recipe.splits
-    if "test" not in flags.splits:
-        raise ExperimentError(f"--splits {' '.join(flags.splits)}: must include test")
-    flags.folder = (flags.folder or Path(recipe.folder)).resolve()
-    flags.cache_dir = flags.cache_dir.resolve()
+    parser = make_parser(__doc__, prog="python -m experiments.run")
+    add = parser.add_argument
+    add("names", nargs="*", metavar="NAME", help="experiments/NAME.patch [the working tree's edit]")
+    add("--all", action="store_true", help="all experiments of the recipe")
+    add("--recipe", choices=RECIPES, help="how to train and to score [that of the experiment]")
+    add("--plan", action="store_true", help="print what the seeds can see and how long they take")
+    add("--seeds", type=int, help="look once, after this many seeds [6, 10 and 16]")
+    add("--final", action="store_true", help="score the texts that are kept for what is adopted")
+    add("--store", action="store_true", help="write the results into experiments/baselines/")
+    flags = parser.parse_args()
+    if (flags.seeds or 2) < 2:
+        raise ExperimentError("--seeds must be at least 2")
     return flags
 
 
 def main() -> None:
-    def terminate(number, frame):
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, terminate)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         raise SystemExit(1 if run(parse_flags()) else 0)
     except (UserError, OSError) as error:
-        if detail := getattr(error, "detail", ""):
-            print(detail, file=sys.stderr)
         fail(error)
     except KeyboardInterrupt:
-        print("stopped; repeat the command to resume", file=sys.stderr)
-        raise SystemExit(130) from None
+        fail("stopped: repeat the command to resume", status=130)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Experiments: patches apply, guards fail with them; saving, running and comparing."""
+"""Experiments: patches apply, guards fail with them; verdicts, stored baselines, the report."""
 
 import json
-import math
+import re
 import shutil
 import signal
 import subprocess
@@ -13,9 +13,13 @@ from pathlib import Path
 import numpy as np
 import patched
 import pytest
+import scipy.stats
+from test_page import browse, needs_browser
 
-from experiments import compare, jobs, patches, run, save
-from experiments.patches import ExperimentError, Patch
+from experiments import patches, recipes, report, run, runs, stats
+from experiments.patches import ExperimentError
+from experiments.recipes import RECIPES, Recipe, Sample
+from experiments.stats import Rule, Sigma
 
 ROOT = Path(__file__).resolve().parents[1]
 EXPERIMENTS = {name: patches.read(name) for name in patches.names()}
@@ -24,16 +28,14 @@ EXPERIMENTS = {name: patches.read(name) for name in patches.names()}
 # ---- The patches in experiments/ ----------------------------------------------------------------
 
 
-def test_patch_files_are_in_the_format_that_save_writes():
+def test_every_patch_changes_something():
     assert len(EXPERIMENTS) > 20
-    for name, patch in EXPERIMENTS.items():
-        assert (patches.HERE / f"{name}.patch").read_text("utf-8") == patch.text()
-        assert patch.diff or patch.flags, f"{name} changes nothing"
+    assert all(patch.diff or patch.flags for patch in EXPERIMENTS.values())
 
 
 @pytest.mark.parametrize("name", [name for name, patch in EXPERIMENTS.items() if patch.diff])
 def test_every_patch_applies(name):
-    EXPERIMENTS[name].apply(ROOT, check=True)
+    EXPERIMENTS[name].apply(ROOT, "--check")
 
 
 @pytest.mark.parametrize("name", [name for name, patch in EXPERIMENTS.items() if patch.guard])
@@ -64,7 +66,7 @@ def copy(tmp_path):
 def test_every_experiment_trains_and_decodes(name, copy):
     patch = EXPERIMENTS[name]
     small = "--num-layers 1 --d-model 32 --vocab-size 300 --max-length 9".split()
-    flags = [*jobs.RECIPES[patch.recipe or "mini"].flags, *patch.arguments, *small]
+    flags = [*RECIPES[patch.recipe or "mini"].flags.split(), *patch.flags.split(), *small]
     assert patched.call(patched.train_and_decode, copy(patch), flags) == (4, 20)
 
 
@@ -95,11 +97,91 @@ def test_bigrams_are_vectors_of_neighbouring_words(copy):
     np.testing.assert_allclose(embeddings, 2 * expected, rtol=1e-6)  # √d_model = 2
 
 
-# ---- Save, run and compare, in a small repository whose train.py does not train -----------------
+# ---- Statistics ---------------------------------------------------------------------------------
+
+RANDOM = np.random.default_rng(0)
+BASELINE = RANDOM.normal(70, 1, 16).tolist()
+
+
+def test_levels_of_equally_spaced_looks_are_the_published_ones():
+    """The information is 1/3, 2/3 and 1: boundaries of Lan & DeMets with O'Brien & Fleming's
+    spending and a two-sided error of 5 %, as in every table of group-sequential designs."""
+    limits = scipy.stats.norm.isf(np.array(stats.levels((2, 5, 10))) / 2)
+    np.testing.assert_allclose(limits, [3.710, 2.511, 1.993], atol=1e-3)
+    assert stats.levels((7,)) == pytest.approx((0.05,))
+
+
+@pytest.mark.parametrize("note, equal", [("", True), ("two-humped", False)])
+def test_interval_is_that_of_scipy(note, equal):
+    row, rule = RANDOM.normal(71, 1, 6), Rule(0.5, (6,))
+    sigma = stats.pool(row, BASELINE) if equal else stats.pool(BASELINE)
+    verdict = stats.judge(row, BASELINE, sigma, rule, note)
+    interval = scipy.stats.ttest_ind(row, BASELINE, equal_var=equal).confidence_interval(0.95)
+    assert (verdict.low, verdict.high) == pytest.approx(tuple(interval))
+    if equal:
+        assert stats.judge_question(row, BASELINE, stats.pool(BASELINE), rule) == verdict
+
+
+def test_no_difference_means_that_two_one_sided_tests_reject():
+    rule, words = Rule(0.8, (16,)), []
+    for shift in np.linspace(-1.5, 1.5, 61):
+        row = np.array(BASELINE[::-1]) + shift
+        verdict = stats.judge_question(row, BASELINE, stats.pool(BASELINE), rule)
+        tests = [
+            scipy.stats.ttest_ind(row + d, BASELINE, alternative=side).pvalue
+            for d, side in ((0.8, "greater"), (-0.8, "less"))
+        ]
+        difference = scipy.stats.ttest_ind(row, BASELINE).pvalue < 0.05
+        expected = ("better" if shift > 0 else "worse") if difference else "undecided"
+        words.append("no difference" if not difference and max(tests) < 0.05 else expected)
+        assert verdict.word == words[-1], shift
+    assert {*words} == {"better", "worse", "no difference", "undecided"}
+
+
+def test_table_uses_dunnetts_interval_for_healthy_rows_and_names_the_others():
+    rows = {f"row {i}": RANDOM.normal(70 + i, 1, 6) for i in range(4)}
+    rows |= {"humps": [2.0, 32, 6, 31, 3, 30], "flat": [0.0] * 6, "lost": [np.nan, 70, 70, 70]}
+    assert stats.unhealthy({"baseline": BASELINE, **rows}) == {
+        "humps": "two-humped",
+        "flat": "hardly varies",
+        "lost": "diverged",
+    }
+    verdicts = stats.judge_table(rows, BASELINE, Rule(2.0, (6,)))
+    healthy = [rows[f"row {i}"] for i in range(4)]
+    interval = scipy.stats.dunnett(*healthy, control=BASELINE, rng=1).confidence_interval(0.95)
+    for i, ends in enumerate(zip(interval.low, interval.high, strict=True)):
+        verdict = verdicts[f"row {i}"]
+        assert (verdict.low, verdict.high) == pytest.approx(ends, abs=0.02)
+    assert [verdicts[name].word for name in ("humps", "flat", "lost")] == ["worse"] * 3
+    assert str(verdicts["lost"]) == "worse (diverged)"
+
+
+def test_undecided_says_how_many_more_seeds_would_decide():
+    def ask(n):
+        return stats.judge([1.35] * n, [0.0] * n, Sigma(2.0, 200), Rule(2.0, (16,)))
+
+    more = ask(16).more
+    assert str(ask(16)).startswith("undecided +1.4 [-") and f"about {more} more seeds" in str(
+        ask(16)
+    )
+    assert [ask(16 + more - i).word for i in range(2)] == ["better", "undecided"]
+
+
+def test_equal_models_are_rarely_called_different_and_a_planted_effect_is_found():
+    sigma, rule = stats.pool(BASELINE), Rule(2.0, (6, 10, 16))
+    strict = rule._replace(delta=0.01)  # so that no question ends as "no difference"
+    for each in (rule, strict):
+        shares = stats.resample(BASELINE, sigma, each)
+        assert shares["better"][-1] + shares["worse"][-1] <= 0.05
+    assert shares["better"][-1] + shares["worse"][-1] > 0.02  # or the intervals are too wide
+    for look, effect in enumerate(stats.detectable(sigma, rule)):
+        found = stats.resample(BASELINE, sigma, rule, effect, 2000)["better"][look]
+        assert found > 0.78, (look, effect)  # 0.8, less the error of 2,000 tries
+
+
+# ---- Runs, in a small repository whose trial.py does not train -----------------------------------
 
 MODEL = """
-import sys
-
 def answer():
     # the truth
     return 40
@@ -108,89 +190,76 @@ def answer():
 def other():
     return 1
 """
-# Writes what train.py writes into a run directory. --fail exits with an error, --sleep waits.
-TRAIN = """
-import argparse, json, os, subprocess, sys, time
+# Writes the result that a real trial writes. --fail exits with an error, --sleep waits.
+TRIAL = """
+import json, os, sys, time
 from pathlib import Path
 from model.answer import answer
-parser = argparse.ArgumentParser()
-for name in ("seed", "bonus", "sleep", "fail"):
-    parser.add_argument("--" + name, type=int, default=0)
-for name in ("name", "runs-dir", "cache-dir", "resume", "model"):
-    parser.add_argument("--" + name)
-flags = parser.parse_args()
-run = Path(flags.resume or Path(flags.runs_dir) / flags.name)
-run.mkdir(exist_ok=flags.resume is not None)
-git = lambda *a: subprocess.run(["git", *a], capture_output=True, text=True, check=True).stdout
-if flags.resume:
-    vars(flags).update(json.loads((run / "config.json").read_text()), resume=flags.resume)
-else:
-    commit = git("rev-parse", "HEAD").strip()
-    text = json.dumps({"commit": commit, "folder": os.getcwd()})
-    (run / "provenance.json").write_text(text)
-    (run / "source.diff").write_text(git("diff", "HEAD"))
-    (run / "config.json").write_text(json.dumps(vars(flags)))
-print("resumed" if flags.resume else "started", flush=True)
-time.sleep(0 if flags.resume else flags.sleep)
-if flags.fail:
-    sys.exit("error: step 7: the loss is nan")
-(run / "value").write_text(str(answer() + flags.bonus + flags.seed))
-line = {"tokens_per_second": 100.0, "seconds": 30.0}
-(run / "metrics.jsonl").write_text(json.dumps(line) + "\\n")
+job = json.loads(Path(sys.argv[1]).read_text())
+flags = dict(flag.removeprefix("--").split("=") for flag in job["flags"])
+number = lambda name: float(flags.get(name, 0))
+Path(job["run"]).mkdir(exist_ok=True)
+with open(os.path.join(job["run"], "started"), "a") as file:
+    file.write("x")
+time.sleep(number("sleep"))
+if "fail" in flags:
+    sys.exit("error: step 7")
+seed = int(flags["seed"])
+value = answer() + number("bonus") + seed * 7 % 5 / 2
+result = {"scores": {"1": {"exact_match": value}}, "weights": str(value), "parameters": 10}
+result |= {"curve": [[5, 3.0], [9, 100 / value]], "seconds": {"train": 2.0, "score": 1.0}}
+if "diverge" in flags:
+    result = {"diverged": "step 3"}
+Path(job["result"]).write_text(json.dumps(job["about"] | result))
 """
-EVALUATE = """
-import json, sys
-from pathlib import Path
-run, _, split = sys.argv[1:]
-run = Path(run)
-value = float((run / "value").read_text())
-if json.loads((run / "config.json").read_text())["model"] == "classifier":
-    scores = {"accuracy": value / 100, "parameters": 1234}
-else:
-    scores = {"bleu": value / 2, "exact_match": value, "accuracy": 0.5, "parameters": 1234}
-    scores["exact_match_by_tag"] = {"easy": [3, value], "hard": [2, value - 20]}
-(run / f"scores-{split}.json").write_text(json.dumps(scores))
-"""
-README = "# Mine\n<!-- mini -->\nold\n<!-- end of mini -->\n"
+TINY = Recipe(
+    "mini",
+    "--first=1",
+    headline="exact_match",
+    delta=1.0,
+    sample=Sample("test"),
+    final=Sample("test"),
+    averages=(1,),
+    looks=(3, 5),
+)
+README = "# Mine\n<!-- results -->\nold\n<!-- end of results -->\nrest\n"
 
 
 @pytest.fixture
 def repository(tmp_path, monkeypatch):
-    """A small git checkout that `patches` uses instead of the project's."""
+    """A small git checkout that the experiments use instead of the project's."""
     files = {
+        "model/__init__.py": "",
         "model/answer.py": MODEL,
-        "train.py": TRAIN,
-        "evaluate.py": EVALUATE,
         ".gitignore": "runs\n.cache\n__pycache__\n",
+        "experiments/__init__.py": "",
+        "experiments/trial.py": TRIAL,
         "experiments/README.md": README,
+        "experiments/bad.patch": "question: Does it fail?\nflags: --fail=1\n",
+        "experiments/lost.patch": "question: Does it diverge?\nflags: --diverge=1\n",
+        "experiments/more.patch": "question: Is <b>more</b> better?\ntheme: positions\n"
+        "claim: always\nflags: --bonus=8\n",
     }
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     monkeypatch.setattr(patches, "ROOT", tmp_path)
     monkeypatch.setattr(patches, "HERE", tmp_path / "experiments")
+    monkeypatch.setattr(runs, "load_texts", lambda recipe, final: [final])
+    monkeypatch.setitem(RECIPES, "mini", TINY)
+    monkeypatch.setitem(RECIPES, "ted", replace(TINY, name="ted"))
     monkeypatch.chdir(tmp_path)
     for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
         monkeypatch.delenv(name, raising=False)
-    git("init", "--quiet")
+    subprocess.run(["git", "init", "--quiet"], check=True)
     commit()
     return tmp_path
 
 
-def git(*arguments):
-    command = ["git", "-c", "user.name=me", "-c", "user.email=me@localhost", *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-
 def commit():
-    git("add", ".")
-    git("commit", "--quiet", "-m", "one")
-
-
-def parse(module, monkeypatch, *words):
-    """Parse a command line of a program of experiments/."""
-    monkeypatch.setattr(sys, "argv", ["experiments", *words])
-    return module.parse_flags()
+    who = ["-c", "user.name=me", "-c", "user.email=me@localhost"]
+    subprocess.run(["git", "add", "."], check=True)
+    subprocess.run(["git", *who, "commit", "--quiet", "-m", "one"], check=True)
 
 
 def edit(path, old, new):
@@ -199,341 +268,228 @@ def edit(path, old, new):
     path.write_text(text.replace(old, new))
 
 
-def test_save_writes_the_edits_of_the_working_tree(repository, monkeypatch, capsys):
-    edit(repository / "model/answer.py", "return 40", "return 45")
-    (repository / "model/extra.py").write_text("EXTRA = 1\n")
-    (repository / "experiments/LOG.md").write_text("not saved\n")
-    git("add", "model/answer.py")  # staged or not, all edits are saved
-    status = git("status", "--porcelain")
-    save.save(parse(save, monkeypatch, "more", "Is  more better?", "--claim", "always"))
-    assert "3 lines in 2 files" in capsys.readouterr().out
-    new = {*git("status", "--porcelain").splitlines()} - {*status.splitlines()}
-    assert new == {"?? experiments/more.patch"}
-    patch = patches.read("more")
-    assert patch.question == "Is more better?" and patch.claim == "always"
-    assert "LOG" not in patch.diff
-    git("reset", "--quiet", "--hard")
-    (repository / "model/extra.py").unlink()
-    patch.apply(repository, check=True)
-    assert "return 40" in (repository / "model/answer.py").read_text()
-    patch.apply(repository)
-    assert "return 45" in (repository / "model/answer.py").read_text()
-    assert (repository / "model/extra.py").read_text() == "EXTRA = 1\n"
-
-
-@pytest.mark.parametrize(
-    "words, keyword",
-    [
-        (("more", "Again?"), "--replace"),
-        (("New!", "A name?"), "name"),
-        (("baseline", "A name?"), "baseline"),
-        (("new", " "), "question"),
-        (("new", "Words?", "--flags='"), "flags"),
-        (("new", "Of what?"), "nothing"),
-    ],
-)
-def test_save_rejects(words, keyword, repository, monkeypatch):
-    patches.write(Patch("more", "Is more better?", flags="--bonus 1"))
-    with pytest.raises(ExperimentError, match=keyword):
-        save.save(parse(save, monkeypatch, *words))
-
-
-def test_save_replaces_only_what_is_given(repository, monkeypatch):
-    edit(repository / "model/answer.py", "return 40", "return 45")
-    save.save(parse(save, monkeypatch, "more", "Is more better?"))
-    git("checkout", "--quiet", ".")
-    patch = replace(patches.read("more"), finding="a lot")
-    patches.write(patch)
-    save.save(parse(save, monkeypatch, "more", "Why?", "--replace"))
-    assert patches.read("more") == replace(patch, question="Why?")
-    save.save(parse(save, monkeypatch, "more", "Why?", "--replace", "--flags=--bonus 1"))
-    assert patches.read("more") == replace(patch, question="Why?", flags="--bonus 1", finding="")
-
-
-def test_patch_that_does_not_apply_reports_its_hunk(repository, monkeypatch):
-    edit(repository / "model/answer.py", "import sys", "import os")
-    edit(repository / "model/answer.py", "return 1", "return 2")
-    save.save(parse(save, monkeypatch, "two", "Two hunks?"))
-    git("checkout", "--quiet", ".")
-    edit(repository / "model/answer.py", "def other", "def another")
-    before = (repository / "model/answer.py").read_text()
-    with pytest.raises(
-        ExperimentError, match="two.patch does not apply.*model/answer.py"
-    ) as caught:
-        patches.read("two").apply(repository)
-    assert "\n-    return 1\n+    return 2" in caught.value.detail
-    assert "import os" not in caught.value.detail
-    assert (repository / "model/answer.py").read_text() == before  # not even in part
-
-
-@pytest.mark.parametrize(
-    "text", ["claim: x\n", "question: a\nquestion: b\n", "a b c\n", "question: a\nflags: '\n", ""]
-)
-def test_invalid_patch_files_are_rejected(repository, text):
-    (repository / "experiments/odd.patch").write_text(text)
-    with pytest.raises(ExperimentError, match="odd.patch"):
-        patches.read("odd")
-    with pytest.raises(ExperimentError, match="odd"):
-        patches.read("missing")
-
-
 @pytest.fixture
-def run_experiments(repository, monkeypatch, capsys):
-    """Calls experiments.run. Returns the number of failures, standard output and error."""
-    for name, recipe in jobs.RECIPES.items():
-        flags = ["--model", "classifier"] if name == "imdb" else []
-        monkeypatch.setitem(jobs.RECIPES, name, jobs.Recipe(flags, recipe.splits, recipe.folder))
-    monkeypatch.setattr(compare.Row, "bootstrap", lambda self, split: 0.125)
+def ask(repository, monkeypatch, capsys):
+    """Calls experiments.run. Returns the number of failed runs and standard output."""
 
     def call(*words):
-        failed = run.run(parse(run, monkeypatch, "--jobs", "1", *words))
-        return failed, *capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["experiments.run", *words])
+        failed = run.run(run.parse_flags())
+        return failed, capsys.readouterr().out
 
     return call
 
 
-@pytest.fixture
-def more(repository, monkeypatch):
-    """Saves the experiment "more", whose answer is 45 instead of 40; leaves the edit in place."""
-    edit(repository / "model/answer.py", "return 40", "return 45")
-    save.save(parse(save, monkeypatch, "more", "Is more better?"))
+def started(folder):
+    """Return how many times the runs of an experiment have started."""
+    return sum(len(path.read_text()) for path in folder.glob("seed-*/started"))
 
 
-def values(folder):
-    """Return what the runs in a directory have written, by name and seed."""
-    paths = folder.rglob("value")
-    return {path.parent.relative_to(folder).as_posix(): float(path.read_text()) for path in paths}
+def test_an_uncommitted_edit_gets_a_verdict(repository, ask):
+    edit(repository / "model/answer.py", "return 40", "return 50")
+    failed, out = ask()
+    assert failed == 0 and re.search(r"edit-\w+, 3 seeds: better \+10.0 \[\+", out)
+    folder = repository / "runs/experiments/mini"
+    assert started(folder / "baseline") == 5 and started(next(folder.glob("edit-*"))) == 3
+    ask()  # nothing is run again
+    assert started(folder / "baseline") == 5 and started(next(folder.glob("edit-*"))) == 3
+    edit(repository / "model/answer.py", "return 50", "return 40  # the same")
+    with pytest.raises(ExperimentError, match="changes nothing"):
+        ask()
+    subprocess.run(["git", "checkout", "--quiet", "."], check=True)
+    with pytest.raises(ExperimentError, match="nothing to ask"):
+        ask()
 
 
-def test_runs_are_of_the_commit_with_the_patch(repository, run_experiments, more):
-    failed, out, err = run_experiments("more", "--seeds", "2")
-    assert failed == 0 and "[4/4]" in out
-    assert "model/answer.py" in err  # the edit is not part of the commit
-    runs = repository / "runs/experiments"
-    expected = {"baseline/seed-0": 40, "baseline/seed-1": 41, "more/seed-0": 45, "more/seed-1": 46}
-    assert values(runs) == expected
-    provenance = json.loads((runs / "more/seed-0/provenance.json").read_text())
-    assert provenance["commit"] == git("rev-parse", "HEAD").strip()
-    assert provenance["folder"] == str(repository)  # relative paths, as of --corpus, are the user's
-    assert (runs / "more/seed-0/source.diff").read_text() == patches.read("more").diff
-    assert (runs / "baseline/seed-0/source.diff").read_text() == ""
+def test_seeds_are_added_until_the_question_is_decided(repository, ask):
+    (repository / "experiments/some.patch").write_text("question: 1?\nflags: --bonus=1.2\n")
+    _, out = ask("some", "--plan")
+    assert "3 seeds: 8 runs" in out and "5 seeds: 10 runs" in out and "unknown" in out
+    assert not [*(repository / "runs").rglob("started")]
+    _, out = ask("some")
+    assert "some, 3 seeds: undecided" in out and "some, 5 seeds: " in out
+    _, out = ask("more", "--plan")
+    assert "5 seeds, a difference of" in out and "5 seeds: 5 runs" in out and "minutes" in out
 
 
-def test_finished_runs_are_skipped_unless_code_or_flags_differ(
-    repository, run_experiments, more, monkeypatch
-):
-    def output(*words):
-        return run_experiments("more", "--seeds", "1", *words)[1]
+def test_stored_baseline_stands_only_if_seed_0_has_equal_bits(repository, ask, monkeypatch):
+    baseline = repository / "runs/experiments/mini/baseline"
 
-    runs = repository / "runs/experiments"
-    output("--splits", "test")
-    times = [path.stat().st_mtime_ns for path in sorted(runs.rglob("value"))]
-    assert "2 finished" in output("--splits", "test")
-    assert times == [path.stat().st_mtime_ns for path in sorted(runs.rglob("value"))]
-    compare.compare(parse(compare, monkeypatch, "more", "--splits", "test"))
-    with pytest.raises(ExperimentError, match="no finished baseline"):
-        compare.compare(parse(compare, monkeypatch, "more"))
-    assert " 0 finished" in output()  # one more split is to be scored
-    assert len(list(runs.rglob("scores-compositional.json"))) == 2
-    # Comments and docstrings are not code.
-    git("checkout", "--quiet", "model")
-    edit(repository / "model/answer.py", "def other():\n", 'def other():\n    """A docstring."""\n')
-    edit(repository / "model/answer.py", "return 1", "return 1  # a comment")
+    def runs_of_baseline():
+        shutil.rmtree(repository / "runs", ignore_errors=True)
+        out = ask("more")[1]
+        return started(baseline), out
+
+    ask("baseline", "more", "--store")
+    assert runs_of_baseline()[0] == 0
+    edit(repository / "model/answer.py", "# the truth", "# a comment")
     commit()
-    assert "2 finished" in output()
-    edit(repository / "model/answer.py", "return 1", "return 3")
+    assert runs_of_baseline()[0] == 0
+    edit(repository / "model/answer.py", "return 1", "return 3")  # no score depends on it
     commit()
-    with pytest.raises(ExperimentError, match="code.*--again"):
-        output()
-    assert "2 finished" in output("--commit", "HEAD~1")
-    assert "FAILED" not in output("--again")
-    assert len(list(runs.glob("*/seed-0.until-*"))) == 2
-    with pytest.raises(ExperimentError, match="flags"):
-        output("--", "--bonus", "1")
-
-
-def test_run_directory_of_another_program_is_kept(repository, run_experiments):
-    (repository / "runs/experiments/baseline/seed-0").mkdir(parents=True)
-    with pytest.raises(ExperimentError, match="seed-0"):
-        run_experiments("baseline", "--seeds", "1")
-
-
-def test_only_runs_of_the_same_code_are_compared(
-    repository, run_experiments, more, monkeypatch, capsys
-):
-    def report():
-        compare.compare(parse(compare, monkeypatch, "more"))
-        return capsys.readouterr().out
-
-    runs = repository / "runs/experiments"
-    git("checkout", "--quiet", "model")
-    run_experiments("more", "--seeds", "2")
-    edit(repository / "model/answer.py", "return 1", "return 3")
+    count, out = runs_of_baseline()
+    assert count == 1 and "another model/answer.py; it stands: equal bits" in out
+    edit(repository / "model/answer.py", "return 40", "return 41")
     commit()
-    run_experiments("more", "--seeds", "1", "--again")
-    assert "baseline seed-" in report()  # one of the two is left out
-    shutil.rmtree(runs / "baseline")
-    run_experiments("baseline", "--seeds", "2")
-    assert "more seed-1 has no baseline" in report()
-    save.save(parse(save, monkeypatch, "more", "And now?", "--flags=--bonus 1", "--replace"))
-    assert report().count("older patch") == 2
-    shutil.rmtree(runs / "baseline/seed-0")
-    assert "0 finished" in run_experiments("baseline", "--seeds", "1")[1]
+    count, out = runs_of_baseline()
+    assert count == 5 and "more, 3 seeds: better +8" in out
+    assert "another model/answer.py; 5 seeds are run here" in out
+    monkeypatch.setattr(runs, "processor", lambda: "a new one")
+    assert "another processor" in runs_of_baseline()[1]
 
 
-def test_second_process_is_locked_out(repository, run_experiments):
-    with run.lock_folder(repository / "runs/experiments"), pytest.raises(ExperimentError):
-        run_experiments("baseline", "--seeds", "1")
+def test_failed_and_diverged_runs_are_named_and_the_others_judged(repository, ask):
+    failed, out = ask("bad", "lost", "more")
+    assert failed == 5 and "bad seed 0 FAILED: error: step 7" in out
+    assert "lost, 3 seeds: worse (diverged)" in out and "more, 3 seeds: better" in out
+    assert "bad, " not in out
+    ask("bad", "lost", "more")
+    folder = repository / "runs/experiments/mini"
+    assert started(folder / "lost") == 3 and started(folder / "bad") == 10  # failed ones run again
 
 
-def test_failed_run_is_reported_and_others_continue(
-    repository, run_experiments, monkeypatch, capsys
-):
-    save.save(parse(save, monkeypatch, "bad", "Does it fail?", "--flags=--fail 1"))
-    save.save(parse(save, monkeypatch, "good", "Do others continue?", "--flags=--bonus 3"))
-    failed, out, _ = run_experiments("bad", "good", "--seeds", "1")
-    assert failed == 1 and "bad seed 0: FAILED: error: step 7" in out
-    assert (repository / "runs/experiments/good/seed-0/value").read_text() == "43"
-    compare.compare(parse(compare, monkeypatch))
-    assert (repository / "experiments/README.md").read_text() == README  # only with --all
-    out = capsys.readouterr().out
-    assert "bad seed-0 is not finished" in out and "step 7" in out and "[good]" in out
-    assert "one seed" in out and "p = 0.125" in out
-    assert run_experiments("bad", "good", "--seeds", "1")[0] == 1  # failed runs are repeated
+def test_invalid_patch_files_are_rejected(repository):
+    for text in ("claim: x\n", "question: a\nquestion: b\n", "a b c\n", "question: a\nflags: '\n"):
+        (repository / "experiments/odd.patch").write_text(text)
+        with pytest.raises(ExperimentError, match="odd.patch"):
+            patches.read("odd")
+    with pytest.raises(ExperimentError, match="choose from bad, lost"):
+        patches.read("missing")
 
 
-def test_classifiers_are_compared_by_accuracy(repository, run_experiments, monkeypatch, capsys):
-    words = ("pairs", "Do pairs help?", "--flags=--bonus 2", "--recipe", "imdb")
-    save.save(parse(save, monkeypatch, *words))
-    save.save(parse(save, monkeypatch, "more", "Is more better?", "--flags=--bonus 9"))
-    save.save(parse(save, monkeypatch, "label", "A label?", "--flags=--model classifier"))
-    failed, out, _ = run_experiments("pairs", "--seeds", "2")
-    assert failed == 0 and "test accuracy 42.0" in out
-    assert len(values(repository / "runs/experiments-imdb")) == 4
-    compare.compare(parse(compare, monkeypatch, "pairs"))
-    row = next(line for line in capsys.readouterr().out.splitlines() if "[pairs]" in line)
-    cells = [cell.strip() for cell in row.split("|")]
-    assert cells[3:6] == ["42.5 ± 0.7", "+2.0 [+2.0, +2.0]", "better"]
-    assert jobs.for_recipe("imdb") == ["pairs"] and jobs.for_recipe("ted") == ["label", "more"]
-    with pytest.raises(ExperimentError, match="--recipe"):
-        run_experiments("more", "pairs")
-    with pytest.raises(ExperimentError, match="--model"):
-        run_experiments("label")
-
-
-def test_stopped_run_is_resumed(repository, monkeypatch):
-    save.save(parse(save, monkeypatch, "slow", "Is it slow?", "--flags=--sleep 60"))
-    commit()
+def test_interrupted_runs_are_stopped_and_resume(repository):
+    (repository / "experiments/slow.patch").write_text("question: Slow?\nflags: --sleep=60\n")
     code = (
-        f"import sys; sys.path.insert(0, {str(ROOT)!r}); from pathlib import Path; "
-        "from experiments import jobs, patches, run; patches.ROOT = Path('.').resolve(); "
-        "patches.HERE = patches.ROOT / 'experiments'; "
-        "jobs.RECIPES['mini'] = jobs.Recipe([], ['test'], 'runs/experiments'); run.main()"
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); from pathlib import Path\n"
+        "from experiments import patches, run, runs; from experiments.recipes import *\n"
+        "patches.ROOT = Path('.').resolve(); patches.HERE = patches.ROOT / 'experiments'\n"
+        f"runs.load_texts = lambda *_: []; RECIPES['mini'] = {TINY!r}\nrun.main()"
     )
-    command = [sys.executable, "-c", code, "slow", "--seeds", "1", "--jobs", "1"]
+    command = [sys.executable, "-c", code, "slow"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    log = repository / "runs/experiments/slow/seed-0.log"
-    deadline = time.monotonic() + 30
-    while not (log.exists() and "started" in log.read_text()) and time.monotonic() < deadline:
+    file = repository / "runs/experiments/mini/slow/seed-0/started"
+    deadline = time.monotonic() + 60
+    while not file.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=20)
-    assert process.returncode == 130 and "resume" in err
-    assert not (log.parent / "seed-0/value").exists()
-    again = subprocess.run(command, capture_output=True, text=True, timeout=30)
-    assert again.returncode == 0, again.stderr
-    assert "1 finished" in again.stdout and "resumed" in log.read_text()
-    assert (log.parent / "seed-0/value").read_text() == "40"
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130 and "repeat the command" in errors
+    assert not [*file.parent.parent.glob("*.*.json.*")] and file.read_text() == "x"
 
 
-# ---- Statistics ---------------------------------------------------------------------------------
+def test_texts_for_the_final_score_are_not_among_those_that_decide():
+    small = replace(
+        RECIPES["mini"],
+        sample=Sample("compositional", 300, seed=1),
+        final=Sample("compositional", 300, seed=2),
+    )
+    first, final = (recipes.load_texts(small, final) for final in (False, True))
+    assert not {*map(str.lower, first.sources)} & {*map(str.lower, final.sources)}
+    assert len(first.sources) == 300 and len({*first.tags}) == 11
+    for name in ("mini", "ted", "imdb"):
+        assert RECIPES[name].sample.split != "test" and RECIPES[name].sample != RECIPES[name].final
 
 
-@pytest.mark.parametrize("freedom", [*range(1, 21)])
-def test_quantiles_of_students_t(freedom):
-    """The density integrates to 2.5 % beyond the quantile; x = √n tan(angle) makes it finite."""
-    angle = np.linspace(math.atan(compare.STUDENT[freedom - 1] / freedom**0.5), math.pi / 2, 10_001)
-    density = np.cos(angle) ** (freedom - 1)
-    scale = math.gamma((freedom + 1) / 2) / (math.pi**0.5 * math.gamma(freedom / 2))
-    assert scale * np.trapezoid(density, angle) == pytest.approx(0.025, abs=5e-5)
+# ---- The report ----------------------------------------------------------------------------------
 
 
-def test_differences_are_paired_by_seed():
-    # By hand: mean 2, deviation 1, so 4.303 · 1 / √3 on either side.
-    small = compare.Difference([1.0, 2.0, 3.0])
-    assert str(small) == "+2.0 [-0.5, +4.5]" and small.verdict == "inside the noise"
-    large = compare.Difference([11.0, 12.0, 13.0])
-    assert large.half == pytest.approx(4.303 / 3**0.5) and large.verdict == "better"
-    assert str(large) == "+12.0 [+9.5, +14.5]"
-    assert compare.Difference([-11.0, -12.0, -13.0]).verdict == "worse"
-    assert compare.Difference([5.0]).verdict == "one seed"
+@pytest.fixture
+def reported(repository, ask):
+    """A repository with stored results and their report."""
+    shutil.copy(ROOT / "experiments/template.html", repository / "experiments")
+    ask("--all", "--store")
+    report.write()
+    return repository / "experiments"
 
 
-def test_report_of_runs_with_known_scores(repository, run_experiments, more, monkeypatch, capsys):
-    git("checkout", "--quiet", "model")
-    same = Patch("same", "Nothing?", flags="--bonus 0", finding="no difference")
-    patches.write(same)
-    patches.write(Patch("pairs", "Of labels?", recipe="imdb", flags="--bonus 1"))
-    assert run_experiments("--all", "--seeds", "3")[0] == 0
-    drawn, forest = [], compare.forest
-    monkeypatch.setattr(compare, "forest", lambda *args: drawn.append(args) or forest(*args))
-    compare.compare(parse(compare, monkeypatch, "--all"))
-    text = (repository / "experiments/README.md").read_text("utf-8")
-    assert text.startswith("# Mine\n<!-- mini -->") and text.endswith("<!-- end of mini -->\n")
-    assert "old" not in text and "- **same**: no difference\n" in text and "pairs" not in text
-    assert (repository / "experiments/mini.png").stat().st_size > 5000
-    rows = {
-        line.split("|")[1].split(":")[0].strip(" []"): [cell.strip() for cell in line.split("|")]
-        for line in text.splitlines()
-        if line.startswith("| ")
-    }
-    cells = rows["more](more.patch)"][1:-1]
-    assert cells[:4] == [
-        "[more](more.patch): Is more better?",
-        "3",
-        "46.0 ± 1.0",
-        "+5.0 [+5.0, +5.0]",
-    ]
-    assert cells[4] == "23.0 ± 0.5" and cells[8:12] == ["better", "1,234", "100", "0.5"]
-    assert rows["same](same.patch)"][4] == "+0.0 [+0.0, +0.0]"
-    assert rows["more"][1:-1] == ["more", "46.0", "26.0"]  # easy, hard
-    ((points, *_),) = drawn
-    assert points == [("more", 5, 5, 5), ("same", 0, 0, 0)]
-    assert capsys.readouterr().out.startswith("| experiment | n |")
+def test_readme_is_written_between_its_markers(reported):
+    text = (reported / "README.md").read_text("utf-8")
+    assert text.startswith("# Mine\n<!-- results -->") and text.endswith("-->\nrest\n")
+    (row,) = [line for line in text.splitlines() if "[more](more.patch)" in line]
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells[0].endswith("Is <b>more</b> better?") and cells[1] == "always"
+    assert cells[2].startswith("better +8.0 [+") and cells[3] == "not measured yet"
+    assert cells[4] == "× 1.00, × 1.00" and text.index("### Positions") < text.index(row)
+    assert "old" not in text and "lost (diverged)" in text
+    assert (reported / "mini.png").stat().st_size > 5000
 
 
-def test_bootstrap_tells_equal_from_worse_outputs(tmp_path):
-    (tmp_path / "talks").mkdir()
-    texts = [f"the number {i} comes before the number {i + 1} ." for i in range(60)]
-    for split in ("train", "validation", "test"):
-        for language in ("en", "pt"):
-            (tmp_path / "talks" / f"{split}.{language}").write_text("\n".join(texts) + "\n")
-    settings = {"corpus": str(tmp_path / "talks")}
-    runs = {}
-    wrong = {name: [*texts] for name in ("best", "alike", "worse")}
-    for name, places in {"best": [3], "alike": [4], "worse": range(60)}.items():
-        for place in places:
-            wrong[name][place] = wrong[name][place][:-9]
-    for name, outputs in (wrong | {"same": wrong["best"]}).items():
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text(json.dumps(settings))
-        (tmp_path / name / "translations-test.txt").write_text("\n".join(outputs) + "\n")
-        runs[name] = compare.Run(tmp_path / name, 0, (), {}, 0, 0, "")
-    p = {
-        name: compare.Row(Patch(name, "?"), [runs[name]], [runs["best"]]).bootstrap("test")
-        for name in ("same", "alike", "worse")
-    }
-    assert p["same"] == 1 and p["alike"] > 0.1 and p["worse"] < 0.01
-
-
-def test_forest_plot_is_sorted_and_marks_noise():
-    rows = [("a", 1, -1, 3), ("b", 5, 4, 6), ("c", -3, -90, 84), ("d", 2, None, None)]
-    figure = compare.forest(rows, "a title", "points")
+def test_forest_plot_shades_the_zone_and_explains_its_colours(repository, ask):
+    ask("--all", "--store")
+    results = report.Results(TINY, run.read_stored("mini"))
+    for name, (word, difference) in {
+        "equal": ("no difference", 0.1),
+        "far": ("worse", -90),
+    }.items():
+        ends = difference - 0.4, difference + 0.4
+        results.verdicts[name] = stats.Verdict(word, difference, *ends, 3)
+    figure = report.forest(results)
     (axes,) = figure.axes
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["c", "a", "d", "b"]
-    points = [line for line in axes.lines if line.get_marker() == "o"]
-    assert [line.get_xdata()[0] for line in points] == [-3, 1, 2, 5]
-    assert [line.get_mfc() != "white" for line in points] == [False, False, False, True]
-    colours = [text.get_text().split(":")[0] for text in figure.legends[0].texts]
-    assert colours == ["inside the noise", "one seed", "better"]
-    assert axes.get_xlim()[1] < 10  # the interval of c is clipped
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["far", "equal", "more"]
+    legend = [text.get_text() for text in figure.legends[0].texts]
+    assert legend == ["±1 points: too small to matter", "worse", "no difference", "better"]
+    (zone,) = axes.patches
+    assert (zone.get_x(), zone.get_width()) == (-1, 2)
+    assert axes.get_xlim()[0] > -10 and [text.get_text() for text in axes.texts] == ["-90", "+8"]
+
+
+@needs_browser
+def test_page_shows_questions_seeds_curves_and_diffs_as_text(reported, ask):
+    edit(reported.parent / "model/answer.py", "return 40", "return 40 + 0 * len('</script>')")
+    diff = subprocess.run(["git", "diff", "model"], capture_output=True, text=True).stdout
+    (reported / "more.patch").write_text((reported / "more.patch").read_text() + f"\n{diff}")
+    report.write()
+    page = reported / "report.html"
+    text = page.read_text("utf-8")
+    assert not re.search(r"//\w+\.(?!w3)|url\(|@import|\b(src|href) *=", text)
+    script = """
+    const card = document.getElementById("more");
+    return [card.querySelector("h3").textContent, card.querySelector(".verdict").textContent,
+            card.querySelectorAll(".seeds circle").length,
+            card.querySelectorAll(".curves path[stroke-width]").length,
+            [...card.querySelectorAll(".added, .removed")].map((line) => line.textContent),
+            document.querySelectorAll("article").length,
+            document.documentElement.scrollWidth <= window.innerWidth];
+    """
+    question, verdict, seeds, lines, changes, cards, fits = browse(page, "more", script)
+    assert question == "Is <b>more</b> better?" and verdict.startswith("mini: better +8.0")
+    assert seeds == 5 + 3 and lines == 2 and cards == 3 and fits
+    assert changes == ["-    return 40", "+    return 40 + 0 * len('</script>')"]
+
+
+# ---- With TensorFlow -----------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_trial_trains_and_scores_the_same_bits_again(tmp_path):
+    recipe = RECIPES["smoke"]
+    (tmp_path / "texts.json").write_text(json.dumps(recipes.load_texts(recipe)))
+    results = []
+    for name in ("one", "two"):
+        files = {"run": "runs/" + name, "cache": "cache", "texts": "texts.json", "result": name}
+        job = {key: str(tmp_path / value) for key, value in files.items()}
+        job |= {"flags": [*recipe.flags.split(), "--seed=3"], "averages": [2, 1], "about": {"a": 1}}
+        (tmp_path / "job").write_text(json.dumps(job))
+        command = [sys.executable, "-m", "experiments.trial", str(tmp_path / "job")]
+        subprocess.run(command, check=True, cwd=ROOT, capture_output=True)
+        results.append(json.loads((tmp_path / name).read_text()))
+    one, two = results
+    assert one["a"] == 1 and len(one["weights"]) == 16 and len(one["curve"]) == 2
+    for key in ("weights", "scores", "curve", "parameters"):
+        assert one[key] == two[key]
+    assert one["scores"]["2"]["loss"] != one["scores"]["1"]["loss"]
+    assert one["scores"]["2"]["by_tag"].keys() == {
+        *json.loads((tmp_path / "texts.json").read_text())[2]
+    }
+    assert not (tmp_path / "runs/one/checkpoints").exists()
+
+
+@pytest.mark.slow
+def test_tensorboard_reads_the_stored_curves(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run.write_events(tmp_path, [{"seed": 4, "curve": [[10, 2.5], [20, 1.5]]}])
+    events = EventAccumulator(str(tmp_path / "seed-4/validation"))
+    events.Reload()
+    points = [(event.step, event.value) for event in events.Scalars("metrics/loss")]
+    assert points == [(10, 2.5), (20, 1.5)]

@@ -1,0 +1,154 @@
+"""Write the table and the plots of README.md, and report.html, from the stored results.
+
+report.html shows the diff, the seeds and the learning curves of each experiment.
+"""
+
+import json
+import re
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure  # without pyplot, which would choose a window system
+
+from config import UserError, fail, make_parser
+from experiments import patches, stats
+from experiments.patches import THEMES, ExperimentError, Patch
+from experiments.recipes import RECIPES, Recipe
+from experiments.run import read_stored
+
+WORDS = ("better", "worse", "no difference", "undecided")  # colours of Okabe & Ito 2008
+COLOURS = dict(zip(WORDS, ("#0072B2", "#D55E00", "#009E73", "#8a8a8a"), strict=True))
+MARKS = "<!-- results -->", "<!-- end of results -->"
+
+
+class Results:
+    """The stored results of a recipe, and the verdicts on its experiments."""
+
+    def __init__(self, recipe: Recipe, stored: dict):
+        self.recipe, self.stored, self.headline = recipe, stored, recipe.headline.replace("_", " ")
+        self.runs = {"baseline": stored["baseline"]} | stored["experiments"]
+        rows = {name: recipe.values(runs) for name, runs in self.runs.items()}
+        self.verdicts = stats.judge_table(rows, rows.pop("baseline"), recipe.rule)
+
+    def cost(self, name: str) -> str:
+        """Return training time and number of parameters as multiples of the baseline's."""
+        runs = [[r for r in self.runs[n] if "seconds" in r] for n in (name, "baseline")]
+        if not all(runs):
+            return ""
+        time, base = (np.median([r["seconds"]["train"] for r in found]) for found in runs)
+        return f"× {time / base:.2f}, × {runs[0][0]['parameters'] / runs[1][0]['parameters']:.2f}"
+
+    def for_page(self, name: str) -> dict:
+        """Return what report.html shows of an experiment, or of the baseline."""
+        runs = [run for run in self.runs[name] if "curve" in run]
+        page = {"values": self.recipe.values(runs), "curves": [run["curve"] for run in runs]}
+        if verdict := self.verdicts.get(name):
+            page |= {"word": verdict.word, "verdict": str(verdict), "cost": self.cost(name)}
+        return page
+
+    def summary(self) -> str:
+        """Describe what was measured, and how precisely."""
+        recipe, stored = self.recipe, self.stored
+        size = stats.detectable(stats.Sigma(stored["sigma"], stored["df"]), recipe.rule)[-1]
+        decided = sum(verdict.word != "undecided" for verdict in self.verdicts.values())
+        without = ", ".join(f"{name} ({why})" for name, why in stored["unhealthy"].items())
+        mean = np.mean(self.for_page("baseline")["values"])
+        return (
+            f"**{recipe.name}**: {self.headline} {mean:.1f}, mean of {len(stored['baseline'])} "
+            f"baseline seeds; standard deviation {stored['sigma']:.2f}. A difference of {size:.1f} "
+            f"is found in 80 % of the cases. Decided: {decided} of {len(self.verdicts)}. With a "
+            f"deviation of their own: {without or 'none'}. {stored['identity']['processor']}.\n\n"
+            f"![differences from the baseline, {recipe.name}]({recipe.name}.png)\n"
+        )
+
+
+def table(chosen: list[Patch], results: dict[str, Results]) -> str:
+    """Format the experiments as Markdown tables, one for each theme."""
+    text = ""
+    header = "| question | claim | mini | TED | time, parameters |\n|---|---|---|---|---|\n"
+    for theme in THEMES:
+        text += f"### {theme.capitalize()}\n\n{header}"
+        for patch in (patch for patch in chosen if patch.theme == theme):
+            measured = [r for r in results.values() if patch.name in r.verdicts]
+            shown = {r.recipe.name: str(r.verdicts[patch.name]) for r in measured}
+            if "imdb" in shown:
+                shown["mini"] = f"on IMDB: {shown['imdb']}"
+            cells = [f"[{patch.name}]({patch.name}.patch): {patch.question}", patch.claim]
+            cells += [shown.get(name, "not measured yet") for name in ("mini", "ted")]
+            cells.append(measured[0].cost(patch.name) if measured else "")
+            text += f"| {' | '.join(cells)} |\n"
+        text += "\n"
+    return text
+
+
+def forest(results: Results) -> Figure:
+    """Draw the differences from the baseline with their intervals, sorted, and the zone ±delta."""
+    recipe = results.recipe
+    rows = [row for row in results.verdicts.items() if np.isfinite(row[1].low)]
+    rows.sort(key=lambda row: row[1].difference)
+    # Clip what is far away: a single row would squeeze all others.
+    limit = max(4 * recipe.delta, 6 * results.stored["sigma"])
+    figure = Figure(figsize=(7.5, 1.6 + 0.27 * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    axes.axvline(0, color="0.3", lw=1)
+    zone = axes.axvspan(-recipe.delta, recipe.delta, color="0.92", lw=0, zorder=0)
+    handles = {f"±{recipe.delta:g} {recipe.unit}: too small to matter": zone}
+    for y, (_, verdict) in enumerate(rows):
+        x, colour = verdict.difference, COLOURS[verdict.word]
+        axes.plot([verdict.low, verdict.high], [y, y], color=colour, lw=2)
+        fill = "white" if verdict.word == "undecided" else colour
+        marker, place = "o><"[np.sign(x).astype(int) * (abs(x) > limit)], np.clip(x, -limit, limit)
+        (handle,) = axes.plot(place, y, marker, color=colour, mfc=fill)
+        handles.setdefault(verdict.word, handle)
+        if abs(x) > limit:
+            axes.annotate(f"{x:+.0f}", (place, y), (8, -3), textcoords="offset points")
+    figure.legend(handles.values(), handles, loc="outside lower center", ncols=3, frameon=False)
+    axes.set_yticks(range(len(rows)), [name for name, _ in rows])
+    axes.set(xlim=(-1.05 * limit, 1.05 * limit), ylim=(-0.7, len(rows) - 0.3), title=recipe.name)
+    axes.set_xlabel(f"experiment minus baseline, {recipe.unit}, with 95 % interval")
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def write_page(path: Path, chosen: list[Patch], results: dict[str, Results]) -> None:
+    """Write report.html, which needs no other file and no network."""
+    data = {"themes": THEMES, "colours": COLOURS, "recipes": {}, "experiments": []}
+    for name, each in results.items():
+        shown = {"unit": each.recipe.unit, "delta": each.recipe.delta}
+        shown |= {"baseline": each.for_page("baseline"), "headline": each.headline}
+        data["recipes"][name] = shown
+    for patch in chosen:
+        found = {n: r.for_page(patch.name) for n, r in results.items() if patch.name in r.verdicts}
+        data["experiments"].append(asdict(patch) | {"results": found})
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    for sign in "<>&":  # "<" could end the <script> that holds the data
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    template = Path(__file__).with_name("template.html").read_text("utf-8")
+    path.write_text(template.replace("@DATA@", text), "utf-8")
+
+
+def write() -> None:
+    """Write README.md, the plots and report.html. Raises ExperimentError and OSError."""
+    readme = patches.HERE / "README.md"
+    before = readme.read_text("utf-8")
+    if any(before.count(mark) != 1 for mark in MARKS):
+        raise ExperimentError(f"{readme}: must contain {MARKS[0]} and {MARKS[1]} once each")
+    stored = {name: values for name in RECIPES if (values := read_stored(name))}
+    results = {name: Results(RECIPES[name], values) for name, values in stored.items()}
+    chosen = [patches.read(name) for name in patches.names()]
+    parts = [each.summary() for each in results.values()]
+    text = "\n".join([MARKS[0], *parts, table(chosen, results), MARKS[1]])
+    readme.write_text(re.sub(f"(?s){'.*'.join(MARKS)}", lambda _: text, before), "utf-8")
+    for name, each in results.items():
+        forest(each).savefig(patches.HERE / f"{name}.png", dpi=110)
+    write_page(patches.HERE / "report.html", chosen, results)
+    print(f"wrote {readme} and report.html, with results of {', '.join(results) or 'no recipe'}")
+
+
+if __name__ == "__main__":
+    make_parser(__doc__, prog="python -m experiments.report").parse_args()
+    try:
+        write()
+    except (UserError, OSError) as error:
+        fail(error)

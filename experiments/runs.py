@@ -1,0 +1,171 @@
+"""The runs of experiments: their source and identity, their results, and what runs them."""
+
+import hashlib
+import json
+import os
+import queue
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from importlib import metadata
+from pathlib import Path
+
+from tqdm import tqdm
+
+from experiments import patches
+from experiments.patches import BASELINE, Patch
+from experiments.recipes import Recipe, load_texts
+from training.machine import cores
+from training.provenance import normalized_code
+from training.records import read_json, write_json
+
+# The code that can change a score.
+SCORED_CODE = ("model", "data", "config.py", "train.py", "training/run.py", "experiments/trial.py")
+SCORED_CODE += ("training/checkpoints.py", "training/distribution.py")
+SCORED_CODE += ("evaluation/translator.py", "evaluation/metrics.py", "evaluation/search.py")
+Job = tuple[Patch, int]  # an experiment and a seed: one run
+PACKAGES = ("tensorflow", "numpy", "sentencepiece", "sacrebleu")
+
+
+def short_hash(value: object) -> str:
+    """Return the first characters of the SHA-256 of a value's JSON."""
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:12]
+
+
+def code_hashes(folder: Path) -> dict[str, str]:
+    """Return a hash of each file that can change a score. Comments and docstrings are ignored."""
+    parts = [folder / part for part in SCORED_CODE]
+    files = sorted(file for part in parts for file in [part, *part.rglob("*")] if file.is_file())
+    codes = {file: normalized_code(file) for file in files if file.suffix == ".py"}
+    texts = {file: file.read_text("utf-8") for file in files if file.suffix == ".tsv"}
+    return {str(f.relative_to(folder)): short_hash(text) for f, text in (codes | texts).items()}
+
+
+def processor() -> str:
+    """Return the processor's model, and a hash of its vector instructions; "" if unknown."""
+    path = Path("/proc/cpuinfo")
+    text = path.read_text() if path.exists() else ""
+    fields = dict(re.findall(r"^(model name|cpu family|model)\s*: (.*)$", text, re.MULTILINE))
+    return ", ".join([*fields.values(), short_hash(sorted({*re.findall(r"a[vm]x\w*", text)}))])
+
+
+class Setup:
+    """A recipe on this machine: copies of the source in `scratch`, texts to score, and runs."""
+
+    def __init__(self, recipe: Recipe, scratch: str | Path, final: bool = False):
+        self.recipe, self.scratch, self.keys = recipe, Path(scratch), {}
+        self.cache = patches.ROOT / ".cache"
+        self.folder = patches.ROOT / "runs/experiments" / (recipe.name + "-final" * final)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.cache.mkdir(exist_ok=True)
+        self.commit = patches.git("rev-parse", "HEAD").strip()
+        self.code = code_hashes(self.checkout(BASELINE))
+        data = [pair for pair in code_hashes(patches.ROOT).items() if pair[0].startswith("data/")]
+        sample = repr(recipe.final if final else recipe.sample)
+        self.texts = self.cache / f"texts-{short_hash([data, recipe.flags, sample])}.json"
+        if not self.texts.exists():
+            print(f"preparing the texts to score: {sample}", file=sys.stderr)
+            write_json(self.texts, load_texts(recipe, final))
+        self.identity = {
+            "flags": recipe.flags,
+            "averages": list(recipe.averages),
+            "texts": short_hash(self.texts.read_text("utf-8")),
+            "processor": processor(),
+            **{name: metadata.version(name) for name in PACKAGES},
+        }
+
+    def checkout(self, patch: Patch) -> Path:
+        """Return a patched copy of the last commit, with the present programs of experiments/."""
+        folder = self.scratch / patch.name
+        if not folder.exists():
+            archive = self.scratch / "source.tar"
+            patches.git("archive", f"--output={archive}", self.commit)
+            shutil.unpack_archive(archive, folder, filter="data")
+            for path in patches.HERE.glob("*.py"):
+                shutil.copy(path, folder / "experiments")
+            patch.apply(folder)
+        return folder
+
+    def key(self, patch: Patch) -> str:
+        """Return a hash of all that the results of an experiment depend on, apart from the seed."""
+        if patch not in self.keys:
+            code = code_hashes(self.checkout(patch))
+            self.keys[patch] = short_hash([self.identity, code, patch.flags])
+        return self.keys[patch]
+
+    def file(self, job: Job, ending: str = "") -> Path:
+        """Return the directory of a run, or a file next to it."""
+        patch, seed = job
+        return self.folder / patch.name / f"seed-{seed}{ending}"
+
+    def result(self, job: Job) -> dict | None:
+        """Return the result of a run, or None if it has not finished."""
+        path = self.file(job, f".{self.key(job[0])}.json")
+        return read_json(path) if path.exists() else None
+
+    def results(self, patch: Patch, seeds: int) -> list[dict]:
+        """Return the results of the finished runs of an experiment, by seed."""
+        return [found for seed in range(seeds) if (found := self.result((patch, seed)))]
+
+    def write(self, job: Job) -> Path:
+        """Write the file for experiments.trial. Deletes an unfinished run of other code."""
+        (patch, seed), run, path = job, self.file(job), self.file(job, ".job.json")
+        if run.exists() and not (path.exists() and read_json(path)["key"] == self.key(patch)):
+            shutil.rmtree(run)
+        files = {"run": run, "cache": self.cache, "texts": self.texts}
+        files["result"] = self.file(job, f".{self.key(patch)}.json")
+        about = {"name": patch.name, "seed": seed, "commit": self.commit}
+        values = {"key": self.key(patch), "diff": patch.diff, "about": about}
+        flags = [*self.recipe.flags.split(), *shlex.split(patch.flags), f"--seed={seed}"]
+        values |= {"flags": flags, "averages": self.recipe.averages}
+        run.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, values | {name: str(file) for name, file in files.items()})
+        return path
+
+    def run(self, jobs: list[Job]) -> dict[str, str]:
+        """Run unfinished jobs, one on each core. Returns the reasons of those that failed."""
+        free, processes, failed = queue.SimpleQueue(), set(), {}
+        starting, stopping = threading.Lock(), threading.Event()
+        for core in cores():
+            free.put([core])
+
+        def call(job):
+            log, tree = self.file(job, ".log"), self.checkout(job[0])
+            command = [sys.executable, "-m", "experiments.trial", str(self.write(job))]
+            with starting, open(log, "wb") as file:
+                if stopping.is_set():
+                    return "stopped"
+                streams = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": file}
+                # In a session of its own, or Ctrl-C would reach it twice and end it unsaved.
+                process = subprocess.Popen(command, cwd=tree, start_new_session=True, **streams)
+                processes.add(process)
+            status = process.wait()
+            lines = log.read_text("utf-8", "replace").strip().splitlines() or [f"status {status}"]
+            return f"{lines[-1]}; see {log}" if status else ""
+
+        # A thread, and the processes that it starts, are bound to a core.
+        pool = ThreadPoolExecutor(free.qsize(), "run", lambda: os.sched_setaffinity(0, free.get()))
+        try:
+            futures = {pool.submit(call, job): job for job in jobs if not self.result(job)}
+            with tqdm(total=len(futures), unit="run", smoothing=0, disable=not futures) as progress:
+                for future in as_completed(futures):
+                    job, reason = futures[future], future.result()
+                    name = f"{job[0].name} seed {job[1]}"
+                    failed |= {name: reason} if reason else {}
+                    values = [] if reason else self.recipe.values([self.result(job)])
+                    tqdm.write(
+                        f"{name}: " + (f"FAILED: {reason}" if reason else f"{values[0]:.2f}")
+                    )
+                    progress.update()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+            with starting:  # running jobs save and exit
+                stopping.set()
+                for process in processes:
+                    process.terminate()  # does nothing to a process that has ended
+            pool.shutdown()
+        return failed

@@ -1,0 +1,84 @@
+"""Train one run and score it, in one process: python -m experiments.trial JOB.json.
+
+experiments.run writes JOB.json: flags of train.py, paths, and how many checkpoints to average.
+"""
+
+import hashlib
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+
+from config import UserError, fail
+from experiments.recipes import parse
+from training.command_line import config_from_flags
+from training.machine import import_tensorflow
+from training.records import Diverged, read_json, read_json_lines, write_json
+
+
+def score(translator, sample) -> dict:
+    """Return the scores of a sample in per cent, BLEU, and the loss in nats per target token."""
+    from data import pipeline
+    from evaluation import metrics
+
+    tokenizers = translator.source_tokenizer, translator.target_tokenizer
+    outputs = translator.translate(sample.sources, progress=True)
+    pairs, _ = pipeline.encode(sample, *tokenizers, translator.max_length)
+    scores = {"loss": translator.loss_and_accuracy(pairs)[0]}
+    exact = metrics.exact_matches(outputs, sample.targets)
+    if translator.labelled:
+        return scores | {"accuracy": sum(exact) / len(exact)}
+    scores["bleu"] = metrics.bleu(outputs, sample.targets)
+    tags = metrics.by_tag(outputs, sample.targets, sample.tags or ["all"] * len(outputs))
+    by_tag = {tag: round(value, 3) for tag, (_, value) in tags.items()}
+    scores["exact_match"] = sum(by_tag.values()) / len(by_tag)
+    return scores | ({"by_tag": by_tag} if sample.tags else {})
+
+
+def train_and_score(job: dict) -> dict:
+    """Train a run, or what remains of it, and score it. Raises UserError and OSError."""
+    import train
+    from data.corpora import Split
+    from evaluation import translator
+
+    run, began = Path(job["run"]), time.monotonic()
+    flags, resumed = {"resume": str(run)}, (run / "config.json").exists()
+    if not resumed:
+        shutil.rmtree(run, ignore_errors=True)  # of a process that was killed at its start
+        flags = parse(job["flags"]) | {"name": run.name}
+    config = config_from_flags(flags | {"runs_dir": str(run.parent), "cache_dir": job["cache"]})
+    result = {}
+    try:
+        train.train(config)
+    except Diverged as error:
+        return {"diverged": str(error).split(";")[0]}
+    trained, texts = time.monotonic(), Split(*json.loads(Path(job["texts"]).read_text("utf-8")))
+    for k in job["averages"]:
+        loaded = translator.load(run, config, average=k)
+        result.setdefault("scores", {})[str(k)] = score(loaded, texts)
+    result["parameters"], hashes = loaded.num_parameters, hashlib.sha256()
+    for variable in loaded.model.trainable_variables:
+        hashes.update(variable.numpy().tobytes())
+    result["weights"] = hashes.hexdigest()[:16]  # equal if two runs agree in every bit
+    lines = [line for line in read_json_lines(run / "metrics.jsonl") if "validation_loss" in line]
+    result["curve"] = [[x["step"], round(x["validation_loss"], 4)] for x in lines]
+    if not resumed:  # otherwise another process did a part of the work
+        times = {"train": trained - began, "score": time.monotonic() - trained}
+        result["seconds"] = {name: round(value, 1) for name, value in times.items()}
+    return result
+
+
+def main(path: str) -> None:
+    job = read_json(path)
+    import_tensorflow()
+    try:
+        write_json(job["result"], job["about"] | train_and_score(job))
+        for part in ("checkpoints", "source"):  # hundreds of megabytes
+            shutil.rmtree(Path(job["run"], part), ignore_errors=True)
+    except (UserError, OSError) as error:
+        fail(error)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -19,12 +19,12 @@ from training.records import Diverged, read_json, read_json_lines, write_json
 
 def score(translator, sample) -> dict:
     """Return the scores of a sample in per cent, BLEU, and the loss in nats per target token."""
-    from data import pipeline
+    from data import encoding
     from evaluation import metrics
 
     tokenizers = translator.source_tokenizer, translator.target_tokenizer
     outputs = translator.translate(sample.sources, progress=True)
-    pairs, _ = pipeline.encode(sample, *tokenizers, translator.max_length)
+    pairs, _ = encoding.encode(sample, *tokenizers, translator.max_length)
     scores = {"loss": translator.loss_and_accuracy(pairs)[0]}
     exact = metrics.exact_matches(outputs, sample.targets)
     if translator.labelled:

@@ -24,7 +24,7 @@ def scaled_dot_product_attention(
         sum to 1.
     """
     depth = query.shape[-1]
-    scores = tf.matmul(query / depth**0.5, key, transpose_b=True)  # (…, query_len, key_len)
+    scores = tf.matmul(query * depth**-0.5, key, transpose_b=True)  # (…, query_len, key_len)
     if mask is not None:
         scores += tf.where(mask, 0.0, -1e9)  # exp(−1e9) is exactly 0
     weights = tf.nn.softmax(scores)  # over the keys
@@ -42,9 +42,9 @@ class MultiHeadAttention(tf.Module):
         self.value = Dense(d_model, d_heads, fold_in(seed, "value"), config.precision)
         self.output = Dense(d_heads, d_model, fold_in(seed, "output"), config.precision)
 
-    def split_heads(self, rows: tf.Tensor, batch: tf.Tensor) -> tf.Tensor:
+    def split_heads(self, rows: tf.Tensor, batch: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
         """(batch · length, num_heads · depth) → (batch, num_heads, length, depth)."""
-        x = tf.reshape(rows, (batch, -1, self.num_heads, self.depth))
+        x = tf.reshape(rows, (batch, length, self.num_heads, self.depth))
         return tf.transpose(x, (0, 2, 1, 3))
 
     def merge_heads(self, x: tf.Tensor) -> tf.Tensor:
@@ -57,9 +57,9 @@ class MultiHeadAttention(tf.Module):
 
         Separate from `attend`, so that decoding can compute them once and reuse them.
         """
-        batch = tf.shape(key)[0]
-        keys = self.split_heads(self.key(flatten_positions(key)), batch)
-        values = self.split_heads(self.value(flatten_positions(value)), batch)
+        batch, length, _ = tf.unstack(tf.shape(key))
+        keys = self.split_heads(self.key(flatten_positions(key)), batch, length)
+        values = self.split_heads(self.value(flatten_positions(value)), batch, length)
         return keys, values
 
     def attend(
@@ -69,7 +69,8 @@ class MultiHeadAttention(tf.Module):
 
         Returns (batch, query_len, d_model) and weights (batch, num_heads, query_len, key_len).
         """
-        queries = self.split_heads(self.query(flatten_positions(query)), tf.shape(query)[0])
+        batch, length, _ = tf.unstack(tf.shape(query))
+        queries = self.split_heads(self.query(flatten_positions(query)), batch, length)
         heads, weights = scaled_dot_product_attention(queries, keys, values, mask)
         rows = self.output(self.merge_heads(heads))  # (batch · query_len, d_model)
         return tf.reshape(rows, tf.shape(query)), weights

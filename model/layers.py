@@ -63,7 +63,7 @@ def dropout(x: tf.Tensor, rate: float, seed: Seed | None) -> tf.Tensor:
     if seed is None or rate == 0.0:
         return x
     draws = tf.random.stateless_uniform(tf.shape(x), seed.tensor())
-    return tf.where(draws >= rate, x / (1.0 - rate), 0.0)
+    return x * tf.where(draws >= rate, 1.0 / (1.0 - rate), 0.0)
 
 
 def matmul(
@@ -92,7 +92,7 @@ class Dense(tf.Module):
         self.compute_dtype = compute_dtype
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        if x.shape.rank > 2:  # the kernel's gradient is then still a single product
+        if len(x.shape) != 2:  # the kernel's gradient is then still a single product
             rows = self(flatten_positions(x))
             return tf.reshape(rows, tf.concat([tf.shape(x)[:-1], self.bias.shape], axis=0))
         # The gradient of `tf.nn.bias_add` is a faster reduction than that of `+`.

@@ -1,11 +1,13 @@
 """Cores, file locks, signals and out-of-memory errors."""
 
+import contextlib
 import fcntl
 import os
 import re
 import signal
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -17,7 +19,8 @@ def import_tensorflow() -> None:
 
     These messages are shown only if the import fails or if CUDA_VISIBLE_DEVICES names a GPU that is
     not found. Meanwhile, a terminal shows "loading TensorFlow". Ctrl-C ends the process at once: an
-    exception within the import would show its traceback.
+    exception within the import would show its traceback. Keras is imported when `tf.keras` is first
+    used.
     """
     if sys.stderr.isatty():
         print("loading TensorFlow", end="\r", file=sys.stderr)
@@ -28,7 +31,8 @@ def import_tensorflow() -> None:
         os.dup2(lines.fileno(), 2)  # the lines are written by C++ code
         show_messages = True
         try:
-            import tensorflow as tf
+            with without_keras():
+                import tensorflow as tf
 
             devices = os.environ.get("CUDA_VISIBLE_DEVICES", "")
             gpus = tf.config.list_physical_devices("GPU")  # prints lines, too
@@ -42,6 +46,23 @@ def import_tensorflow() -> None:
                 lines.seek(0)
                 sys.stderr.write(lines.read().decode("utf-8", "replace"))
             signal.signal(signal.SIGINT, handler)
+
+
+@contextlib.contextmanager
+def without_keras() -> Iterator[None]:
+    """Import TensorFlow without Keras 3, which would take a quarter of the time.
+
+    TensorFlow imports Keras only to register its optimizers, and continues without if there is no
+    Keras. Keras 2, which this variable selects, is a separate package and usually not installed.
+    """
+    before = os.environ.get("TF_USE_LEGACY_KERAS")
+    os.environ["TF_USE_LEGACY_KERAS"] = "1"
+    try:
+        yield
+    finally:
+        del os.environ["TF_USE_LEGACY_KERAS"]
+        if before is not None:
+            os.environ["TF_USE_LEGACY_KERAS"] = before
 
 
 def cores() -> list[int]:

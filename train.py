@@ -93,6 +93,7 @@ def validate(run: Run, translator: Translator, dataset: pipeline.Dataset) -> Non
 def train(config: Config) -> None:
     """Run the whole training: corpus, model, epochs. Raises UserError and OSError."""
     tf.config.experimental.enable_op_determinism()
+    config = machine.adapt_to_device(config)
     machine.set_parallelism(config.shards)
     strategy = distribution.make_strategy(config.strategy)
     dataset = pipeline.load(config)

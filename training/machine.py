@@ -1,6 +1,7 @@
-"""Cores, file locks, signals and out-of-memory errors."""
+"""Devices, cores, file locks, signals and out-of-memory errors."""
 
 import contextlib
+import dataclasses
 import fcntl
 import os
 import re
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from config import first_line
+from config import Config, first_line, warn
 
 
 def import_tensorflow() -> None:
@@ -63,6 +64,33 @@ def without_keras() -> Iterator[None]:
         del os.environ["TF_USE_LEGACY_KERAS"]
         if before is not None:
             os.environ["TF_USE_LEGACY_KERAS"] = before
+
+
+def adapt_to_device(config: Config) -> Config:
+    """Return the config with `shards` set: by default 2 on a CPU and 1 on a GPU.
+
+    Not the number of cores, because the dropout masks depend on it. Warns if products in bfloat16
+    are slower than in float32.
+    """
+    import tensorflow as tf
+
+    gpu = bool(tf.config.list_physical_devices("GPU"))
+    if config.precision == "bfloat16" and not gpu and not has_bfloat16():
+        warn(
+            "this processor has no bfloat16 instructions, so --precision bfloat16 is not faster: "
+            "use --precision float32"
+        )
+    return dataclasses.replace(config, shards=config.shards or (1 if gpu else 2))
+
+
+def has_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether the processor multiplies in bfloat16. True if that is unknown."""
+    try:
+        text = cpuinfo.read_text()
+    except OSError:
+        return True
+    flags = re.findall(r"^(?:flags|Features)\s*:(.*)", text, re.MULTILINE)
+    return not flags or not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(flags[0].split())
 
 
 def cores() -> list[int]:

@@ -93,7 +93,7 @@ class Dense(tf.Module):
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         if len(x.shape) != 2:  # the kernel's gradient is then still a single product
-            rows = self(flatten_positions(x))
+            rows = self(tf.reshape(x, (-1, self.kernel.shape[0])))  # (rows, d_in)
             return tf.reshape(rows, tf.concat([tf.shape(x)[:-1], self.bias.shape], axis=0))
         # The gradient of `tf.nn.bias_add` is a faster reduction than that of `+`.
         return tf.nn.bias_add(matmul(x, self.kernel, self.compute_dtype), self.bias)

@@ -101,7 +101,9 @@ class Config:
     precision: Literal["float32", "bfloat16"] = setting(
         "float32", "data type of products with weights in training; everything else is float32"
     )
-    shards: int = setting(2, "number of parts of a batch, computed in parallel")
+    shards: int | None = setting(
+        None, "number of parts of a batch, computed in parallel [2 on a CPU, 1 on a GPU]"
+    )
     accumulate: int = setting(
         1, "number of parts of a batch, computed one after another to save memory"
     )

@@ -40,30 +40,31 @@ def make_train_step(model: tf.Module, optimizer: Adam, config: Config) -> Callab
     Call `make_train_step` in the scope of the tf.distribute strategy.
     """
 
-    def loss_sums(source, target, seed):
-        source = word_dropout(source, config.word_dropout, fold_in(seed, "word_dropout"))
-        logits, labels = teacher_forcing(model, source, target, seed)
-        return token_sums(logits, labels, config.label_smoothing)
-
     variables = model.trainable_variables
-    shapes = [variable.shape for variable in variables] + [()] * 3  # gradients and three means
+    shapes = [variable.shape for variable in variables] + [()] * 3  # gradients and three sums
 
     @replicated
     def train_step(source, target):
         tokens = tf.math.count_nonzero(target[:, 1:], dtype=tf.float32)  # real target tokens
 
         def forward_backward(source, target, seed):
+            source = word_dropout(source, config.word_dropout, fold_in(seed, "word_dropout"))
             with tf.GradientTape() as tape:
-                sums = sum_over_shards(loss_sums, source, target, seed, config.shards)
-                objective, loss, accuracy = (total / tokens for total in sums)
+                logits, labels = teacher_forcing(model, source, target, seed)
+                sums = token_sums(logits, labels, config.label_smoothing)
+                objective = sums[0] / tokens
             # Zero for a weight that an edited model does not use. Dense, because the norm of an
             # embedding's IndexedSlices would count repeated rows separately.
             gradients = tape.gradient(objective, variables, unconnected_gradients="zero")
-            return [*map(tf.convert_to_tensor, gradients), objective, loss, accuracy]
+            return [*map(tf.convert_to_tensor, gradients), *sums]
+
+        def shards(source, target, seed):
+            return sum_over_shards(forward_backward, source, target, seed, config.shards)
 
         seed = step_seed(config.seed, optimizer.step)
-        totals = accumulate(forward_backward, source, target, seed, config.accumulate, shapes)
+        totals = accumulate(shards, source, target, seed, config.accumulate, shapes)
         *gradients, objective, loss, accuracy = sum_over_replicas(totals)
+        objective, loss, accuracy = objective / tokens, loss / tokens, accuracy / tokens
         rate = learning_rate(optimizer.step + 1, config)
         optimizer.apply(gradients, variables, rate)
         grad_norm = tf.linalg.global_norm(gradients)
@@ -92,6 +93,7 @@ def validate(run: Run, translator: Translator, dataset: pipeline.Dataset) -> Non
 def train(config: Config) -> None:
     """Run the whole training: corpus, model, epochs. Raises UserError and OSError."""
     tf.config.experimental.enable_op_determinism()
+    config = machine.adapt_to_device(config)
     machine.set_parallelism(config.shards)
     strategy = distribution.make_strategy(config.strategy)
     dataset = pipeline.load(config)

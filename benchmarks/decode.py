@@ -44,6 +44,7 @@ def summarize(result: dict[str, dict]) -> dict:
     if modes:
         row["ctranslate2_mode"] = max(modes, key=lambda name: row[name])
         row["ctranslate2"] = row[row["ctranslate2_mode"]]
+    if modes and "ours" in result:
         row["ratio"] = row["ours"] / row["ctranslate2"]
         ours, theirs = result["ours"]["outputs"], result[modes[0]]["outputs"]
         equal = [a == " ".join(b.splitlines()) for a, b in zip(ours, theirs, strict=True)]
@@ -60,8 +61,6 @@ def measure(run: Path, sources: list[str], max_length: int, rounds: int) -> dict
             Path(path).write_text("\n".join(sources[:count]), "utf-8")
         job = {"run": str(run), "exported": f"{folder}/exported", "max_length": max_length}
         export = harness.run_once("ctranslate2_export", job | {"to": job["exported"]})
-        if export is None:
-            print('skipped CTranslate2: not installed; run pip install -e ".[benchmarks]"')
         for beam in (1, 4):
             search = {"beam": beam, "length_penalty": 0.0} if beam > 1 else {}
             for batch in (1, 64, 256):
@@ -72,11 +71,12 @@ def measure(run: Path, sources: list[str], max_length: int, rounds: int) -> dict
                 name = "greedy" if beam == 1 else f"beam {beam}"
                 rows[f"{name}, batch {batch}"] = summarize(result)
     single = rows["greedy, batch 1"]
-    # The tutorial's loop translates few sentences: scale by our time for them and for all.
-    scale = single["ours"] / single["ours_few"]
-    for name, row in rows.items():
-        if name.startswith("greedy"):
-            row["over_tutorial"] = row["ours"] / (single["tutorial"] * scale)
+    if {"ours", "ours_few", "tutorial"} <= single.keys():
+        # The tutorial's loop translates few sentences: scale by our time for them and for all.
+        scale = single["ours"] / single["ours_few"]
+        for name, row in rows.items():
+            if name.startswith("greedy") and "ours" in row:
+                row["over_tutorial"] = row["ours"] / (single["tutorial"] * scale)
     return rows
 
 

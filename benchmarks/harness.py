@@ -29,7 +29,7 @@ def benchmark_parser(description: str, rounds: int = 3) -> argparse.ArgumentPars
 def run_once(module: str, job: dict) -> dict | None:
     """Run a contestant of benchmarks.peers and return the JSON object that it prints.
 
-    Returns None if its packages are missing, in which case it exits with status 3.
+    Returns None, and says why, if it fails or if its packages are missing (status 3).
     """
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(job | {"launched": time.time()}, file)
@@ -37,32 +37,34 @@ def run_once(module: str, job: dict) -> dict | None:
         command = [sys.executable, "-m", f"benchmarks.peers.{module}", file.name]
         result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if result.returncode == 3:
-        return None
-    if result.returncode:
-        raise SystemExit(f"{module} failed:\n{result.stderr[-3000:]}")
-    return json.loads(result.stdout.splitlines()[-1])
+        print(f'{module} was skipped: run pip install -e ".[benchmarks]"', file=sys.stderr)
+    elif result.returncode:
+        reason = result.stderr[-3000:]
+        print(f"{module} failed with status {result.returncode}:\n{reason}", file=sys.stderr)
+    else:
+        return json.loads(result.stdout.splitlines()[-1])
+    return None
 
 
 def run_in_turn(contestants: dict[str, tuple[str, dict]], rounds: int) -> dict[str, dict]:
     """Run all contestants once, then all again, and so on: {name: {measure: median}}.
 
-    contestants: {name: (module, job)}. Measures that are not numbers are those of the last round.
+    contestants: {name: (module, job)}. Measures that are not numbers are those of the last round. A
+    contestant that fails is left out of the result, and of later rounds.
     """
     turns = {name: [] for name in contestants}
     for number in range(1, rounds + 1):
         for name, (module, job) in contestants.items():
-            if turns[name] == [None]:
-                continue
-            print(f"round {number} of {rounds}: {name}", file=sys.stderr, flush=True)
-            outcome = run_once(module, job)
-            if outcome is None:
-                install = 'pip install -e ".[benchmarks]"'
-                print(f"skipped {name}: missing packages; run {install}", file=sys.stderr)
-            turns[name].append(outcome)
+            if name in turns:
+                print(f"round {number} of {rounds}: {name}", file=sys.stderr, flush=True)
+                outcome = run_once(module, job)
+                if outcome is None:
+                    print(f"no figures for {name}", file=sys.stderr)
+                    del turns[name]
+                else:
+                    turns[name].append(outcome)
     result = {}
     for name, outcomes in turns.items():
-        if outcomes == [None]:
-            continue
         result[name] = dict(outcomes[-1])
         for measure, value in outcomes[-1].items():
             if isinstance(value, int | float):

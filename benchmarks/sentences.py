@@ -1,10 +1,11 @@
 """The sentences that all contestants process, and how the contestants are timed."""
 
+import itertools
 import json
 import resource
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -84,6 +85,33 @@ def time_training(job: dict, step: Callable, batches: Sequence[Batch]) -> None:
     for batch in batches:
         step(*batch)
     report_training(job, batches, first_step, time.perf_counter() - start)
+
+
+def time_curve(
+    job: dict,
+    step: Callable,
+    epochs: Iterable[Iterable[Batch]],
+    translate: Callable[[list[str]], list[str]],
+) -> None:
+    """Train for `job["minutes"]`, and print points of minutes and BLEU for the harness.
+
+    The clock starts when the process is launched and stops while `job["texts"]` are translated.
+    """
+    from evaluation import metrics
+
+    points, paused, steps = [], 0.0, 0
+    for source, target in itertools.chain.from_iterable(epochs):
+        step(source, target)
+        steps += 1
+        now = time.time()
+        minutes = (now - job["launched"] - paused) / 60
+        if minutes >= job["every"] * (len(points) + 1) or minutes >= job["minutes"]:
+            bleu = metrics.bleu(translate(job["texts"]), job["references"])
+            points.append((minutes, bleu, steps))
+            paused += time.time() - now
+        if minutes >= job["minutes"]:
+            break
+    print(json.dumps({"points": points}))
 
 
 def time_decoding(job: dict, translate: Callable[[list[str]], list[str]]) -> None:

@@ -54,8 +54,10 @@ def contestants(job: dict, only: str | None) -> dict[str, tuple[str, dict]]:
         TUTORIAL: ("keras_loop", job),
         "this project, bfloat16": ("ours", bfloat16),
         "Keras 3, fit": ("keras_fit", job),
-        "PyTorch, our batches": ("pytorch", job),
-        "PyTorch, our batches, bfloat16": ("pytorch", bfloat16),
+        "PyTorch nn.Transformer": ("pytorch", job),
+        "PyTorch nn.Transformer, bfloat16": ("pytorch", bfloat16),
+        "PyTorch scaled_dot_product_attention": ("pytorch_attention", job),
+        "PyTorch scaled_dot_product_attention, bfloat16": ("pytorch_attention", bfloat16),
         "matmul": ("matmul", job),
     }
     parts = only.split(",") if only else [""]

@@ -40,5 +40,5 @@ def word_dropout(ids: tf.Tensor, rate: float, seed: Seed | None) -> tf.Tensor:
     """
     if seed is None or rate == 0.0:
         return ids
-    draws = tf.random.stateless_uniform(tf.shape(ids), seed.tensor(), alg="philox")
+    draws = tf.random.stateless_uniform(tf.shape(ids), seed.tensor())
     return tf.where((draws < rate) & (ids >= FIRST_WORD), PAD, ids)

@@ -48,7 +48,9 @@ class Adam(tf.Module):
         """Update the variables given to `__init__` in place. rate: a scalar."""
         self.step.assign_add(1)
         step = tf.cast(self.step, tf.float32)
-        beta_1_power, beta_2_power = self.beta_1**step, self.beta_2**step
+        # Constants of the graph, created once for all variables.
+        beta_1, beta_2, epsilon = map(tf.constant, (self.beta_1, self.beta_2, self.epsilon))
+        beta_1_power, beta_2_power = beta_1**step, beta_2**step
         for variable, m, v, gradient in zip(variables, self.m, self.v, gradients, strict=True):
             # The three equations in one pass over memory.
             tf.raw_ops.ResourceApplyAdam(
@@ -58,9 +60,9 @@ class Adam(tf.Module):
                 beta1_power=beta_1_power,
                 beta2_power=beta_2_power,
                 lr=rate,
-                beta1=self.beta_1,
-                beta2=self.beta_2,
-                epsilon=self.epsilon,
+                beta1=beta_1,
+                beta2=beta_2,
+                epsilon=epsilon,
                 grad=gradient,
             )
 

@@ -133,7 +133,9 @@ def test_the_name_of_a_run_without_a_name_is_a_valid_name(corpus):
 
 
 def test_config_json_has_every_setting(run):
-    assert Config(**read_json(run / "config.json")) == Config(**SETTINGS, name=run.name)
+    shards = 2  # the default on a CPU
+    expected = Config(**SETTINGS, name=run.name, shards=shards)
+    assert Config(**read_json(run / "config.json")) == expected
 
 
 def test_provenance_has_commit_command_versions_and_host(run, checkout):

@@ -130,15 +130,25 @@ def test_parts_make_the_same_step_as_the_whole_batch(eager, settings, batch):
     np.testing.assert_allclose(results[2], results[0], rtol=1e-5, atol=1e-6)
 
 
+def graph_size(train_step):
+    """Return the number of operations, those of functions included."""
+    graph = train_step.get_concrete_function().graph.as_graph_def()
+    return len(graph.node) + sum(len(f.node_def) for f in graph.library.function)
+
+
 def test_the_graph_does_not_grow_with_the_number_of_accumulated_parts():
     ids, sizes = random_ids(7), []
     for count in (2, 5):
         _, _, train_step = model_and_step(config_of(accumulate=count))
         losses = [float(train_step(ids, ids)["loss"]) for _ in range(2)]
         assert losses[1] < losses[0]
-        graph = train_step.get_concrete_function().graph.as_graph_def()
-        sizes.append(len(graph.node) + sum(len(f.node_def) for f in graph.library.function))
+        sizes.append(graph_size(train_step))
     assert sizes[0] == sizes[1]
+
+
+def test_the_model_is_traced_once_for_all_shards():
+    one, four = (graph_size(model_and_step(config_of(shards=count))[2]) for count in (1, 4))
+    assert four < 1.5 * one
 
 
 @pytest.mark.parametrize("parts", ["shards", "accumulate"])

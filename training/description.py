@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import tensorflow as tf
-from tensorboard.plugins.hparams import api as hparams
+from tensorboard.plugins.hparams import summary_v2 as hparams  # `api` imports Keras, too
 
 from config import MAY_CHANGE_ON_RESUME, Config
 from data import tokenizer

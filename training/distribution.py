@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from config import first_line
 from model import IDS
-from model.layers import Seed, fold_in
+from model.layers import Seed
 from training.records import RunError
 
 
@@ -83,14 +83,20 @@ def sum_over_shards(
     """Add up what `function(source, target, seed)` returns for the parts of a batch.
 
     TensorFlow computes the parts in parallel, because they are independent branches of the graph.
-    With r replicas there are r · shards parts, and each replica computes its own; see
-    `sum_over_replicas`. Part i of n has the rows i, i + n, i + 2n, …
+    The function is traced once for all parts. With r replicas there are r · shards parts, and each
+    replica computes its own; see `sum_over_replicas`. Part i of n has the rows i, i + n, i + 2n, …
+    and draws as step n · step + i would.
     """
+
+    @tf.function(input_signature=[IDS, IDS, tf.TensorSpec([], seed.step.dtype)], autograph=False)
+    def part(source, target, step):
+        return function(source, target, seed._replace(step=step))
+
     replica = tf.distribute.get_replica_context()
     count = shards * replica.num_replicas_in_sync
     first = shards * int(tf.get_static_value(replica.replica_id_in_sync_group))
     parts = [
-        function(source[i::count], target[i::count], fold_in(seed, f"part_{i}"))
+        part(source[i::count], target[i::count], seed.step * count + i)
         for i in range(first, first + shards)
     ]
     return [tf.add_n(values) for values in zip(*parts, strict=True)]
@@ -107,8 +113,7 @@ def accumulate(
     """Add up what `function(source, target, seed)` returns for `count` parts, one after another.
 
     A loop in the graph: memory is needed for one part at a time, and the graph does not grow with
-    `count`. shapes: those of the results. Part i of n has the rows i, i + n, i + 2n, … and draws as
-    step n · step + i would.
+    `count`. shapes: those of the results. Rows and draws of the parts: as in `sum_over_shards`.
     """
     if count == 1:
         return function(source, target, seed)
@@ -124,7 +129,10 @@ def accumulate(
 
 def sum_over_replicas(values: list) -> list:
     """Add up (nested lists of) tensors over all replicas. With one replica: return them."""
-    return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, values)
+    replica = tf.distribute.get_replica_context()
+    if replica.num_replicas_in_sync == 1:
+        return values
+    return replica.all_reduce(tf.distribute.ReduceOp.SUM, values)
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:

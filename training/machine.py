@@ -1,15 +1,18 @@
-"""Cores, file locks, signals and out-of-memory errors."""
+"""Devices, cores, file locks, signals and out-of-memory errors."""
 
+import contextlib
+import dataclasses
 import fcntl
 import os
 import re
 import signal
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from config import first_line
+from config import Config, first_line, warn
 
 
 def import_tensorflow() -> None:
@@ -17,7 +20,8 @@ def import_tensorflow() -> None:
 
     These messages are shown only if the import fails or if CUDA_VISIBLE_DEVICES names a GPU that is
     not found. Meanwhile, a terminal shows "loading TensorFlow". Ctrl-C ends the process at once: an
-    exception within the import would show its traceback.
+    exception within the import would show its traceback. Keras is imported when `tf.keras` is first
+    used.
     """
     if sys.stderr.isatty():
         print("loading TensorFlow", end="\r", file=sys.stderr)
@@ -28,7 +32,8 @@ def import_tensorflow() -> None:
         os.dup2(lines.fileno(), 2)  # the lines are written by C++ code
         show_messages = True
         try:
-            import tensorflow as tf
+            with without_keras():
+                import tensorflow as tf
 
             devices = os.environ.get("CUDA_VISIBLE_DEVICES", "")
             gpus = tf.config.list_physical_devices("GPU")  # prints lines, too
@@ -42,6 +47,50 @@ def import_tensorflow() -> None:
                 lines.seek(0)
                 sys.stderr.write(lines.read().decode("utf-8", "replace"))
             signal.signal(signal.SIGINT, handler)
+
+
+@contextlib.contextmanager
+def without_keras() -> Iterator[None]:
+    """Import TensorFlow without Keras 3, which would take a quarter of the time.
+
+    TensorFlow imports Keras only to register its optimizers, and continues without if there is no
+    Keras. Keras 2, which this variable selects, is a separate package and usually not installed.
+    """
+    before = os.environ.get("TF_USE_LEGACY_KERAS")
+    os.environ["TF_USE_LEGACY_KERAS"] = "1"
+    try:
+        yield
+    finally:
+        del os.environ["TF_USE_LEGACY_KERAS"]
+        if before is not None:
+            os.environ["TF_USE_LEGACY_KERAS"] = before
+
+
+def adapt_to_device(config: Config) -> Config:
+    """Return the config with `shards` set: by default 2 on a CPU and 1 on a GPU.
+
+    Not the number of cores, because the dropout masks depend on it. Warns if products in bfloat16
+    are slower than in float32.
+    """
+    import tensorflow as tf
+
+    gpu = bool(tf.config.list_physical_devices("GPU"))
+    if config.precision == "bfloat16" and not gpu and not has_bfloat16():
+        warn(
+            "this processor has no bfloat16 instructions, so --precision bfloat16 is not faster: "
+            "use --precision float32"
+        )
+    return dataclasses.replace(config, shards=config.shards or (1 if gpu else 2))
+
+
+def has_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether the processor multiplies in bfloat16. True if that is unknown."""
+    try:
+        text = cpuinfo.read_text()
+    except OSError:
+        return True
+    flags = re.findall(r"^(?:flags|Features)\s*:(.*)", text, re.MULTILINE)
+    return not flags or not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(flags[0].split())
 
 
 def cores() -> list[int]:

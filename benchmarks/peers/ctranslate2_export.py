@@ -2,6 +2,8 @@
 
 import sys
 
+# CTranslate2 imports PyTorch if it can. Some versions cannot be loaded together with TensorFlow.
+sys.modules["torch"] = None
 try:
     import ctranslate2  # noqa: F401
 except ImportError:

@@ -98,11 +98,10 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):
         return scale * tf.minimum(tf.math.rsqrt(step + 1), (step + 1) * self.warmup**-1.5)
 
 
-def main():
-    job = sentences.load_job()
-    config = job["config"]
+def model_and_step(config, vocab_size):
+    """Return a model and its train step, which returns the loss."""
     sizes = [config[x] for x in ("num_layers", "d_model", "num_heads", "dff", "dropout_rate")]
-    model = Transformer(sizes, job["vocab_size"])
+    model = Transformer(sizes, vocab_size)
     model((tf.zeros((1, 2), tf.int32), tf.zeros((1, 2), tf.int32)))  # Keras 3 builds at a call
     schedule = Schedule(config["d_model"], config["warmup_steps"])
     optimizer = keras.optimizers.Adam(schedule, beta_1=0.9, beta_2=0.98, epsilon=1e-9)
@@ -124,6 +123,12 @@ def main():
         train_accuracy.update_state(target_out, logits, sample_weight=mask)
         return loss
 
+    return model, train_step
+
+
+def main():
+    job = sentences.load_job()
+    _, train_step = model_and_step(job["config"], job["vocab_size"])
     pairs, batches = sentences.read(job["sentences"])
     padded = [pairs.batch(indices) for indices in sentences.shuffled(batches, 64)]
     sentences.time_training(job, lambda *ids: float(train_step(*ids)), padded)

@@ -1,5 +1,9 @@
 """The train step of train.py, on its own batches."""
 
+from training.machine import adapt_to_device, import_tensorflow, set_parallelism
+
+import_tensorflow()  # as train.py does
+
 import tensorflow as tf
 
 from benchmarks import sentences
@@ -7,11 +11,10 @@ from config import Config
 from model import build
 from model.optimizer import Adam
 from train import make_train_step
-from training.machine import set_parallelism
 
 if __name__ == "__main__":
     job = sentences.load_job()
-    config = Config(**job["config"])
+    config = adapt_to_device(Config(**job["config"]))
     tf.config.experimental.enable_op_determinism()
     set_parallelism(config.shards)
     pairs, batches = sentences.read(job["sentences"])

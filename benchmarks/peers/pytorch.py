@@ -1,7 +1,13 @@
-"""PyTorch's nn.Transformer in a hand-written loop, on our batches of similar length."""
+"""PyTorch's nn.Transformer in a hand-written loop, on our batches of similar length.
+
+Imports nothing of TensorFlow: some versions of the two cannot be loaded in one process.
+"""
 
 import os
 import sys
+from collections.abc import Callable
+
+import numpy as np
 
 try:
     import torch
@@ -10,17 +16,41 @@ except ImportError:
 from torch import nn
 
 from benchmarks import sentences
-from benchmarks.peers.keras_loop import positional_encoding
 
 
-class Model(nn.Module):
-    """Tied embeddings; logits only for real target tokens."""
+def positional_encoding(length, d_model):
+    """(length, d_model)."""
+    column = np.arange(d_model)
+    angle = np.arange(length)[:, None] / 10000 ** (column // 2 * 2 / d_model)
+    return torch.from_numpy(np.where(column % 2, np.cos(angle), np.sin(angle))).float()
+
+
+class Embedding(nn.Module):
+    """Embeddings with positions and dropout; the table is also the output projection."""
 
     def __init__(self, config, vocab_size):
         super().__init__()
         size = config["d_model"]
-        self.embedding = nn.Embedding(vocab_size, size)
-        nn.init.normal_(self.embedding.weight, std=size**-0.5)
+        self.table = nn.Embedding(vocab_size, size)
+        nn.init.normal_(self.table.weight, std=size**-0.5)
+        self.dropout = nn.Dropout(config["dropout_rate"])
+        self.register_buffer("positions", positional_encoding(1000, size))
+        self.scale = size**0.5
+
+    def forward(self, ids):
+        return self.dropout(self.table(ids) * self.scale + self.positions[: ids.shape[1]])
+
+    def logits(self, hidden):
+        return hidden @ self.table.weight.T
+
+
+class Model(nn.Module):
+    """Logits only for real target tokens."""
+
+    def __init__(self, config, vocab_size):
+        super().__init__()
+        size = config["d_model"]
+        self.embedding = Embedding(config, vocab_size)
         self.transformer = nn.Transformer(
             size,
             config["num_heads"],
@@ -36,36 +66,31 @@ class Model(nn.Module):
             layer.dropout.p = layer.self_attn.dropout = 0.0
             if hasattr(layer, "multihead_attn"):
                 layer.multihead_attn.dropout = 0.0
-        self.dropout = nn.Dropout(config["dropout_rate"])
-        self.register_buffer("positions", torch.from_numpy(positional_encoding(1000, size)))
-        self.scale = size**0.5
-
-    def embed(self, ids):
-        return self.dropout(self.embedding(ids) * self.scale + self.positions[:, : ids.shape[1]])
 
     def forward(self, source, target_in, real):
         length = target_in.shape[1]
         ahead = nn.Transformer.generate_square_subsequent_mask(length, dtype=torch.bool)
         padding = source == 0
         hidden = self.transformer(
-            self.embed(source),
-            self.embed(target_in),
+            self.embedding(source),
+            self.embedding(target_in),
             tgt_mask=ahead,
             tgt_is_causal=True,
             src_key_padding_mask=padding,
             memory_key_padding_mask=padding,
         )
         # Padding comes last, so the causal mask hides it from real positions.
-        return hidden[real] @ self.embedding.weight.T
+        return self.embedding.logits(hidden[real])
 
 
-def main():
+def main(model_class: Callable) -> None:
+    """Train a model of this class. It takes the config and the vocabulary size, then batches."""
     job = sentences.load_job()
     config = job["config"]
     torch.manual_seed(0)
     torch.set_num_threads(os.cpu_count())
     pairs, batches = sentences.read(job["sentences"])
-    model = Model(config, job["vocab_size"])
+    model = model_class(config, job["vocab_size"])
     optimizer = torch.optim.Adam(model.parameters(), 1e-3, (0.9, 0.98), 1e-9, fused=True)
     scale, warmup = 1e3 * config["d_model"] ** -0.5, config["warmup_steps"] ** -1.5
     schedule = torch.optim.lr_scheduler.LambdaLR(
@@ -92,4 +117,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(Model)

@@ -1,0 +1,37 @@
+"""What depends on the device."""
+
+import pytest
+
+from config import Config
+from training import machine
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("flags\t\t: fpu sse avx2 avx512_bf16 amx_bf16", True),
+        ("Features\t: fp asimd bf16", True),
+        ("flags\t\t: fpu sse avx2 avx512f", False),
+        ("Processor: unknown", True),
+    ],
+)
+def test_bfloat16_instructions_are_recognized(flags, expected, tmp_path):
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text(f"model name\t: bf16\n{flags}\n")
+    assert machine.has_bfloat16(cpuinfo) == expected
+    assert machine.has_bfloat16(tmp_path / "missing")
+
+
+@pytest.mark.parametrize(("devices", "shards"), [([], 2), (["GPU:0"], 1)])
+def test_the_default_number_of_shards_depends_on_the_device(devices, shards, monkeypatch):
+    monkeypatch.setattr("tensorflow.config.list_physical_devices", lambda kind: devices)
+    assert machine.adapt_to_device(Config()).shards == shards
+    assert machine.adapt_to_device(Config(shards=3)).shards == 3
+
+
+@pytest.mark.parametrize(("precision", "warned"), [("bfloat16", True), ("float32", False)])
+def test_bfloat16_without_instructions_for_it_is_reported(precision, warned, monkeypatch, capsys):
+    monkeypatch.setattr(machine, "has_bfloat16", lambda: False)
+    machine.warn.cache_clear()
+    machine.adapt_to_device(Config(precision=precision))
+    assert ("--precision float32" in capsys.readouterr().err) == warned

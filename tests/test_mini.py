@@ -16,7 +16,7 @@ from data import mini  # noqa: E402
 from data.mini import lexicon, numerals, phrases  # noqa: E402
 
 SPLITS = list(mini.SIZES)
-PINNED = 1733006202  # crc32 of the default training split
+PINNED = 2383496968  # crc32 of the default training split
 
 
 @cache

@@ -38,12 +38,12 @@ TAGS = list(SENTENCES)
 HELD_OUT = {
     "adjective+noun": 0.03,  # this adjective with this noun
     "verb+object": 0.03,  # this verb with this noun as its object
-    "verb+form": 0.07,  # this verb in this tense and kind of negation or question
+    "verb+form": 0.06,  # this verb in this tense and kind of negation or question
     "plural object": 0.03,  # this noun as an object in the plural
-    "cue in front": 0.75,  # this purpose at the start of the sentence, for `sense`
-    "possessive owner": 0.75,  # this noun as an owner with a possessive
-    "adjective in relative": 0.93,  # this noun with an adjective in a relative clause
-    "counted subject": 0.7,  # this noun as a subject with a number
+    "cue in front": 0.85,  # this purpose at the start of the sentence, for `sense`
+    "possessive owner": 0.77,  # this noun as an owner with a possessive
+    "adjective in relative": 0.945,  # this noun with an adjective in a relative clause
+    "counted subject": 0.75,  # this noun as a subject with a number
     "negated relative": 0.85,  # this verb negated in a relative clause
     "relative in question": 0.85,  # this noun with a relative clause in a question
     "two adjectives on subject": 0.95,  # this noun as a subject with two adjectives

@@ -94,6 +94,8 @@ def sum_over_shards(
 
     replica = tf.distribute.get_replica_context()
     count = shards * replica.num_replicas_in_sync
+    if count == 1:
+        return function(source, target, seed)
     first = shards * int(tf.get_static_value(replica.replica_id_in_sync_group))
     parts = [
         part(source[i::count], target[i::count], seed.step * count + i)

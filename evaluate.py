@@ -1,5 +1,5 @@
-"""Score a trained model on a split of its corpus. Writes the scores, and the translations or labels
-of all texts, into the run directory.
+"""Score a trained model on a split of its corpus. Writes the scores and the outputs into the run
+directory.
 """
 
 import argparse
@@ -20,13 +20,13 @@ def parse_flags() -> argparse.Namespace:
         "--limit",
         type=command_line.positive,
         metavar="N",
-        help="score only the first N texts, and write nothing into the run directory",
+        help="score only the first N of these texts, and write nothing into the run directory",
     )
     add(
         "--all",
         action="store_true",
-        help="score all texts of the split: by default, of a .tsv file at most "
-        f"{report.TABLE_TEXTS:,}, evenly spaced",
+        help="score the whole split of a .tsv file, instead of at most "
+        f"{report.TABLE_TEXTS:,} evenly spaced texts",
     )
     add(
         "--per-sentence",
@@ -39,10 +39,10 @@ def parse_flags() -> argparse.Namespace:
 
 
 def file_suffix(flags: argparse.Namespace) -> str:
-    """Return the part of file names that tells the split, checkpoint and search settings."""
+    """Return the part of file names that identifies the split, checkpoint and search settings."""
     best = "-best" if flags.checkpoint == "best" else ""
     average = f"-average{flags.average}" if flags.average > 1 else ""
-    whole = "-all" if flags.all else ""
+    whole = "-all" if flags.all and flags.config.corpus.endswith(".tsv") else ""
     return flags.split + whole + best + average + flags.search.suffix
 
 
@@ -51,7 +51,6 @@ def main(flags: argparse.Namespace) -> None:
     if flags.search.n_best > 1:
         raise UserError("--n-best is for translate.py: scores are of the best translation")
     # Before TensorFlow loads, so that mistakes are reported at once.
-    report.recorded_hash(flags.run, flags.split)
     if flags.per_sentence:
         open(flags.per_sentence, "a").close()
     split, total = report.load_split(flags.run, flags.config, flags.split, flags.all)
@@ -59,6 +58,7 @@ def main(flags: argparse.Namespace) -> None:
     if flags.limit is not None:
         split = split.take(range(min(flags.limit, len(split.sources))))
     scores, outputs = report.measure(translator, split)
+    scores["texts_in_split"] = total
 
     checkpoint = f"{flags.checkpoint} checkpoint"
     if flags.average > 1:

@@ -34,7 +34,9 @@ def show(settings: Config) -> None:
             for outcome in ("dropped", "cut")
             if facts.get(outcome)
         ]
-        print(f"  {name:14}{facts['pairs']:10,} pairs{''.join(too_long)}")
+        used = facts.get("used", facts["pairs"])
+        part = f", {used:,} of them used" if used < facts["pairs"] else ""
+        print(f"  {name:14}{facts['pairs']:10,} pairs{part}{''.join(too_long)}")
     if settings.labelled:
         ids, counts = np.unique(dataset.train.target.ids, return_counts=True)
         labels = zip(dataset.target_tokenizer.tokens(ids), counts, strict=True)
@@ -86,7 +88,8 @@ def show_batches(dataset: Dataset, settings: Config) -> None:
     train = dataset.train
     batches = plan(train, settings.batch_tokens, settings.batch_sentences, settings.seed)
     tokens = sum(len(rows.ids) for rows in train)
-    positions = sum(len(b) * rows.lengths[b].max() for b in batches for rows in train)
+    lengths = [rows.lengths for rows in train]
+    positions = sum(len(b) * side[b].max() for b in batches for side in lengths)
     pairs_per_batch = len(train.source.lengths) / len(batches)
     print(f"\n{len(batches):,} batches per epoch with {pairs_per_batch:.0f} pairs on average")
     print(f"{tokens / positions:.1%} of their positions are tokens, the others padding")

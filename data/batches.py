@@ -10,7 +10,7 @@ import numpy as np
 class Rows(NamedTuple):
     """Sequences of ids, concatenated: sequence i is ids[offsets[i] : offsets[i + 1]].
 
-    Both arrays may be mapped from a file, so that they need no memory of their own.
+    Either array may be memory-mapped.
     """
 
     ids: np.ndarray  # (tokens,), int32; uint16 in the cache if the vocabulary is small enough

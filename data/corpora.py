@@ -12,7 +12,7 @@ from pathlib import Path
 
 from config import Config
 from data import local, mini, tfds
-from data.splits import SPLITS, SUPPORTED, Corpus, CorpusError, Row, Split
+from data.splits import SPLITS, SUPPORTED, Corpus, CorpusError, Split, TextPair
 
 __all__ = ["SPLITS", "Corpus", "CorpusError", "Split", "find", "load", "open"]
 
@@ -66,7 +66,7 @@ def built_in(name: str) -> Corpus:
     if name != "mini" and not (size.isdecimal() and 1 <= int(size) <= limit):
         raise CorpusError(f"{name!r}: the SIZE of mini:SIZE must be from 1 to {limit:,}")
 
-    def rows(split: str) -> Iterator[Row]:
+    def rows(split: str) -> Iterator[TextPair]:
         return iter(mini.generate(split, int(size) if size and split == "train" else None))
 
     package = Path(mini.__file__).parent

@@ -1,6 +1,5 @@
-"""Pairs of texts to pairs of ids, in memory or in files that are written in parts and mapped."""
+"""Encode text as ids, in memory or into files that are memory-mapped."""
 
-import contextlib
 import itertools
 import json
 import sys
@@ -11,7 +10,7 @@ import numpy as np
 
 from data import tokenizer
 from data.batches import Pairs, Rows
-from data.splits import Row, Split, progress_bar
+from data.splits import CorpusError, Split, TextPair, progress_bar
 from data.tokenizer import Labels, Tokenizer
 
 PART = 20_000  # pairs that are encoded at a time
@@ -20,7 +19,7 @@ PART = 20_000  # pairs that are encoded at a time
 def encode(
     split: Split, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer | Labels, max_length: int
 ) -> tuple[Pairs, int]:
-    """Encode a split. Also returns how many pairs have more than `max_length` tokens on a side.
+    """Encode a split. Also returns the number of pairs that are longer than `max_length` tokens.
 
     Translations that are too long are dropped; texts with labels are cut. Raises UserError if a
     label is not in the training split.
@@ -41,54 +40,63 @@ def encode(
 def encode_to_files(
     folder: Path,
     name: str,
-    rows: Iterable[Row],
+    texts: Iterable[TextPair],
     total: int,
-    source_tokenizer: Tokenizer,
-    target_tokenizer: Tokenizer | Labels,
+    tokenizers: tuple[Tokenizer, Tokenizer | Labels],
     max_length: int,
 ) -> int:
-    """Encode a split in parts, and append each to NAME.{source,target}.{ids,offsets}.
+    """Encode a split in parts, and append each part to the files that `map_pairs` reads.
 
-    NAME.progress.json says how much has been written: a later call continues from there. Returns
-    how many pairs have more than `max_length` tokens on a side. Raises UserError and OSError.
+    Records its progress in NAME.progress.json, from which a later call resumes. Returns the number
+    of pairs with more than `max_length` tokens on a side. Raises CorpusError if there are not
+    `total` pairs, UserError, and OSError.
     """
     state = folder / f"{name}.progress.json"
-    progress = {"read": 0, "too_long": 0, "sizes": [0, 8, 0, 8]}
+    progress = {"pairs": 0, "too_long": 0, "sizes": {}}  # sizes of the files, in bytes
     if state.exists():
         progress = json.loads(state.read_text("utf-8"))
-        log(f"continuing after {progress['read']:,} pairs")
-    tokenizers = (source_tokenizer, target_tokenizer)
-    with contextlib.ExitStack() as stack:
-        files = []
-        for path, size in zip(array_files(folder, name), progress["sizes"], strict=True):
-            file = stack.enter_context(path.open("ab"))
-            file.truncate(size)  # the 8 bytes of new offsets are the first one, 0
-            file.seek(size)
-            files.append(file)
-        bar = stack.enter_context(progress_bar((), f"encoding {name}", total))
-        bar.update(progress["read"])
-        rows = itertools.islice(rows, progress["read"], None)
-        while part := list(itertools.islice(rows, PART)):
+        log(f"resuming after {progress['pairs']:,} pairs")
+    sizes, texts = progress["sizes"], itertools.islice(texts, progress["pairs"], None)
+    with progress_bar(None, f"encoding {name}", total, progress["pairs"]) as bar:
+        while part := list(itertools.islice(texts, PART)):
             pairs, too_long = encode(Split.of(part), *tokenizers, max_length)
-            for side, trained, (ids_file, offsets_file) in zip(
-                pairs, tokenizers, (files[:2], files[2:]), strict=True
-            ):
-                dtype = id_type(trained)
-                offsets_file.write(side.offsets[1:] + ids_file.tell() // dtype.itemsize)
-                ids_file.write(side.ids.astype(dtype))
-            for file in files:
-                file.flush()
-            progress["read"] += len(part)
+            for side, rows, trained in zip(("source", "target"), pairs, tokenizers, strict=True):
+                ids_file, offsets_file = array_files(folder, f"{name}.{side}")
+                ids_size, offsets_size = (sizes.get(f.name, 0) for f in (ids_file, offsets_file))
+                ids = rows.ids.astype(id_type(trained))
+                offsets = rows.offsets + ids_size // ids.itemsize
+                offsets = offsets[1:] if offsets_size else offsets  # the first one is 0
+                sizes[ids_file.name] = write_at(ids_file, ids_size, ids)
+                sizes[offsets_file.name] = write_at(offsets_file, offsets_size, offsets)
+            progress["pairs"] += len(part)
             progress["too_long"] += too_long
-            progress["sizes"] = [file.tell() for file in files]
             write_json(state, progress)
             bar.update(len(part))
+    if progress["pairs"] != total:
+        raise CorpusError(
+            f"the {name} split had {total:,} pairs when it was first read, and now has "
+            f"{progress['pairs']:,}: start again when its files no longer change"
+        )
     return progress["too_long"]
 
 
-def array_files(folder: Path, name: str) -> list[Path]:
-    """Return the files of source ids, source offsets, target ids and target offsets of a split."""
-    return [folder / f"{name}.{s}.{a}" for s in ("source", "target") for a in ("ids", "offsets")]
+def write_at(path: Path, size: int, array: np.ndarray) -> int:
+    """Write an array after the first `size` bytes of a file. Returns the new size.
+
+    Raises CorpusError if the file is smaller, and OSError.
+    """
+    with path.open("r+b" if size else "wb") as file:
+        if file.seek(0, 2) < size:
+            raise CorpusError(f"{path} is damaged: delete {path.parent}")
+        file.seek(size)
+        file.write(array)
+        file.truncate()
+        return file.tell()
+
+
+def array_files(folder: Path, name: str) -> tuple[Path, Path]:
+    """Return the files of the ids and of the offsets of one side of a split."""
+    return folder / f"{name}.ids", folder / f"{name}.offsets"
 
 
 def id_type(tokenizer: Tokenizer | Labels) -> np.dtype:
@@ -97,14 +105,16 @@ def id_type(tokenizer: Tokenizer | Labels) -> np.dtype:
 
 
 def map_pairs(folder: Path, name: str, tokenizers: tuple[Tokenizer, Tokenizer | Labels]) -> Pairs:
-    """Map the arrays of a split from their files. Raises OSError and ValueError."""
-    files, sides = array_files(folder, name), []
-    for trained, ids_file, offsets_file in zip(tokenizers, files[::2], files[1::2], strict=True):
+    """Memory-map the arrays of a split. Raises OSError, and ValueError if they do not fit."""
+    sides = []
+    for side, trained in zip(("source", "target"), tokenizers, strict=True):
+        ids_file, offsets_file = array_files(folder, f"{name}.{side}")
         ids = np.memmap(ids_file, id_type(trained), "r")
-        ends = np.memmap(offsets_file, np.int64, "r")
-        if ends[-1] != len(ids):
-            raise ValueError(f"{ids_file.name} has {len(ids)} ids instead of {ends[-1]}")
-        sides.append(Rows(np.asarray(ids), np.asarray(ends)))
+        offsets = np.memmap(offsets_file, np.int64, "r")
+        if offsets[-1] != len(ids):
+            raise ValueError(f"{ids_file.name} has {len(ids)} ids instead of {offsets[-1]}")
+        # Plain arrays are faster to index than np.memmap.
+        sides.append(Rows(np.asarray(ids), np.asarray(offsets)))
     return Pairs(*sides)
 
 

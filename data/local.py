@@ -8,7 +8,15 @@ from pathlib import Path
 import numpy as np
 
 from config import warn
-from data.splits import SPLITS, Corpus, CorpusError, Row, hold_out, select_by_hash, strip_markup
+from data.splits import (
+    SPLITS,
+    Corpus,
+    CorpusError,
+    TextPair,
+    hold_out,
+    select_by_hash,
+    strip_markup,
+)
 
 
 def folder(path: Path) -> Corpus:
@@ -33,7 +41,7 @@ def folder(path: Path) -> Corpus:
         if not file.exists():
             raise CorpusError(f"{file}: missing; add it or remove the other file of the split")
 
-    def rows(split: str) -> Iterator[Row]:
+    def rows(split: str) -> Iterator[TextPair]:
         lines = itertools.zip_longest(*map(read_lines, files[split]))
         for number, row in enumerate(lines, 1):
             if None in row:
@@ -73,7 +81,7 @@ def labelled_folder(path: Path) -> Corpus:
             raise CorpusError(f"{path / split / label}: contains no .txt file; add some")
         return files
 
-    def rows(split: str) -> Iterator[Row]:
+    def rows(split: str) -> Iterator[TextPair]:
         files = [(file, label) for label in labels for file in text_files(split, label)]
         for i in np.random.default_rng(0).permutation(len(files)):
             file, label = files[i]
@@ -99,7 +107,7 @@ def table(path: Path, labelled: bool = False) -> Corpus:
         raise CorpusError(f"{path}: no such file")
     columns = ("label", "text") if labelled else ("source", "target")
 
-    def all_rows() -> Iterator[Row]:
+    def all_rows() -> Iterator[TextPair]:
         blank = []
         for number, line in enumerate(read_lines(path), 1):
             row = line.split("\t")
@@ -114,7 +122,7 @@ def table(path: Path, labelled: bool = False) -> Corpus:
         if blank:
             warn(f"{path}: blank lines skipped: {len(blank):,}, the first is line {blank[0]:,}")
 
-    def rows(split: str) -> Iterator[Row]:
+    def rows(split: str) -> Iterator[TextPair]:
         return select_by_hash(str(path), all_rows(), split)
 
     files = dict.fromkeys(SPLITS, [path])

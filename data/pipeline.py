@@ -1,14 +1,14 @@
 """Text to ids: train the tokenizers and encode a corpus once, and cache the result on disk.
 
-The memory that this takes does not depend on the size of the corpus: texts are read and encoded in
-parts, and the ids are mapped from files.
+Corpora in files are read and encoded in parts, and the ids are memory-mapped, so that neither needs
+to fit into memory.
 """
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,10 +18,10 @@ from config import Config, UserError, first_line
 from data import corpora, tokenizer
 from data.batches import Pairs
 from data.encoding import encode_to_files, log, map_pairs, write_json
-from data.splits import Corpus, CorpusError, Row, Split, Summary
+from data.splits import Corpus, CorpusError, Split, Summary, TextPair
 from data.tokenizer import Labels, Tokenizer
 
-CHECKED_BYTES = 12 << 20  # `check` reads smaller corpora only, which takes half a second
+CHECKED_BYTES = 12 << 20  # `check` reads smaller corpora only, which takes about a second
 TOKENIZER_PAIRS = 250_000  # the most pairs that tokenizers are trained on
 VALIDATION_PAIRS = 5_000  # the most pairs of the validation split that are used
 
@@ -34,7 +34,7 @@ class Dataset(NamedTuple):
     validation_texts: Split  # also the pairs that are too long to be in `validation`
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer | Labels
-    facts: dict  # languages; for each split: sha256, pairs; also used, dropped or cut
+    facts: dict  # languages; for each split: sha256, pairs, and how many were used, dropped or cut
 
 
 def check(config: Config) -> None:
@@ -45,8 +45,7 @@ def check(config: Config) -> None:
     corpus = corpora.open(config)
     if corpus.local and sum(file.stat().st_size for file in corpus.all_files()) < CHECKED_BYTES:
         if not cache_folder(config, corpus).exists():
-            splits = existing_splits(corpus)
-            check_labels(corpus, {name: corpus.summarize(name, 1) for name in splits})
+            summarize(corpus, {})
 
 
 def load(config: Config) -> Dataset:
@@ -57,33 +56,23 @@ def load(config: Config) -> Dataset:
     corpus = corpora.open(config)
     folder = cache_folder(config, corpus)
     if not folder.exists():
-        unfinished = folder.with_suffix(".unfinished")
-        with locked(unfinished):
+        with locked(folder.with_suffix(".lock")):
             if not folder.exists():  # another process may have written it meanwhile
-                prepare(unfinished, config, corpus)
-                unfinished.rename(folder)
+                prepare(folder, config, corpus)
     return read(folder, config)
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Create a directory, and wait until no other process uses it. Raises OSError.
-
-    Afterwards, removes the directory if it is empty.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
+def locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock on a file; wait for it if necessary. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            log("waiting for another process that prepares the same corpus")
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            log("waiting for another process that is preparing the same corpus")
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(descriptor)
-        with contextlib.suppress(OSError):
-            folder.rmdir()
 
 
 def cache_folder(config: Config, corpus: Corpus) -> Path:
@@ -102,21 +91,69 @@ def cache_folder(config: Config, corpus: Corpus) -> Path:
 def prepare(folder: Path, config: Config, corpus: Corpus) -> None:
     """Write an encoded corpus into a directory, with messages on standard error.
 
-    Continues where an earlier, interrupted call stopped, with the same result. Raises UserError and
-    OSError.
+    Resumes where an earlier, interrupted call stopped, with the same result. Until it is complete,
+    the directory is called *.unfinished. Raises UserError and OSError.
     """
-    train = None
-    if not (folder / "facts.json").exists():
-        train = train_tokenizers(folder, config, corpus)
-    facts = json.loads((folder / "facts.json").read_text("utf-8"))
-    tokenizers = load_tokenizers(folder, config)
-    texts = json.loads((folder / "validation.json").read_text("utf-8"))
-    validation = list(zip(*filter(None, texts), strict=True))
-    for name, rows in (("train", train or corpus.read("train")), ("validation", validation)):
+    unfinished = folder.with_suffix(".unfinished")
+    unfinished.mkdir(exist_ok=True)
+    try:
+        train = None
+        if not (unfinished / "facts.json").exists():
+            train = train_tokenizers(unfinished, config, corpus)
+        encode_splits(unfinished, config, corpus, train)
+        unfinished.rename(folder)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise CorpusError(
+            f"{unfinished} cannot be written: {error.strerror}; free some space, or use another "
+            "--cache-dir, and launch again"
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):  # unless it is empty
+            unfinished.rmdir()
+
+
+def train_tokenizers(folder: Path, config: Config, corpus: Corpus) -> list[TextPair] | None:
+    """Read a corpus, train the tokenizers, and write them with the facts about the corpus.
+
+    Also writes the pairs of the validation split that are used. Returns the training split if it is
+    in memory. Raises UserError and OSError.
+    """
+    log(f"reading {corpus.name}")
+    splits = summarize(corpus, {"train": TOKENIZER_PAIRS, "validation": VALIDATION_PAIRS})
+    train, validation = splits["train"], splits["validation"]
+    log(f"training the tokenizer on {len(train.sample):,} of {train.pairs:,} pairs")
+    tokenizers = tokenizer.train_pair(Split.of(train.sample), train.labels, config)
+    for trained in dict.fromkeys(tokenizers):
+        if isinstance(trained, Tokenizer) and trained.vocab_size < config.vocab_size:
+            log(f"{trained.vocab_size:,} tokens, fewer than --vocab-size {config.vocab_size}")
+    used = len(validation.sample)
+    if used < validation.pairs:
+        log(f"using {used:,} of {validation.pairs:,} pairs for validation")
+    tokenizer.save_pair(folder, *tokenizers)
+    write_json(folder / "validation.json", Split.of(validation.sample))
+    facts = {name: {"sha256": split.sha256, "pairs": split.pairs} for name, split in splits.items()}
+    facts["validation"]["used"] = used
+    write_json(folder / "facts.json", {"languages": list(corpus.languages), "splits": facts})
+    return train.sample if len(train.sample) == train.pairs else None
+
+
+def encode_splits(
+    folder: Path, config: Config, corpus: Corpus, train: list[TextPair] | None
+) -> None:
+    """Encode what training needs, with the tokenizers in a directory, into files next to them.
+
+    train: the training split if it is in memory. Raises UserError and OSError.
+    """
+    texts, tokenizers, facts = read_texts(folder, config)
+    validation = zip(*texts[:2], strict=True)
+    splits = {"train": train or corpus.read("train"), "validation": validation}
+    for name, pairs in splits.items():
         split = facts["splits"][name]
         log(f"encoding {name}")
-        total = len(validation) if name == "validation" else split["pairs"]
-        too_long = encode_to_files(folder, name, rows, total, *tokenizers, config.max_length)
+        total = split.get("used", split["pairs"])
+        too_long = encode_to_files(folder, name, pairs, total, tokenizers, config.max_length)
         outcome = "cut" if config.labelled else "dropped"
         split[outcome] = too_long
         if too_long:
@@ -130,81 +167,65 @@ def prepare(folder: Path, config: Config, corpus: Corpus) -> None:
     write_json(folder / "facts.json", facts)
 
 
-def train_tokenizers(folder: Path, config: Config, corpus: Corpus) -> list[Row] | None:
-    """Read a corpus, train the tokenizers, and write them with the facts about the corpus.
+def summarize(corpus: Corpus, most: dict[str, int]) -> dict[str, Summary]:
+    """Read all splits once, keeping at most `most[split]` pairs in memory, by default one.
 
-    Also writes the pairs of the validation split that are used. Returns the training split if it is
-    in memory. Raises UserError and OSError.
+    Raises CorpusError if the corpus cannot be trained on.
     """
-    log(f"reading {corpus.name}")
-    most = {"train": TOKENIZER_PAIRS, "validation": VALIDATION_PAIRS}
-    splits = {name: corpus.summarize(name, most.get(name, 1)) for name in existing_splits(corpus)}
-    check_labels(corpus, splits)
-    train, validation = splits["train"], splits["validation"]
-    log(f"training the tokenizer on {of_all(train)} pairs")
-    tokenizers = tokenizer.train_pair(Split.of(train.sample), train.labels, config)
-    for trained in dict.fromkeys(tokenizers):
-        if isinstance(trained, Tokenizer) and trained.vocab_size < config.vocab_size:
-            log(f"{trained.vocab_size:,} tokens, fewer than --vocab-size {config.vocab_size}")
-    if not validation.complete:
-        log(f"using {of_all(validation)} pairs for validation")
-    tokenizer.save_pair(folder, *tokenizers)
-    write_json(folder / "validation.json", Split.of(validation.sample))
-    facts = {name: {"sha256": split.sha256, "pairs": split.pairs} for name, split in splits.items()}
-    facts["validation"]["used"] = len(validation.sample)
-    write_json(folder / "facts.json", {"languages": list(corpus.languages), "splits": facts})
-    return train.sample if train.complete else None
-
-
-def existing_splits(corpus: Corpus) -> list[str]:
-    """Return the names of the splits. Raises CorpusError if it cannot be trained on."""
-    names = corpus.splits()
+    splits = {name: corpus.summarize(name, most.get(name, 1)) for name in corpus.files()}
     for name in ("train", "validation"):
-        if name not in names:
+        if name not in splits:
             raise CorpusError(f"{corpus.name} has no {name} split, which training needs: add one")
-    return names
+        if not splits[name].pairs:
+            raise CorpusError(f"{corpus.name}: its {name} split is empty: add texts")
+    if corpus.labelled:
+        check_labels(corpus.name, splits)
+    return splits
 
 
-def of_all(split: Summary) -> str:
-    """Say how many pairs a sample has, such as "5,000 of 100,000"."""
-    return f"{len(split.sample):,}" + ("" if split.complete else f" of {split.pairs:,}")
-
-
-def check_labels(corpus: Corpus, splits: dict[str, Summary]) -> None:
+def check_labels(name: str, splits: dict[str, Summary]) -> None:
     """Raise CorpusError if the labels look like texts, or if one is not in the training split."""
-    if not corpus.labelled:
-        return
     train = splits["train"]
     if len(train.labels) > 99 and len(train.labels) > train.pairs / 2:
         raise CorpusError(
-            f"{corpus.name}: {len(train.labels):,} different labels for {train.pairs:,} texts: put "
+            f"{name}: {len(train.labels):,} different labels for {train.pairs:,} texts: put "
             "the label first, then a TAB, then the text"
         )
-    for name, split in splits.items():
+    for split_name, split in splits.items():
         try:
             Labels(sorted(train.labels)).encode(sorted(split.labels))
         except UserError as error:
-            raise CorpusError(f"{corpus.name}, {name} split: {error}") from error
+            raise CorpusError(f"{name}, {split_name} split: {error}") from error
 
 
 def read(folder: Path, config: Config) -> Dataset:
-    """Open the Dataset that `prepare` wrote. Its arrays are mapped. Raises CorpusError if a file is
-    damaged.
+    """Open the Dataset that `prepare` wrote. Raises CorpusError if a file is damaged."""
+    texts, tokenizers, facts = read_texts(folder, config)
+    with damage_reported(folder):
+        pairs = [map_pairs(folder, name, tokenizers) for name in ("train", "validation")]
+    return Dataset(*pairs, texts, *tokenizers, facts)
+
+
+def read_texts(
+    folder: Path, config: Config
+) -> tuple[Split, tuple[Tokenizer, Tokenizer | Labels], dict]:
+    """Read what `train_tokenizers` wrote: validation texts, tokenizers, and facts.
+
+    Raises CorpusError if a file is damaged.
     """
-    try:
-        tokenizers = load_tokenizers(folder, config)
+    with damage_reported(folder):
         texts = Split(*json.loads((folder / "validation.json").read_text("utf-8")))
         facts = json.loads((folder / "facts.json").read_text("utf-8"))
-        train, validation = (
-            map_pairs(folder, name, tokenizers) for name in ("train", "validation")
-        )
-    except (OSError, EOFError, ValueError, TypeError) as error:
+        words = config.tokenizer == "word"
+        return texts, tokenizer.load_pair(folder, config.lowercase, words), facts
+
+
+@contextlib.contextmanager
+def damage_reported(folder: Path) -> Iterator[None]:
+    """Raise CorpusError with a remedy if the files of a directory cannot be read."""
+    try:
+        yield
+    except (OSError, ValueError, TypeError) as error:
         raise CorpusError(
             f"{folder} is damaged ({first_line(error)}): delete it, and it will be written again"
         ) from error
-    return Dataset(train, validation, texts, *tokenizers, facts)
-
-
-def load_tokenizers(folder: Path, config: Config) -> tuple[Tokenizer, Tokenizer | Labels]:
-    """Load the tokenizers of a directory of the cache. Raises OSError and UserError."""
-    return tokenizer.load_pair(folder, config.lowercase, config.tokenizer == "word")

@@ -29,7 +29,7 @@ class CorpusError(UserError):
     """A corpus cannot be used. The message names the place, the reason and the remedy."""
 
 
-Row = tuple[str, ...]  # a source and a target; in `mini` also a tag
+TextPair = tuple[str, ...]  # a source and a target; in `mini` also a tag
 
 
 class Split(NamedTuple):
@@ -40,17 +40,10 @@ class Split(NamedTuple):
     tags: list[str] | None = None  # the phenomenon that each pair tests; `mini` only
 
     @classmethod
-    def of(cls, rows: Iterable[Row]) -> "Split":
-        """Collect rows in memory."""
-        columns = [list(column) for column in zip(*rows, strict=True)]
+    def of(cls, pairs: Iterable[TextPair]) -> "Split":
+        """Collect pairs in memory."""
+        columns = [list(column) for column in zip(*pairs, strict=True)]
         return cls(*columns or ([], []))
-
-    def sha256(self) -> str:
-        """Hex digest of the texts. Depends on their order and on the direction."""
-        digest = hashlib.sha256()
-        for row in zip(self.sources, self.targets, strict=True):
-            digest.update(encoded(row))
-        return digest.hexdigest()
 
     def take(self, indices: Iterable[int]) -> "Split":
         """Return the pairs at these indices."""
@@ -58,51 +51,37 @@ class Split(NamedTuple):
         return Split(*(column and [column[i] for i in indices] for column in self))
 
 
-def encoded(row: Row) -> bytes:
-    """Encode the texts of a row, so that different sequences of rows have different bytes."""
-    return json.dumps(row[:2]).encode()
-
-
 class Summary(NamedTuple):
     """A split that was read once, without keeping it in memory."""
 
     pairs: int
-    sha256: str  # equal to that of Split
-    sample: list[Row]  # evenly spaced; all rows if there are few
+    sha256: str  # of the texts; depends on their order and on the direction
+    sample: list[TextPair]  # all pairs, or evenly spaced ones if there are too many
     labels: set[str]  # the targets, in labelled corpora
-
-    @property
-    def complete(self) -> bool:
-        """Whether the sample has all rows."""
-        return len(self.sample) == self.pairs
 
 
 @dataclass(frozen=True)
 class Corpus:
     """A corpus of translations, or of texts with labels.
 
-    Only `files` and `read`, and the methods that call them, need the data: they download it if
-    necessary. They raise CorpusError.
+    Only `files` and `rows`, and the methods that call them, need the data. `files` downloads it if
+    necessary, and is called before `rows`. They raise CorpusError.
     """
 
     name: str
     languages: tuple[str, str]  # source and target, such as ("pt", "en")
     files: Callable[[], dict[str, list[Path]]]  # returns the files of each existing split
-    rows: Callable[[str], Iterator[Row]]  # reads an existing split, row by row
+    rows: Callable[[str], Iterator[TextPair]]  # yields the pairs of an existing split
     labelled: bool = False  # whether the targets are labels instead of translations
     local: bool = False  # whether it consists of files of the user
-
-    def splits(self) -> list[str]:
-        """Names of the existing splits."""
-        return list(self.files())
 
     def all_files(self) -> list[Path]:
         """The files of all splits, sorted."""
         return sorted(set(itertools.chain(*self.files().values())))
 
-    def read(self, split: str) -> Iterator[Row]:
+    def read(self, split: str) -> Iterator[TextPair]:
         """Read a split, always in the same order. Raises CorpusError if it does not exist."""
-        existing = self.splits()
+        existing = self.files()
         if split not in existing:
             raise CorpusError(f"{self.name} has no {split!r} split: use {', '.join(existing)}")
         return self.rows(split)
@@ -112,26 +91,26 @@ class Corpus:
         return Split.of(self.read(split))
 
     def summarize(self, split: str, most: int) -> Summary:
-        """Read a split once, keeping at most `most` of its rows in memory.
+        """Read a split once, keeping at most `most` of its pairs in memory.
 
         If there are more, keeps every second, fourth, … row: between most / 2 and most.
         """
         digest, pairs, sample, step, labels = hashlib.sha256(), 0, [], 1, set()
-        for row in progress_bar(self.read(split), f"reading {split}"):
-            digest.update(encoded(row))
+        for pair in progress_bar(self.read(split), f"reading {split}"):
+            digest.update(json.dumps(pair[:2]).encode())
             if pairs % step == 0:
-                sample.append(row)
+                sample.append(pair)
             if len(sample) > most:
                 sample, step = sample[::2], 2 * step
             if self.labelled:
-                labels.add(row[1])
+                labels.add(pair[1])
             pairs += 1
         return Summary(pairs, digest.hexdigest(), sample, labels)
 
     def swap(self) -> "Corpus":
         """Exchange source and target language."""
 
-        def rows(split: str) -> Iterator[Row]:
+        def rows(split: str) -> Iterator[TextPair]:
             return ((target, source, *tag) for source, target, *tag in self.rows(split))
 
         return replace(self, languages=self.languages[::-1], rows=rows)
@@ -161,24 +140,23 @@ def assign_split(text: str) -> str:
     return "train" if percent < 96 else "validation" if percent < 98 else "test"
 
 
-def select_by_hash(name: str, rows: Iterable[Row], split: str) -> Iterator[Row]:
-    """Yield the rows whose source is assigned to `split`.
+def select_by_hash(name: str, pairs: Iterable[TextPair], split: str) -> Iterator[TextPair]:
+    """Yield the pairs whose source is assigned to `split`.
 
     name: used in error messages. Raises CorpusError if one of the splits is empty.
     """
-    count, missing = 0, dict.fromkeys(SPLITS)
-    for row in rows:
-        count += 1
-        assigned = assign_split(row[0])
-        missing.pop(assigned, None)
+    counts = dict.fromkeys(SPLITS, 0)
+    for pair in pairs:
+        assigned = assign_split(pair[0])
+        counts[assigned] += 1
         if assigned == split:
-            yield row
-    if missing:
-        split = next(iter(missing))
-        raise CorpusError(
-            f"{name}: none of its {count} lines is in the {split} split; use at least 300 "
-            "different sources, or a directory with one file per split"
-        )
+            yield pair
+    for each, count in counts.items():
+        if not count:
+            raise CorpusError(
+                f"{name}: none of its {sum(counts.values())} lines is in the {each} split; use at "
+                "least 300 different sources, or a directory with one file per split"
+            )
 
 
 def hold_out(corpus: Corpus) -> Corpus:
@@ -191,7 +169,7 @@ def hold_out(corpus: Corpus) -> Corpus:
             return existing
         return {"train": existing["train"], "validation": existing["train"]} | existing
 
-    def rows(split: str) -> Iterator[Row]:
+    def rows(split: str) -> Iterator[TextPair]:
         if split not in ("train", "validation") or "validation" in corpus.files():
             return corpus.rows(split)
         held_out = np.zeros(count(), bool)
@@ -202,7 +180,10 @@ def hold_out(corpus: Corpus) -> Corpus:
     return replace(corpus, files=files, rows=rows)
 
 
-def progress_bar(rows: Iterable[Row], label: str, total: int | None = None) -> tqdm:
+def progress_bar(
+    pairs: Iterable[TextPair] | None, label: str, total: int | None = None, initial: int = 0
+) -> tqdm:
     """Show the progress on standard error if it takes more than two seconds."""
     interval = 0.5 if sys.stderr.isatty() else 30
-    return tqdm(rows, label, total, leave=False, delay=2, mininterval=interval, unit="pair")
+    options = {"leave": False, "delay": 2, "mininterval": interval, "unit": "pair"}
+    return tqdm(pairs, label, total, initial=initial, **options)

@@ -19,7 +19,7 @@ from data.splits import (
     SUPPORTED,
     Corpus,
     CorpusError,
-    Row,
+    TextPair,
     hold_out,
     select_by_hash,
     strip_markup,
@@ -74,7 +74,7 @@ def dataset(name: str) -> Corpus:
             if split in SPLITS or not labelled
         }
 
-    def rows(split: str) -> Iterator[Row]:
+    def rows(split: str) -> Iterator[TextPair]:
         in_file_order = tensorflow_datasets.ReadConfig(
             interleave_cycle_length=1, try_autocache=False
         )
@@ -162,7 +162,7 @@ def spa_eng() -> Corpus:
     archive = archive_path(ANKI_URL)
 
     @functools.cache
-    def all_rows() -> list[Row]:
+    def all_rows() -> list[TextPair]:
         downloaded = not archive.exists()
         try:
             if downloaded:
@@ -185,7 +185,7 @@ def spa_eng() -> Corpus:
             all_rows()
         return dict.fromkeys(SPLITS, [archive])
 
-    def rows(split: str) -> Iterator[Row]:
+    def rows(split: str) -> Iterator[TextPair]:
         return select_by_hash("spa-eng", all_rows(), split)
 
     return Corpus("spa-eng", ("en", "es"), files, rows)

@@ -1,4 +1,4 @@
-"""Text to ids and back: a SentencePiece model trained on the training split, and labels."""
+"""Text to ids and back: a SentencePiece model trained on training texts, and labels."""
 
 import io
 import re

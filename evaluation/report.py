@@ -64,9 +64,10 @@ def load_split(run: Path, config: Config, name: str, whole: bool = False) -> tup
     Of a .tsv file, which has no splits of its own, loads at most `TABLE_TEXTS` evenly spaced texts,
     unless `whole`. Raises UserError if the text of the split has changed since training.
     """
+    recorded = recorded_hash(run, name)
     sampled = config.corpus.endswith(".tsv") and not whole
     split = corpora.open(config).summarize(name, TABLE_TEXTS if sampled else sys.maxsize)
-    if recorded_hash(run, name) != split.sha256:
+    if recorded != split.sha256:
         raise UserError(
             f"the {name} split of {config.corpus} differs from the one recorded in "
             f"{run}/corpus.json, so scores would not be comparable: restore the text, or train "

@@ -97,7 +97,7 @@ def main() -> None:
             folder = Path(scratch, f"run-{runs}")
             folder.mkdir()
             for phase in PHASES:
-                cached = any(not path.name.startswith("un") for path in folder.glob("cache/*"))
+                cached = any(not path.suffix for path in folder.glob("cache/*"))
                 if phases.total() == flags.times or (phase in CACHE_PHASES and cached):
                     continue
                 if kill(start(folder), folder, phase, draws):

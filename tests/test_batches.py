@@ -1,6 +1,7 @@
 """Batches, encoding, and the cache of encoded corpora."""
 
 import dataclasses
+import errno
 import itertools
 import sys
 import time
@@ -224,7 +225,7 @@ def equal(a, b):
 
 def test_a_cached_corpus_is_equal_and_is_not_encoded_again(settings, trained, monkeypatch):
     first = pipeline.load(settings)
-    monkeypatch.setattr(corpora.Corpus, "load", lambda *a: pytest.fail("read the texts again"))
+    monkeypatch.setattr(corpora.Corpus, "read", lambda *a: pytest.fail("read the texts again"))
     assert equal(first, pipeline.load(settings)) and len(trained) == 1
 
 
@@ -234,7 +235,8 @@ def test_a_dataset_decodes_to_the_texts(settings):
     assert data.source_tokenizer.decode(id_rows(data.train.source)) == split.sources
     assert data.target_tokenizer.decode(id_rows(data.train.target)) == split.targets
     assert data.validation_texts == corpora.load(settings.corpus, "validation")
-    facts = {"sha256": split.sha256(), "pairs": 80, "dropped": 0}
+    sha256 = corpora.find(settings.corpus).summarize("train", 1).sha256
+    facts = {"sha256": sha256, "pairs": 80, "dropped": 0}
     assert data.facts["splits"]["train"] == facts
 
 
@@ -242,11 +244,12 @@ def test_reverse_exchanges_the_sides_of_a_dataset(settings):
     forward = corpora.load(settings.corpus, "validation")
     data = pipeline.load(dataclasses.replace(settings, reverse=True))
     backward = corpora.Split(forward.targets, forward.sources)
+    swapped = corpora.find(settings.corpus, reverse=True)
     assert data.validation_texts == backward
     assert data.source_tokenizer.decode(id_rows(data.validation.source)) == forward.targets
     assert data.target_tokenizer.decode(id_rows(data.validation.target)) == forward.sources
     assert data.facts["languages"] == ["pt", "en"]
-    assert data.facts["splits"]["validation"]["sha256"] == backward.sha256()
+    assert data.facts["splits"]["validation"]["sha256"] == swapped.summarize("validation", 1).sha256
 
 
 @pytest.mark.parametrize("file", ["train.en", "train.pt", "validation.en"])
@@ -309,7 +312,7 @@ def test_an_interrupted_preparation_continues_with_the_same_result(
     monkeypatch.setattr(encoding, "encode", fail_at_the_third_part)
     with pytest.raises(error):
         pipeline.load(settings)
-    (unfinished,) = (tmp_path / "cache").iterdir()
+    (unfinished,) = (tmp_path / "cache").glob("*.unfinished")
     for file in unfinished.glob("train.*.*s"):  # a part that was written when the process died
         with file.open("ab") as appended:
             appended.write(b"12345678")
@@ -317,6 +320,55 @@ def test_an_interrupted_preparation_continues_with_the_same_result(
     assert equal(resumed, expected) and len(trained) == 2
     assert "after 14 pairs" in capfd.readouterr().err
     assert not unfinished.exists()
+
+
+@pytest.mark.parametrize("file", ["train.source.ids", "train.target.offsets", "facts.json"])
+def test_damaged_files_of_an_interrupted_preparation_are_reported(
+    settings, tmp_path, monkeypatch, file
+):
+    monkeypatch.setattr(encoding, "PART", 30)
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(encoding, "progress_bar", lambda *a: pytest.fail("no bar"))
+        with pytest.raises(pytest.fail.Exception):
+            pipeline.load(settings)
+    (unfinished,) = (tmp_path / "cache").glob("*.unfinished")
+    with monkeypatch.context() as full:
+        encode, parts = encoding.encode, itertools.count()
+        no_space = OSError(errno.ENOSPC, "No space left on device")
+
+        def fail_at_the_second_part(*arguments):
+            if next(parts):
+                raise no_space
+            return encode(*arguments)
+
+        full.setattr(encoding, "encode", fail_at_the_second_part)
+        with pytest.raises(UserError, match="--cache-dir"):
+            pipeline.load(settings)
+    (unfinished / file).write_bytes((unfinished / file).read_bytes()[:-9])
+    with pytest.raises(corpora.CorpusError, match=f"{unfinished}.* damaged"):
+        pipeline.load(settings)
+
+
+def test_a_corpus_that_changes_while_it_is_read_is_rejected(settings, tmp_path, monkeypatch):
+    train = pipeline.train_tokenizers
+
+    def train_and_append(*arguments):
+        pairs = train(*arguments)
+        pairs.append(("one more", "mais um"))
+        return pairs
+
+    monkeypatch.setattr(pipeline, "train_tokenizers", train_and_append)
+    with pytest.raises(corpora.CorpusError, match="80 pairs .* 81"):
+        pipeline.load(settings)
+
+
+def test_an_empty_validation_split_is_rejected(settings, tmp_path):
+    for label, text in (("a", "one"), ("b", "two")):
+        (tmp_path / "reviews/train" / label).mkdir(parents=True)
+        (tmp_path / "reviews/train" / label / "0.txt").write_text(text)
+    reviews = {"model": "classifier", "corpus": str(tmp_path / "reviews")}
+    with pytest.raises(corpora.CorpusError, match="validation split is empty"):
+        pipeline.load(dataclasses.replace(settings, **reviews))
 
 
 @pytest.mark.parametrize("damage", ["other", "truncated", "empty"])
@@ -371,7 +423,7 @@ def test_a_vocabulary_smaller_than_the_alphabet_is_rejected(settings):
 def test_a_corpus_without_short_pairs_is_rejected(settings, tmp_path):
     with pytest.raises(corpora.CorpusError, match="--max-length"):
         pipeline.load(dataclasses.replace(settings, max_length=1))
-    assert list((tmp_path / "cache").iterdir()) == []
+    assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".lock"]
 
 
 def labelled(path, rows):

@@ -114,7 +114,7 @@ def test_a_directory_with_the_name_of_a_corpus_is_ignored(tmp_path, monkeypatch,
 
 
 def test_mini_has_four_splits_and_tags():
-    assert corpora.find("mini").splits() == ["train", "validation", "test", "compositional"]
+    assert [*corpora.find("mini").files()] == ["train", "validation", "test", "compositional"]
     assert corpora.find("mini").languages == ("pt", "en")
     texts = corpora.load("mini", "test")
     assert len(texts.sources) == len(texts.targets) == len(texts.tags) > 0
@@ -132,7 +132,7 @@ def test_the_size_of_mini_is_that_of_its_training_split():
 
 def test_the_alphabetically_first_extension_is_the_source(folder):
     name = str(folder)
-    assert corpora.find(name).splits() == ["train", "validation", "test"]
+    assert [*corpora.find(name).files()] == ["train", "validation", "test"]
     assert corpora.find(name).languages == ("en", "pt")
     texts = corpora.load(name, "validation")
     assert texts.sources == ["validation hello 0", "validation hello 1"]
@@ -149,7 +149,7 @@ def test_reverse_applies_to_every_split_that_is_loaded_for_scoring(folder, split
     assert sources[0] == f"{split} hello 0" and targets[0] == f"{split} olá 0"
     assert backward.load(split)[:2] == (targets, sources)
     assert corpora.load(name, split, reverse=True) == backward.load(split)
-    assert forward.load(split).sha256() != backward.load(split).sha256()
+    assert forward.summarize(split, 1).sha256 != backward.summarize(split, 1).sha256
 
 
 def test_lines_end_at_line_feeds_only(folder):
@@ -214,7 +214,7 @@ def test_a_missing_split_is_an_error(folder):
     with pytest.raises(CorpusError, match="test.pt: missing"):
         corpora.find(str(folder))
     (folder / "test.en").unlink()
-    assert corpora.find(str(folder)).splits() == ["train", "validation"]
+    assert [*corpora.find(str(folder)).files()] == ["train", "validation"]
     with pytest.raises(CorpusError, match="no 'test' split: use train, validation"):
         corpora.load(str(folder), "test")
 
@@ -225,7 +225,7 @@ def test_an_empty_directory_is_rejected(tmp_path):
 
 
 def read_all(name):
-    return {split: corpora.load(name, split) for split in corpora.find(name).splits()}
+    return {split: corpora.load(name, split) for split in corpora.find(name).files()}
 
 
 def test_every_line_of_a_table_is_in_one_split_in_file_order(tmp_path):
@@ -326,7 +326,7 @@ def test_a_directory_of_labels_is_read_and_shuffled(reviews, capfd):
     corpora.find(name, labelled=True)
     assert "ignoring unsup" in capfd.readouterr().err
     assert corpora.find(name, labelled=True).languages == ("text", "label")
-    assert set(corpora.find(name, labelled=True).splits()) == {"train", "validation", "test"}
+    assert set(corpora.find(name, labelled=True).files()) == {"train", "validation", "test"}
     test = corpora.load(name, "test", labelled=True)
     expected = [(f"test {label} review {i}", label) for label in ("neg", "pos") for i in range(10)]
     assert sorted(zip(test.sources, test.targets, strict=True)) == sorted(expected)
@@ -374,7 +374,7 @@ def test_a_labelled_table_is_label_tab_text(tmp_path):
 def test_bad_directories_of_labels_are_rejected(reviews, damage, words):
     damage(reviews)
     with pytest.raises(CorpusError) as error:
-        for split in corpora.find(str(reviews), labelled=True).splits():
+        for split in corpora.find(str(reviews), labelled=True).files():
             corpora.load(str(reviews), split, labelled=True)
     for word in words:
         assert word in str(error.value)
@@ -405,6 +405,13 @@ def test_labels_and_translations_are_not_confused(reviews, tmp_path):
 # ---- Hashes -------------------------------------------------------------------------------------
 
 
+def sha256(split):
+    """The hash of a split, as that of a corpus."""
+    rows = [*zip(*filter(None, split), strict=True)]
+    corpus = corpora.Corpus("name", ("a", "b"), lambda: {"train": []}, lambda split: iter(rows))
+    return corpus.summarize("train", 1).sha256
+
+
 def test_the_hash_of_a_split_depends_on_order_boundaries_and_direction():
     splits = [
         Split(["a", "b"], ["c", "d"]),
@@ -414,8 +421,8 @@ def test_the_hash_of_a_split_depends_on_order_boundaries_and_direction():
         Split(["c", "d"], ["a", "b"]),
         Split(["á", "b"], ["c", "d"]),
     ]
-    assert len({split.sha256() for split in splits}) == len(splits)
-    assert splits[0].sha256() == Split(["a", "b"], ["c", "d"], ["x", "y"]).sha256()
+    assert len({sha256(split) for split in splits}) == len(splits)
+    assert sha256(splits[0]) == sha256(Split(["a", "b"], ["c", "d"], ["x", "y"]))
 
 
 def test_the_fingerprint_depends_on_every_file_but_not_on_its_directory(folder, tmp_path):
@@ -473,7 +480,7 @@ def ted(tmp_path, monkeypatch):
 def test_the_archived_copy_is_downloaded_if_the_host_is_down(ted, tmp_path, capfd):
     import tensorflow_datasets as tfds
 
-    assert corpora.find(NAME).splits() == ["train", "validation", "test"]
+    assert [*corpora.find(NAME).files()] == ["train", "validation", "test"]
     out, err = capfd.readouterr()
     assert "downloading file:///nonexistent\nfailed: " in err and ted.as_uri() in err
     assert out == ""
@@ -563,7 +570,7 @@ def test_a_host_that_is_unreachable_is_named_at_once(tmp_path, monkeypatch):
 
 def test_a_prepared_dataset_keeps_its_direction_without_its_code(ted, tmp_path):
     """The languages that tfds reads back from disk are sorted: ("en", "pt")."""
-    corpora.find(NAME).splits()
+    corpora.find(NAME).files()
     (tmp_path / "tfds" / "ted_hrlr_translate").rename(tmp_path / "tfds" / "my_talks")
     for info in (tmp_path / "tfds" / "my_talks").rglob("dataset_info.json"):
         write(info, info.read_text().replace("ted_hrlr_translate", "my_talks"))
@@ -605,7 +612,7 @@ def test_a_labelled_dataset_has_label_names_and_no_markup(tmp_path, monkeypatch)
 
     Feelings(data_dir=tmp_path).download_and_prepare()
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    splits = corpora.find("feelings", labelled=True).splits()
+    splits = corpora.find("feelings", labelled=True).files()
     assert set(splits) == {"train", "validation", "test"}
     sizes = {split: len(corpora.load("feelings", split, labelled=True).sources) for split in splits}
     assert sizes == {"train": 16, "validation": 4, "test": 20}

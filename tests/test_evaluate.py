@@ -463,7 +463,8 @@ def test_of_a_table_only_a_sample_is_scored_unless_all_of_it_is_asked_for(tmp_pa
     table = tmp_path / "a.tsv"
     table.write_text("".join(f"source {i}\ttarget {i}\n" for i in range(900)))
     split = corpora.load(str(table), "test")
-    facts = {"splits": {"test": {"sha256": split.sha256(), "pairs": len(split.sources)}}}
+    sha256 = corpora.find(str(table)).summarize("test", 1).sha256
+    facts = {"splits": {"test": {"sha256": sha256, "pairs": len(split.sources)}}}
     (tmp_path / "corpus.json").write_text(json.dumps(facts))
     config = Config(corpus=str(table))
     assert report.load_split(tmp_path, config, "test", whole=True) == (split, len(split.sources))

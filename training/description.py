@@ -70,8 +70,12 @@ def check_corpus(run: Path, config: Config, dataset: Dataset) -> None:
     """Raise RunError if the data or the tokenizers are not those that the run began with."""
     tokenizers = (dataset.source_tokenizer, dataset.target_tokenizer)
     saved = [saved.model for saved in tokenizer.load_pair(run)]
-    facts = records.read_json(run / "corpus.json")
-    if facts != dataset.facts or saved != [current.model for current in tokenizers]:
+    recorded = records.read_json(run / "corpus.json")
+    facts = [
+        (each["languages"], {name: split["sha256"] for name, split in each["splits"].items()})
+        for each in (recorded, dataset.facts)
+    ]
+    if facts[0] != facts[1] or saved != [current.model for current in tokenizers]:
         raise RunError(
             f"{config.corpus} is not the corpus that {run} was trained on: its texts or its "
             "tokenizer differ; restore the old ones, or start a new run"

@@ -87,8 +87,8 @@ class Run:
                 raise RunError(f"{self.path} is being trained by another process") from None
         code_changed = False
         if config.resume:
-            description.check_corpus(self.path, config, dataset)
             code_changed = description.check_code(self.path, config.accept_changes)
+            description.check_corpus(self.path, config, dataset)
         elif self.is_chief:
             description.write(self.path, config, dataset)
         self.restore()

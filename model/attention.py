@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from config import Config
-from model.layers import Dense, Seed, flatten_positions, fold_in
+from model.layers import Dense, Seed, fold_in, leading_dimensions
 
 KeysValues = tuple[tf.Tensor, tf.Tensor]  # each (rows, num_heads, length, depth)
 
@@ -42,25 +42,22 @@ class MultiHeadAttention(tf.Module):
         self.value = Dense(d_model, d_heads, fold_in(seed, "value"), config.precision)
         self.output = Dense(d_heads, d_model, fold_in(seed, "output"), config.precision)
 
-    def split_heads(self, rows: tf.Tensor, batch: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
-        """(batch · length, num_heads · depth) → (batch, num_heads, length, depth)."""
-        x = tf.reshape(rows, (batch, length, self.num_heads, self.depth))
+    def split_heads(self, x: tf.Tensor) -> tf.Tensor:
+        """(batch, length, num_heads · depth) → (batch, num_heads, length, depth)."""
+        x = tf.reshape(x, (*leading_dimensions(x, 2), self.num_heads, self.depth))
         return tf.transpose(x, (0, 2, 1, 3))
 
     def merge_heads(self, x: tf.Tensor) -> tf.Tensor:
-        """(batch, num_heads, length, depth) → (batch · length, num_heads · depth)."""
+        """(batch, num_heads, length, depth) → (batch, length, num_heads · depth)."""
         x = tf.transpose(x, (0, 2, 1, 3))
-        return tf.reshape(x, (-1, self.num_heads * self.depth))
+        return tf.reshape(x, (*leading_dimensions(x, 2), self.num_heads * self.depth))
 
     def project_keys_values(self, key: tf.Tensor, value: tf.Tensor) -> KeysValues:
         """Project (batch, key_len, d_model) to keys and values (batch, num_heads, key_len, depth).
 
         Separate from `attend`, so that decoding can compute them once and reuse them.
         """
-        batch, length, _ = tf.unstack(tf.shape(key))
-        keys = self.split_heads(self.key(flatten_positions(key)), batch, length)
-        values = self.split_heads(self.value(flatten_positions(value)), batch, length)
-        return keys, values
+        return self.split_heads(self.key(key)), self.split_heads(self.value(value))
 
     def attend(
         self, query: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, mask: tf.Tensor | None
@@ -69,11 +66,9 @@ class MultiHeadAttention(tf.Module):
 
         Returns (batch, query_len, d_model) and weights (batch, num_heads, query_len, key_len).
         """
-        batch, length, _ = tf.unstack(tf.shape(query))
-        queries = self.split_heads(self.query(flatten_positions(query)), batch, length)
+        queries = self.split_heads(self.query(query))  # (batch, num_heads, query_len, depth)
         heads, weights = scaled_dot_product_attention(queries, keys, values, mask)
-        rows = self.output(self.merge_heads(heads))  # (batch · query_len, d_model)
-        return tf.reshape(rows, tf.shape(query)), weights
+        return self.output(self.merge_heads(heads)), weights
 
     def __call__(
         self, query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, mask: tf.Tensor | None

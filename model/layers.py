@@ -78,13 +78,20 @@ def matmul(
     return tf.cast(tf.matmul(x, kernel, transpose_b=transpose_b), tf.float32)
 
 
-def flatten_positions(x: tf.Tensor) -> tf.Tensor:
-    """(…, size) → (rows, size), with a row for each position."""
-    return tf.reshape(x, (-1, x.shape[-1]))
+def leading_dimensions(x: tf.Tensor, count: int) -> list:
+    """Return the first `count` dimensions of x for `tf.reshape`, of which at most one is -1.
+
+    Dimensions that are known statically, and the -1, need no operations in the graph.
+    """
+    dimensions = list(x.shape[:count])
+    unknown = [i for i, size in enumerate(dimensions) if size is None]
+    for i in unknown:
+        dimensions[i] = -1 if i == unknown[-1] else tf.shape(x)[i]
+    return dimensions
 
 
 class Dense(tf.Module):
-    """x W + b: (…, d_in) → (…, d_out). Fastest for one matrix of all positions, (rows, d_in)."""
+    """x W + b: (…, d_in) → (…, d_out)."""
 
     def __init__(self, d_in: int, d_out: int, seed: Seed, compute_dtype: str = "float32"):
         self.kernel = tf.Variable(glorot_uniform((d_in, d_out), fold_in(seed, "kernel")))
@@ -92,11 +99,11 @@ class Dense(tf.Module):
         self.compute_dtype = compute_dtype
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        if len(x.shape) != 2:  # the kernel's gradient is then still a single product
-            rows = self(tf.reshape(x, (-1, self.kernel.shape[0])))  # (rows, d_in)
-            return tf.reshape(rows, tf.concat([tf.shape(x)[:-1], self.bias.shape], axis=0))
-        # The gradient of `tf.nn.bias_add` is a faster reduction than that of `+`.
-        return tf.nn.bias_add(matmul(x, self.kernel, self.compute_dtype), self.bias)
+        # One matrix of all positions: the kernel's gradient is then a single product. The gradient
+        # of `tf.nn.bias_add` is a faster reduction than that of `+`.
+        rows = tf.reshape(x, (-1, self.kernel.shape[0]))  # (batch · length, d_in)
+        rows = tf.nn.bias_add(matmul(rows, self.kernel, self.compute_dtype), self.bias)
+        return tf.reshape(rows, (*leading_dimensions(x, -1), self.bias.shape[0]))  # (…, d_out)
 
 
 class Embedding(tf.Module):
@@ -179,9 +186,7 @@ class FeedForward(tf.Module):
         self.outer = Dense(dff, d_model, fold_in(seed, "outer"), precision)
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        rows = flatten_positions(x)  # (batch · length, d_model)
-        rows = self.outer(tf.nn.relu(self.inner(rows)))
-        return tf.reshape(rows, tf.shape(x))  # (batch, length, d_model)
+        return self.outer(tf.nn.relu(self.inner(x)))  # (batch, length, d_model)
 
 
 def in_float32(model: tf.Module) -> tf.Module:

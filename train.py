@@ -58,11 +58,11 @@ def make_train_step(model: tf.Module, optimizer: Adam, config: Config) -> Callab
             gradients = tape.gradient(objective, variables, unconnected_gradients="zero")
             return [*map(tf.convert_to_tensor, gradients), *sums]
 
-        def shards(source, target, seed):
+        def sum_of_shards(source, target, seed):
             return sum_over_shards(forward_backward, source, target, seed, config.shards)
 
         seed = step_seed(config.seed, optimizer.step)
-        totals = accumulate(shards, source, target, seed, config.accumulate, shapes)
+        totals = accumulate(sum_of_shards, source, target, seed, config.accumulate, shapes)
         *gradients, objective, loss, accuracy = sum_over_replicas(totals)
         objective, loss, accuracy = objective / tokens, loss / tokens, accuracy / tokens
         rate = learning_rate(optimizer.step + 1, config)

@@ -85,7 +85,7 @@ def sum_over_shards(
     TensorFlow computes the parts in parallel, because they are independent branches of the graph.
     The function is traced once for all parts. With r replicas there are r · shards parts, and each
     replica computes its own; see `sum_over_replicas`. Part i of n has the rows i, i + n, i + 2n, …
-    and draws as step n · step + i would.
+    and the dropout seed of step n · step + i.
     """
 
     @tf.function(input_signature=[IDS, IDS, tf.TensorSpec([], seed.step.dtype)], autograph=False)
@@ -115,7 +115,7 @@ def accumulate(
     """Add up what `function(source, target, seed)` returns for `count` parts, one after another.
 
     A loop in the graph: memory is needed for one part at a time, and the graph does not grow with
-    `count`. shapes: those of the results. Rows and draws of the parts: as in `sum_over_shards`.
+    `count`. shapes: those of the results. Rows and seeds of the parts: as in `sum_over_shards`.
     """
     if count == 1:
         return function(source, target, seed)

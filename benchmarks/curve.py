@@ -51,14 +51,14 @@ def main() -> None:
     job |= {"minutes": flags.minutes, "every": flags.minutes / flags.points}
     result = harness.run_in_turn({name: (peer, job) for name, peer in CONTESTANTS.items()}, 1)
     curves = {name: outcome["points"] for name, outcome in result.items()}
-    best = {
+    final = {
         name: {"bleu": points[-1][1], "steps": points[-1][2], "minutes": points[-1][0]}
         for name, points in curves.items()
     }
     columns = {"minutes": ("minutes", "{:.1f}"), "steps": ("steps", "{:,}")}
     columns["bleu"] = ("validation BLEU", "{:.1f}")
     draw(flags.picture, curves)
-    harness.report(flags.json, harness.table(best, columns), {"curves": curves})
+    harness.report(flags.json, harness.table(final, columns), {"curves": curves})
     print(f"\nwrote {flags.picture}")
 
 

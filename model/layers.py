@@ -81,12 +81,13 @@ def matmul(
 def leading_dimensions(x: tf.Tensor, count: int) -> list:
     """Return the first `count` dimensions of x for `tf.reshape`, of which at most one is -1.
 
-    Dimensions that are known statically, and the -1, need no operations in the graph.
+    Dimensions that are known statically, and the -1, need no operations in the graph. The -1 is the
+    first unknown one, the batch: it is 0 for a shard of a batch with fewer rows than shards.
     """
     dimensions = list(x.shape[:count])
     unknown = [i for i, size in enumerate(dimensions) if size is None]
     for i in unknown:
-        dimensions[i] = -1 if i == unknown[-1] else tf.shape(x)[i]
+        dimensions[i] = -1 if i == unknown[0] else tf.shape(x)[i]
     return dimensions
 
 

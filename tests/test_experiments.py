@@ -14,12 +14,16 @@ import numpy as np
 import patched
 import pytest
 import scipy.stats
+import tensorflow as tf
+from helpers import TINY, run_loop, steps_saved, write_corpus
 from test_page import browse, needs_browser
 
+from evaluation import translator
 from experiments import patches, recipes, report, run, runs, stats
 from experiments.patches import ExperimentError
 from experiments.recipes import RECIPES, Recipe, Sample
 from experiments.stats import Rule, Sigma
+from training.records import load_config
 
 ROOT = Path(__file__).resolve().parents[1]
 EXPERIMENTS = {name: patches.read(name) for name in patches.names()}
@@ -212,7 +216,7 @@ if "diverge" in flags:
     result = {"diverged": "step 3"}
 Path(job["result"]).write_text(json.dumps(job["about"] | result))
 """
-TINY = Recipe(
+SMALL = Recipe(
     "mini",
     "--first=1",
     headline="exact_match",
@@ -246,8 +250,8 @@ def repository(tmp_path, monkeypatch):
     monkeypatch.setattr(patches, "ROOT", tmp_path)
     monkeypatch.setattr(patches, "HERE", tmp_path / "experiments")
     monkeypatch.setattr(runs, "load_texts", lambda recipe, final: [final])
-    monkeypatch.setitem(RECIPES, "mini", TINY)
-    monkeypatch.setitem(RECIPES, "ted", replace(TINY, name="ted"))
+    monkeypatch.setitem(RECIPES, "mini", SMALL)
+    monkeypatch.setitem(RECIPES, "ted", replace(SMALL, name="ted"))
     monkeypatch.chdir(tmp_path)
     for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
         monkeypatch.delenv(name, raising=False)
@@ -363,7 +367,7 @@ def test_interrupted_runs_are_stopped_and_resume(repository):
         f"import sys; sys.path.insert(0, {str(ROOT)!r}); from pathlib import Path\n"
         "from experiments import patches, run, runs; from experiments.recipes import *\n"
         "patches.ROOT = Path('.').resolve(); patches.HERE = patches.ROOT / 'experiments'\n"
-        f"runs.load_texts = lambda *_: []; RECIPES['mini'] = {TINY!r}\nrun.main()"
+        f"runs.load_texts = lambda *_: []; RECIPES['mini'] = {SMALL!r}\nrun.main()"
     )
     command = [sys.executable, "-c", code, "slow"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -416,7 +420,7 @@ def test_readme_is_written_between_its_markers(reported):
 
 def test_forest_plot_shades_the_zone_and_explains_its_colours(repository, ask):
     ask("--all", "--store")
-    results = report.Results(TINY, run.read_stored("mini"))
+    results = report.Results(SMALL, run.read_stored("mini"))
     for name, (word, difference) in {
         "equal": ("no difference", 0.1),
         "far": ("worse", -90),
@@ -458,6 +462,32 @@ def test_page_shows_questions_seeds_curves_and_diffs_as_text(reported, ask):
 
 
 # ---- With TensorFlow -----------------------------------------------------------------------------
+
+
+def test_an_average_is_over_the_ends_of_epochs_however_often_a_run_saves(tmp_path, monkeypatch):
+    """A resumed run has more checkpoints within an epoch, and must get the same scores."""
+    write_corpus(tmp_path / "talks")
+    settings = {"corpus": str(tmp_path / "talks"), "batch_tokens": 1500, "runs_dir": str(tmp_path)}
+    settings = TINY | settings | {"cache_dir": str(tmp_path / "cache"), "epochs": 3}
+
+    def train(name, save_every, **changes):
+        def grow(step, training):
+            training.model.trainable_variables[0].assign_add(tf.ones([400, 16]) * 2.0**step)
+
+        monkeypatch.setattr("training.run.SAVE_EVERY", save_every)
+        run_loop(settings | {"name": name} | changes, grow)
+        folder = tmp_path / name
+        model = translator.load(folder, load_config(folder), average=2).model
+        return steps_saved(folder), model.trainable_variables[0].numpy()
+
+    (_, first, second, third), expected = train("seldom", 180)
+    for keep in (2, 99):
+        steps, average = train(f"keep-{keep}", 0, keep_checkpoints=keep)
+        assert steps == ([second, third] if keep == 2 else [*range(third + 1)])
+        np.testing.assert_array_equal(average, expected)
+    steps, average = train("stopped", 180, max_steps=third - 1)
+    assert steps == [0, first, second, third - 1]
+    assert (average < expected).all()  # of the first and second epoch
 
 
 @pytest.mark.slow

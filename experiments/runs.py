@@ -49,8 +49,13 @@ def processor() -> str:
     """Return the processor's model, and a hash of its vector instructions; "" if unknown."""
     path = Path("/proc/cpuinfo")
     text = path.read_text() if path.exists() else ""
-    fields = dict(re.findall(r"^(model name|cpu family|model)\s*: (.*)$", text, re.MULTILINE))
-    return ", ".join([*fields.values(), short_hash(sorted({*re.findall(r"a[vm]x\w*", text)}))])
+    fields = dict(
+        re.findall(r"^(model name|cpu family|model|CPU part)\s*: (.*)$", text, re.MULTILINE)
+    )
+    # Of the flags of x86 those of vector instructions, of the features of Arm all.
+    features = {*re.findall(r"\ba[vm]x\w*", text)}
+    features |= {*" ".join(re.findall(r"^Features\s*: (.*)$", text, re.MULTILINE)).split()}
+    return ", ".join([*fields.values(), short_hash(sorted(features))])
 
 
 class Setup:
@@ -109,7 +114,8 @@ class Setup:
 
     def results(self, patch: Patch, seeds: int) -> list[dict]:
         """Return the results of the finished runs of an experiment, by seed."""
-        return [found for seed in range(seeds) if (found := self.result((patch, seed)))]
+        results = (self.result((patch, seed)) for seed in range(seeds))
+        return [result for result in results if result]
 
     def write(self, job: Job) -> Path:
         """Write the file for experiments.trial. Deletes an unfinished run of other code."""

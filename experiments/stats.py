@@ -104,8 +104,9 @@ def unhealthy(rows: dict[str, Row], baseline: Row, prior: Sigma = NO_ROWS) -> di
     reference = pool(baseline, prior=prior).value
 
     def distance(name):
-        value = pool(rows[name]).value  # 0: constant; NaN: diverged
-        return abs(math.log(value / reference)) if value > 0 < reference else math.inf
+        value = pool(rows[name]).value
+        diverged = math.isnan(value)  # first, as it makes the pooled deviation NaN
+        return math.inf if diverged else abs(math.log((value + 1e-9) / (reference + 1e-9)))
 
     for name in sorted(rows, key=distance, reverse=True):
         rest = {other: row for other, row in rows.items() if other != name}

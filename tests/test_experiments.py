@@ -464,7 +464,7 @@ def test_stored_rows_are_dropped_with_their_patch_and_keep_their_code(repository
 
 def test_stored_rows_other_than_the_chosen_ones_give_the_standard_deviation(repository, ask):
     ask("more", "lost", "--store")
-    stored = run.read_stored("mini"), None
+    stored = run.read_stored("mini")
     values = SMALL.values(stored["experiments"]["more"]["runs"])
     for name, expected in (("baseline", stats.pool(values)), ("more", stats.NO_ROWS)):
         question = run.Question(SimpleNamespace(recipe=SMALL, identity={}, code={}), [], stored)

@@ -48,14 +48,12 @@ def baseline_scores(recipe: Recipe, results: list[dict]) -> list[float]:
     return scores
 
 
-def stored_rows(
-    recipe: Recipe, stored: dict, without: Iterable[str] = ()
-) -> dict[str, list[float]]:
-    """Return the healthy rows of the stored experiments, apart from some."""
-    experiments, baseline = stored["experiments"], baseline_scores(recipe, stored["baseline"])
-    rows = {n: recipe.values(experiments[n]["runs"]) for n in experiments.keys() - {*without}}
-    unhealthy = stats.unhealthy(rows, baseline)
-    return {name: rows[name] for name in sorted(rows.keys() - unhealthy)}
+def stored_rows(recipe: Recipe, stored: dict, chosen: Iterable[str] = ()) -> list[list[float]]:
+    """Return the healthy rows of the stored experiments other than the chosen ones."""
+    rows = {n: recipe.values(row["runs"]) for n, row in stored["experiments"].items()}
+    rows = {name: row for name, row in rows.items() if name not in chosen}
+    unhealthy = stats.unhealthy(rows, baseline_scores(recipe, stored["baseline"]))
+    return [row for name, row in rows.items() if name not in unhealthy]
 
 
 def judge(
@@ -64,7 +62,8 @@ def judge(
     """Judge results look by look, with as many seeds each: what a look has decided stays."""
     verdicts, scores, runs = {}, baseline_scores(recipe, baseline), {}
     for look in recipe.looks:
-        undecided = [n for n in experiments if n not in verdicts or verdicts[n].more != 0]
+        decided = {name for name, verdict in verdicts.items() if verdict.word != "undecided"}
+        undecided = [name for name in experiments if name not in decided]
         runs |= {n: [run for run in experiments[n] if run["seed"] < look] for n in undecided}
         rows = {name: recipe.values(results) for name, results in runs.items()}
         latest = stats.judge(rows, scores, recipe.rule, prior)
@@ -101,8 +100,8 @@ class Question:
         """Return the standard deviation within the stored experiments that are not asked about."""
         if not self.stored or self.baseline()[1] > 1:
             return stats.NO_ROWS
-        rows = stored_rows(self.recipe, self.stored, {patch.name for patch in self.chosen})
-        return stats.pool(*rows.values())
+        chosen = {patch.name for patch in self.chosen}
+        return stats.pool(*stored_rows(self.recipe, self.stored, chosen))
 
     def jobs(self, waiting: list[Patch], seeds: int) -> list[Job]:
         """Return the runs of a look, one seed of everything first."""
@@ -263,9 +262,7 @@ def parse_flags() -> argparse.Namespace:
     if (flags.seeds or 2) < 2:
         raise ExperimentError("--seeds must be at least 2")
     if flags.store and (flags.final or flags.seeds):
-        raise ExperimentError(
-            "--store: only without --final and --seeds, which differ from the table"
-        )
+        raise ExperimentError("--store is without --final and --seeds, whose results are others")
     return flags
 
 

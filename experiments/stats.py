@@ -82,35 +82,30 @@ def pool(*rows: Row, prior: Sigma = NO_ROWS) -> Sigma:
     return Sigma(math.sqrt(squares / df) if df else 0.0, df)
 
 
-def health(row: Row, sigma: Sigma) -> str:
-    """Return why a row may not share the pooled `sigma`, or "" if it may."""
-    if not all(map(math.isfinite, row)):
-        return "diverged"
-    own = pool(row)
-    if not own.df or not sigma.df:
-        return ""
-    low, high = (f_quantile(p, own.df, sigma.df) for p in (UNHEALTHY, 1 - UNHEALTHY))
-    if own.value**2 <= high * sigma.value**2:
-        return "nearly constant" if own.value**2 < low * sigma.value**2 else ""
-    two_groups = np.diff(np.sort(row)).max() > np.ptp(row) / 2
-    return "bimodal" if two_groups else "varies more than the others"
-
-
 def unhealthy(rows: dict[str, Row], baseline: Row, prior: Sigma = NO_ROWS) -> dict[str, str]:
-    """Return the reason for each row whose variance is not that of the baseline and the others.
+    """Return why rows may not share the deviation of the baseline, of each other and of `prior`.
 
     The row that differs most from the baseline comes first, and is not among the others then.
     """
-    reference = pool(baseline, prior=prior).value
+    own, reference = {name: pool(row) for name, row in rows.items()}, pool(baseline, prior=prior)
 
     def distance(name):
-        value = pool(rows[name]).value
-        diverged = math.isnan(value)  # first, as it makes the pooled deviation NaN
-        return math.inf if diverged else abs(math.log((value + 1e-9) / (reference + 1e-9)))
+        ratio = (own[name].value + 1e-9) / (reference.value + 1e-9)
+        return math.inf if math.isnan(ratio) else abs(math.log(ratio))  # NaN: diverged
 
     for name in sorted(rows, key=distance, reverse=True):
-        rest = {other: row for other, row in rows.items() if other != name}
-        if reason := health(rows[name], pool(baseline, *rest.values(), prior=prior)):
+        rest, reason = {other: row for other, row in rows.items() if other != name}, ""
+        sigma, (value, df) = pool(baseline, *rest.values(), prior=prior), own[name]
+        if math.isnan(value):
+            reason = "diverged"
+        elif df and sigma.df:
+            low, high = (f_quantile(p, df, sigma.df) for p in (UNHEALTHY, 1 - UNHEALTHY))
+            if value**2 > high * sigma.value**2:
+                two_groups = np.diff(np.sort(rows[name])).max() > np.ptp(rows[name]) / 2
+                reason = "bimodal" if two_groups else "varies more than the others"
+            elif value**2 < low * sigma.value**2:
+                reason = "nearly constant"
+        if reason:
             return {name: reason} | unhealthy(rest, baseline, prior)
     return {}
 
@@ -194,21 +189,19 @@ def decide(
     compared: Comparison, n: int, limit: float, limit_90: float, delta: float, note: str = ""
 ) -> Verdict:
     """Decide about n seeds. limit, limit_90: half widths of the intervals in standard errors."""
-    difference, size = compared.difference, abs(compared.difference)
-    error = math.hypot(compared.error, compared.baseline_error)
-    if size > limit * error:
-        word, half_width = "better" if difference > 0 else "worse", limit * error
+    size, error = abs(compared.difference), math.hypot(compared.error, compared.baseline_error)
+    word, half_width, more = "undecided", limit * error, 0
+    if size > half_width:
+        word = "better" if compared.difference > 0 else "worse"
     elif size + limit_90 * error < delta:
         word, half_width = "no difference", limit_90 * error
-    else:
-        word, half_width = "undecided", limit * error
-    numbers = difference, difference - half_width, difference + half_width, n, note
-    if word != "undecided":
-        return Verdict(word, *numbers)
-    decisive = max(size / limit, (delta - size) / limit_90)  # the largest error that decides
-    variance = decisive**2 - compared.baseline_error**2  # the baseline stays as it is
-    seeds = compared.error**2 * n / variance if variance > 0 else math.inf
-    return Verdict(word, *numbers, int(seeds) + 1 - n if seeds < n + 1000 else None)
+    else:  # the baseline gets no more seeds
+        largest = max(size / limit, (delta - size) / limit_90)  # error that decides
+        variance = largest**2 - compared.baseline_error**2
+        seeds = compared.error**2 * n / variance if variance > 0 else math.inf
+        more = int(seeds) + 1 - n if seeds < n + 1000 else None
+    low, high = compared.difference - half_width, compared.difference + half_width
+    return Verdict(word, compared.difference, low, high, n, note, more)
 
 
 def judge(
@@ -224,12 +217,9 @@ def judge(
     sigma = pool(baseline, *(row for n, row in rows.items() if n not in notes), prior=prior)
     for name, row in rows.items():
         n, note = len(row), notes.get(name, "")
-        if note == "diverged":
-            verdicts[name] = Verdict("worse", *[math.nan] * 3, n, note)
-            continue
-        if not sigma.df or (note and n < 2):
-            difference = float(np.mean(row) - np.mean(baseline))
-            verdicts[name] = Verdict("undecided", difference, -math.inf, math.inf, n, note, None)
+        if note == "diverged" or not sigma.df or (note and n < 2):
+            word = "worse" if note == "diverged" else "undecided"
+            verdicts[name] = Verdict(word, math.nan, math.nan, math.nan, n, note, None)
             continue
         compared, level = compare(row, baseline, sigma, note), level_at(n, rule)
         sizes = (*sorted(map(len, rows.values())), *[n] * (asked - len(rows)))
@@ -243,8 +233,8 @@ def judge(
 
 def residuals(*rows: Row) -> np.ndarray:
     """Return the deviations from the means of rows, scaled to the variance of a run."""
-    scale = [math.sqrt(len(row) / (len(row) - 1)) for row in rows]
-    return np.concatenate([(row - np.mean(row)) * s for row, s in zip(rows, scale, strict=True)])
+    rows = [np.asarray(row) for row in rows]
+    return np.concatenate([(r - r.mean()) * math.sqrt(r.size / (r.size - 1)) for r in rows])
 
 
 def resample(

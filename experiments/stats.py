@@ -233,7 +233,7 @@ def judge(
 
 def residuals(*rows: Row) -> np.ndarray:
     """Return the deviations from the means of rows, scaled to the variance of a run."""
-    rows = [np.asarray(row) for row in rows]
+    rows = [np.asarray(row) for row in rows if len(row) > 1]
     return np.concatenate([(r - r.mean()) * math.sqrt(r.size / (r.size - 1)) for r in rows])
 
 

@@ -16,14 +16,15 @@ import patched
 import pytest
 import scipy.stats
 import tensorflow as tf
-from helpers import TINY, run_loop, steps_saved, write_corpus
+from helpers import TINY, run_loop, steps_saved, training_in_process, write_corpus
 from test_page import browse, needs_browser
 
 from evaluation import translator
-from experiments import patches, recipes, report, run, runs, stats
+from experiments import patches, recipes, report, run, runs, stats, trial
 from experiments.patches import ExperimentError
 from experiments.recipes import RECIPES, Recipe, Sample
 from experiments.stats import Rule, Sigma
+from training import machine
 from training.records import load_config
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -646,6 +647,28 @@ def test_an_average_is_over_the_ends_of_epochs_however_often_a_run_saves(tmp_pat
     steps, average = train("stopped", 180, max_steps=third - 1)
     assert steps == [0, first, second, third - 1]
     assert (average < expected).all()  # of the first and second epoch
+
+
+def test_scoring_can_be_stopped_and_a_run_without_checkpoints_starts_again(tmp_path, monkeypatch):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/config.json").write_text("{}")
+    (tmp_path / "texts").write_text("[[], []]")
+    job = {name: str(tmp_path / name) for name in ("run", "texts", "cache")}
+    job |= {"flags": ["--epochs", "3"], "averages": [1]}
+
+    def train(config):
+        assert config.resume is None and config.epochs == 3
+        machine.StopSignal()
+
+    def load(*arguments, average):
+        default = (signal.SIG_DFL, signal.SIG_DFL)
+        assert tuple(map(signal.getsignal, (signal.SIGINT, signal.SIGTERM))) == default
+        raise ExperimentError("scoring")
+
+    monkeypatch.setattr(translator, "load", load)
+    with training_in_process() as patch, pytest.raises(ExperimentError, match="scoring"):
+        patch.setattr("train.train", train)
+        trial.train_and_score(job)
 
 
 @pytest.mark.slow

@@ -137,8 +137,8 @@ class Question:
             self.failed |= self.setup.run(self.jobs(waiting, look))
             if self.stored and self.differences and look == self.recipe.looks[0]:
                 seeds = self.baseline()[1]
-                outcome = "seed 0 reproduces it bit for bit, so it is kept"
-                outcome = f"{seeds} seeds are run here" if seeds else outcome
+                kept = "seed 0 reproduces it bit for bit, so it is kept"
+                outcome = f"{seeds} seeds are run here" if seeds else kept
                 print(f"the stored baseline was run with {self.differences}; {outcome}", flush=True)
                 self.failed |= self.setup.run(self.jobs(waiting, look))
             verdicts = self.verdicts(look)

@@ -87,15 +87,15 @@ def unhealthy(rows: dict[str, Row], baseline: Row, prior: Sigma = NO_ROWS) -> di
 
     The row that differs most from the baseline comes first, and is not among the others then.
     """
-    own, reference = {name: pool(row) for name, row in rows.items()}, pool(baseline, prior=prior)
+    reference = pool(baseline, prior=prior).value + 1e-9
 
     def distance(name):
-        ratio = (own[name].value + 1e-9) / (reference.value + 1e-9)
+        ratio = (pool(rows[name]).value + 1e-9) / reference
         return math.inf if math.isnan(ratio) else abs(math.log(ratio))  # NaN: diverged
 
     for name in sorted(rows, key=distance, reverse=True):
         rest, reason = {other: row for other, row in rows.items() if other != name}, ""
-        sigma, (value, df) = pool(baseline, *rest.values(), prior=prior), own[name]
+        sigma, (value, df) = pool(baseline, *rest.values(), prior=prior), pool(rows[name])
         if math.isnan(value):
             reason = "diverged"
         elif df and sigma.df:
@@ -249,7 +249,7 @@ def resample(
     """Return the share of each verdict by look, when both sides are drawn from the same scores.
 
     Both are drawn with replacement, m scores for the baseline, always the same draws; `effect` is
-    added to the experiment. prior, asked: see `judge`.
+    added to the experiment. prior, asked: as in `judge`.
     """
     random = np.random.default_rng(0)
     shares = {word: np.zeros(len(rule.looks)) for word in ("better", "worse", "no difference")}

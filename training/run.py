@@ -326,8 +326,8 @@ class Run:
 
         folder = self.path / "checkpoints"
         *old, _ = saved_checkpoints(folder)
-        if excess := len(old) + 1 - self.config.keep_checkpoints:
-            for path in sorted(old, key=ends_epoch)[: max(0, excess)]:
+        if (excess := len(old) + 1 - self.config.keep_checkpoints) > 0:
+            for path in sorted(old, key=ends_epoch)[:excess]:
                 for file in folder.glob(f"{path.name}.*"):
                     file.unlink()
             rewrite_checkpoint_list(folder)

@@ -46,16 +46,14 @@ def code_hashes(folder: Path) -> dict[str, str]:
 
 
 def processor() -> str:
-    """Return the processor's model, and a hash of its vector instructions; "" if unknown."""
+    """Return the processor's model, and a hash of its instructions; "" if unknown."""
     path = Path("/proc/cpuinfo")
     text = path.read_text() if path.exists() else ""
-    fields = dict(
-        re.findall(r"^(model name|cpu family|model|CPU part)\s*: (.*)$", text, re.MULTILINE)
-    )
-    # Of the flags of x86 those of vector instructions, of the features of Arm all.
-    features = {*re.findall(r"\ba[vm]x\w*", text)}
-    features |= {*" ".join(re.findall(r"^Features\s*: (.*)$", text, re.MULTILINE)).split()}
-    return ", ".join([*fields.values(), short_hash(sorted(features))])
+    names = "model name|cpu family|model|CPU part|Features"  # the last two on Arm
+    fields = dict(re.findall(rf"^({names})\s*: (.*)$", text, re.MULTILINE))
+    features = {*re.findall(r"a[vm]x\w*", text), *fields.pop("Features", "").split()}
+    hashes = [short_hash(sorted(features))] if features else []
+    return ", ".join([*fields.values(), *hashes])
 
 
 class Setup:

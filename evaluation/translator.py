@@ -170,7 +170,7 @@ def load(
 ) -> Translator:
     """Load the model of a run directory from its `last` or `best` checkpoint, in float32.
 
-    average: number of latest checkpoints whose weights are averaged (section 6.1). Raises OSError
+    average: number of latest epochs whose final weights are averaged (section 6.1). Raises OSError
     for a missing file, and UserError if a checkpoint is missing or does not fit the model.
     """
     tokenizers = tokenizer.load_pair(run, config.lowercase, config.tokenizer == "word")
@@ -183,10 +183,12 @@ def load(
 def restore(model: tf.Module, paths: list[Path], average: int = 1) -> None:
     """Restore a model from the last of some checkpoints, or the mean of the last `average`.
 
-    A damaged checkpoint is skipped with a warning. Raises UserError if too few are readable, or if
-    one does not fit the model.
+    Only checkpoints at the end of an epoch are averaged: others depend on the clock. A damaged
+    checkpoint is skipped with a warning. Raises UserError if too few are readable, or if one does
+    not fit the model.
     """
-    saved = tf.train.Checkpoint(model=model)
+    position = tf.Variable(0, dtype=tf.int64, trainable=False)  # 0 at the end of an epoch
+    saved = tf.train.Checkpoint(model=model, position=position)
     variables = [variable for variable in model.variables if variable.dtype.is_floating]
     restored, totals = 0, [0.0] * len(variables)
     for path in reversed(paths):
@@ -203,11 +205,15 @@ def restore(model: tf.Module, paths: list[Path], average: int = 1) -> None:
                 file=sys.stderr,
             )
             continue
+        if average > 1 and position.numpy():
+            continue
         restored += 1
         if average > 1:
             totals = [t + v.numpy().astype(float) for t, v in zip(totals, variables, strict=True)]
     if restored < average:
-        raise UserError(f"{paths[0].parent} has {restored} readable checkpoints, not {average}")
+        ends = " of the ends of epochs" if average > 1 else ""
+        message = f"{restored} readable checkpoints{ends}, not {average}"
+        raise UserError(f"{paths[0].parent} has {message}")
     if average > 1:
         for variable, total in zip(variables, totals, strict=True):
             variable.assign(total / average)

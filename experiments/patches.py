@@ -68,7 +68,18 @@ class Patch:
             environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
             environment["GIT_CEILING_DIRECTORIES"] = str(Path(folder).resolve().parent)
             options = [*options, "--whitespace=nowarn", "-"]
-            git("apply", *options, stdin=self.diff, cwd=folder, env=environment)
+            try:
+                git("apply", *options, stdin=self.diff, cwd=folder, env=environment)
+            except ExperimentError as error:
+                raise ExperimentError(
+                    f"experiments/{self.path.name} does not apply: {error}"
+                ) from None
+
+    @property
+    def change(self) -> str:
+        """A hash of the flags, and of the lines that the diff removes and adds."""
+        lines = [line for line in self.diff.splitlines() if line[:1] in ("+", "-")]
+        return hashlib.sha256("\n".join([self.flags, *lines]).encode()).hexdigest()[:12]
 
 
 BASELINE = Patch("baseline", "The unpatched source")

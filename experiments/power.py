@@ -1,7 +1,7 @@
 """How small an effect can be seen? Reads finished runs; trains nothing.
 
-Resamples the stored baseline: how often is a difference called where there is none, and how often
-is a planted effect found? Then compares the measures of finished runs.
+Resamples the stored scores: how often is a difference called where there is none, and how often
+is a planted effect detected? Then compares the measures of finished runs.
 """
 
 import math
@@ -12,27 +12,29 @@ import numpy as np
 from config import make_parser
 from experiments import patches, stats
 from experiments.recipes import RECIPES, Recipe
-from experiments.run import read_stored
+from experiments.run import read_stored, stored_rows
 from training.records import read_json
 
 
 def check(recipe: Recipe, stored: dict, tries: int = 10_000) -> None:
-    """Print the shares of verdicts on resampled scores of the baseline, by look."""
-    scores, sigma = recipe.values(stored["baseline"]), stats.Sigma(stored["sigma"], stored["df"])
+    """Print the shares of verdicts on resampled scores of the stored runs, by look."""
+    baseline, rows = recipe.values(stored["baseline"]), stored_rows(recipe, stored)
+    deviations, prior = stats.residuals(baseline, *rows), stats.pool(*rows)
+    m, sigma = len(baseline), stats.pool(baseline, prior=prior)
     print(f"{recipe.name}: {tries:,} comparisons, shares by look in per cent")
-    for effect in [0.0, *stats.detectable(sigma, recipe.rule)]:
-        found = stats.resample(scores, sigma, recipe.rule, effect, tries)
-        shares = "; ".join(f"{word} {np.round(100 * x, 1)}" for word, x in found.items())
+    for effect in [0.0, *stats.detectable(sigma, recipe.rule, m)]:
+        words = stats.resample(deviations, prior, recipe.rule, m, effect, tries)
+        shares = "; ".join(f"{word} {np.round(100 * x, 1)}" for word, x in words.items())
         print(f"effect {effect:.2f} {recipe.unit}: {shares}", flush=True)
 
 
 def read_runs(folder: Path) -> dict[str, list[dict]]:
     """Return the results of finished runs by experiment: those of the code that ran last."""
-    results = {}
+    paths = {}
     for path in sorted(folder.glob("*/seed-*.????????????.json"), key=lambda p: p.stat().st_mtime):
-        results.setdefault(path.parent.name, {}).setdefault(path.suffixes[0], []).append(path)
-    found = {name: map(read_json, [*keys.values()][-1]) for name, keys in results.items()}
-    return {name: [run for run in runs if "scores" in run] for name, runs in found.items()}
+        paths.setdefault(path.parent.name, {}).setdefault(path.suffixes[0], []).append(path)
+    latest = {name: map(read_json, [*keys.values()][-1]) for name, keys in paths.items()}
+    return {name: [run for run in runs if "scores" in run] for name, runs in latest.items()}
 
 
 def compare(recipe: Recipe, results: dict[str, list[dict]]) -> str:
@@ -46,10 +48,10 @@ def compare(recipe: Recipe, results: dict[str, list[dict]]) -> str:
     for k, scores in results["baseline"][0]["scores"].items() if minutes else ():
         for measure in (measure for measure in scores if measure != "by_tag"):
             rows = {name: [r["scores"][k][measure] for r in rs] for name, rs in results.items()}
-            without = stats.unhealthy(rows)
-            without.pop("baseline", None)
-            rows = {name: row for name, row in rows.items() if name not in without}
-            sigma, base = stats.pool(*rows.values()), rows.pop("baseline")
+            base = rows.pop("baseline")
+            unhealthy = stats.unhealthy(rows, base)
+            rows = {name: row for name, row in rows.items() if name not in unhealthy}
+            sigma = stats.pool(base, *rows.values())
             squares = [
                 ((np.mean(row) - np.mean(base)) / sigma.value) ** 2 - 1 / len(row) - 1 / len(base)
                 for row in rows.values()
@@ -57,7 +59,7 @@ def compare(recipe: Recipe, results: dict[str, list[dict]]) -> str:
             square = max(0.0, float(np.mean(squares))) if squares else math.nan
             cells = [recipe.name, measure.replace("_", " "), k, f"{sigma.value:.3f}"]
             cells += [f"{x:.2f}" for x in (square**0.5, minutes, square / minutes)]
-            lines.append(f"| {' | '.join([*cells, ', '.join(without)])} |")
+            lines.append(f"| {' | '.join([*cells, ', '.join(unhealthy)])} |")
     return "\n".join(lines)
 
 

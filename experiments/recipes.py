@@ -26,7 +26,7 @@ class Recipe:
         in nats per token, of which the negative is compared: higher is better.
     delta: differences smaller than this, in the unit of the headline, do not matter.
     sample: the texts that decide. final: those that are read once, for what is adopted.
-    averages: numbers of latest checkpoints whose mean is scored. The first number counts.
+    averages: numbers of last epochs whose final weights are averaged. The first number counts.
     looks: numbers of seeds after which a question may be decided.
     """
 

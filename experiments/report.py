@@ -15,7 +15,8 @@ from config import UserError, fail, make_parser
 from experiments import patches, stats
 from experiments.patches import THEMES, ExperimentError, Patch
 from experiments.recipes import RECIPES, Recipe
-from experiments.run import read_stored
+from experiments.run import changed, judge, read_stored
+from experiments.runs import short_hash
 
 WORDS = ("better", "worse", "no difference", "undecided")  # colours of Okabe & Ito 2008
 COLOURS = dict(zip(WORDS, ("#0072B2", "#D55E00", "#009E73", "#8a8a8a"), strict=True))
@@ -27,16 +28,22 @@ class Results:
 
     def __init__(self, recipe: Recipe, stored: dict):
         self.recipe, self.stored, self.headline = recipe, stored, recipe.headline.replace("_", " ")
-        self.runs = {"baseline": stored["baseline"]} | stored["experiments"]
-        rows = {name: recipe.values(runs) for name, runs in self.runs.items()}
-        self.verdicts = stats.judge_table(rows, rows.pop("baseline"), recipe.rule)
+        self.changed = changed(stored)
+        rows = {n: row for n, row in stored["experiments"].items() if n not in self.changed}
+        code = short_hash([stored["identity"], stored["code"]])
+        self.earlier = [name for name, row in rows.items() if row["code"] != code]
+        runs, baseline = {name: row["runs"] for name, row in rows.items()}, stored["baseline"]
+        self.verdicts = judge(recipe, runs, baseline, stats.NO_ROWS)
+        self.runs, scores = runs | {"baseline": baseline}, recipe.values(baseline)
+        healthy = [recipe.values(runs[n]) for n, v in self.verdicts.items() if not v.note]
+        self.mean, self.sigma = np.mean(scores), stats.pool(scores, *healthy)
 
     def cost(self, name: str) -> str:
         """Return training time and number of parameters as multiples of the baseline's."""
         runs = [[r for r in self.runs[n] if "seconds" in r] for n in (name, "baseline")]
         if not all(runs):
             return ""
-        time, base = (np.median([r["seconds"]["train"] for r in found]) for found in runs)
+        time, base = (np.median([r["seconds"]["train"] for r in results]) for results in runs)
         return f"× {time / base:.2f}, × {runs[0][0]['parameters'] / runs[1][0]['parameters']:.2f}"
 
     def for_page(self, name: str) -> dict:
@@ -49,16 +56,21 @@ class Results:
 
     def summary(self) -> str:
         """Describe what was measured, and how precisely."""
-        recipe, stored = self.recipe, self.stored
-        size = stats.detectable(stats.Sigma(stored["sigma"], stored["df"]), recipe.rule)[-1]
+        recipe, m, asked = self.recipe, len(self.stored["baseline"]), max(1, len(self.verdicts))
+        size = stats.detectable(self.sigma, recipe.rule, m, asked)[-1]
+        notes = {name: verdict.note for name, verdict in self.verdicts.items()}
         decided = sum(verdict.word != "undecided" for verdict in self.verdicts.values())
-        without = ", ".join(f"{name} ({why})" for name, why in stored["unhealthy"].items())
-        mean = np.mean(self.for_page("baseline")["values"])
+        lists = {
+            "Decided": f"{decided} of {len(notes)}",
+            "Unhealthy": ", ".join(f"{name} ({note})" for name, note in notes.items() if note),
+            "Measured with earlier code": ", ".join(self.earlier),
+            "Left out, as their patches have changed": ", ".join(sorted(self.changed)),
+        }
+        text = " ".join(f"{title}: {names}." for title, names in lists.items() if names)
         return (
-            f"**{recipe.name}**: {self.headline} {mean:.1f}, mean of {len(stored['baseline'])} "
-            f"baseline seeds; standard deviation {stored['sigma']:.2f}. A difference of {size:.1f} "
-            f"is found in 80 % of the cases. Decided: {decided} of {len(self.verdicts)}. With a "
-            f"deviation of their own: {without or 'none'}. {stored['identity']['processor']}.\n\n"
+            f"**{recipe.name}**: {self.headline} {self.mean:.1f}, mean of {m} baseline seeds; "
+            f"standard deviation {self.sigma.value:.2f}. A difference of {size:.1f} is detected "
+            f"with 80 % power. {text} {self.stored['identity']['processor']}.\n\n"
             f"![differences from the baseline, {recipe.name}]({recipe.name}.png)\n"
         )
 
@@ -88,7 +100,7 @@ def forest(results: Results) -> Figure:
     rows = [row for row in results.verdicts.items() if np.isfinite(row[1].low)]
     rows.sort(key=lambda row: row[1].difference)
     # Clip what is far away: a single row would squeeze all others.
-    limit = max(4 * recipe.delta, 6 * results.stored["sigma"])
+    limit = max(4 * recipe.delta, 6 * results.sigma.value)
     figure = Figure(figsize=(7.5, 1.6 + 0.27 * len(rows)), layout="constrained")
     axes = figure.subplots()
     axes.axvline(0, color="0.3", lw=1)
@@ -106,7 +118,7 @@ def forest(results: Results) -> Figure:
     figure.legend(handles.values(), handles, loc="outside lower center", ncols=3, frameon=False)
     axes.set_yticks(range(len(rows)), [name for name, _ in rows])
     axes.set(xlim=(-1.05 * limit, 1.05 * limit), ylim=(-0.7, len(rows) - 0.3), title=recipe.name)
-    axes.set_xlabel(f"experiment minus baseline, {recipe.unit}, with 95 % interval")
+    axes.set_xlabel(f"experiment minus baseline, {recipe.unit}, with its interval")
     axes.spines[["top", "right"]].set_visible(False)
     return figure
 
@@ -119,8 +131,8 @@ def write_page(path: Path, chosen: list[Patch], results: dict[str, Results]) -> 
         shown |= {"baseline": each.for_page("baseline"), "headline": each.headline}
         data["recipes"][name] = shown
     for patch in chosen:
-        found = {n: r.for_page(patch.name) for n, r in results.items() if patch.name in r.verdicts}
-        data["experiments"].append(asdict(patch) | {"results": found})
+        pages = {n: r.for_page(patch.name) for n, r in results.items() if patch.name in r.verdicts}
+        data["experiments"].append(asdict(patch) | {"results": pages})
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     for sign in "<>&":  # "<" could end the <script> that holds the data
         text = text.replace(sign, f"\\u{ord(sign):04x}")

@@ -46,11 +46,14 @@ def code_hashes(folder: Path) -> dict[str, str]:
 
 
 def processor() -> str:
-    """Return the processor's model, and a hash of its vector instructions; "" if unknown."""
+    """Return the processor's model, and a hash of its instructions; "" if unknown."""
     path = Path("/proc/cpuinfo")
     text = path.read_text() if path.exists() else ""
-    fields = dict(re.findall(r"^(model name|cpu family|model)\s*: (.*)$", text, re.MULTILINE))
-    return ", ".join([*fields.values(), short_hash(sorted({*re.findall(r"a[vm]x\w*", text)}))])
+    names = "model name|cpu family|model|CPU part|Features"  # the last two on Arm
+    fields = dict(re.findall(rf"^({names})\s*: (.*)$", text, re.MULTILINE))
+    features = {*re.findall(r"a[vm]x\w*", text), *fields.pop("Features", "").split()}
+    hashes = [short_hash(sorted(features))] if features else []
+    return ", ".join([*fields.values(), *hashes])
 
 
 class Setup:
@@ -109,7 +112,8 @@ class Setup:
 
     def results(self, patch: Patch, seeds: int) -> list[dict]:
         """Return the results of the finished runs of an experiment, by seed."""
-        return [found for seed in range(seeds) if (found := self.result((patch, seed)))]
+        results = (self.result((patch, seed)) for seed in range(seeds))
+        return [result for result in results if result]
 
     def write(self, job: Job) -> Path:
         """Write the file for experiments.trial. Deletes an unfinished run of other code."""

@@ -2,11 +2,12 @@
 
 A row is the list of an experiment's scores, one per seed.
 
-- The standard deviation of one run is pooled over all healthy rows.
-- An experiment is better or worse if an interval of 95 % excludes zero: the pooled interval for one
-  question, Dunnett's (1955) for a table, in which many rows share one baseline.
+- The standard deviation of one run is pooled over all healthy rows. A row that is not healthy, or
+  has at least ten seeds, has its own (Welch 1947).
+- An experiment is better or worse if an interval of 95 % excludes zero: Student's for one question,
+  Dunnett's (1955) for a table, in which many rows share one baseline.
 - It makes no difference above delta if two one-sided tests at 5 % reject both -delta and +delta
-  (Schuirmann 1987), that is, if the pooled interval of 90 % lies inside ±delta.
+  (Schuirmann 1987), that is, if Student's interval of 90 % lies inside ±delta.
 - Both may be decided early, at looks that are fixed beforehand. The looks have an error of 5 %
   together, which they spend as O'Brien & Fleming do (Lan & DeMets 1983).
 """
@@ -22,6 +23,7 @@ from scipy import optimize, stats
 
 ERROR, POWER = 0.05, 0.8
 UNHEALTHY = 0.001  # p-value below which the variance of a row is not that of the others
+OWN_VARIANCE = 10  # number of seeds from which on each row has its own variance
 Row = Sequence[float]
 f_quantile, t_quantile = cache(stats.f.ppf), cache(stats.t.isf)  # slow, and called often
 
@@ -40,12 +42,16 @@ class Sigma(NamedTuple):
     df: int
 
 
+NO_ROWS = Sigma(0.0, 0)
+
+
 @dataclass(frozen=True)
 class Verdict:
-    """A decision about experiment minus baseline, with its 95 % interval.
+    """A decision about experiment minus baseline, with its interval.
 
-    note: why the row is unhealthy, or "". more: about how many further seeds would decide, if the
-    difference stays as it is; None if more than 1,000.
+    The interval is that of 95 %; of "no difference", which it decides, that of 90 %. note: why the
+    row is unhealthy, or "". more: about how many further seeds would decide, if the difference
+    stays as it is; None if more than 1,000.
     """
 
     word: str
@@ -57,14 +63,18 @@ class Verdict:
     more: int | None = 0
 
     def __str__(self) -> str:
-        decimals, more = 1 if self.high - self.low >= 0.2 else 3, self.more or "more than 1,000"
-        numbers = (f"{x:+.{decimals}f}" for x in (self.difference, self.low, self.high))
-        text = "{} {} [{}, {}]".format(self.word, *numbers) if self.low < self.high else self.word
-        text += f": about {more} more seeds" if self.word == "undecided" else ""
+        decimals, text = 1 if self.high - self.low >= 0.2 else 3, self.word
+        if self.low < self.high:
+            numbers = (f"{x:+.{decimals}f}" for x in (self.difference, self.low, self.high))
+            text = "{} {} [{}, {}]".format(text, *numbers)
+        text += " at 90 %" if self.word == "no difference" else ""
+        if self.word == "undecided":
+            more = f"about {self.more}" if self.more else "more than 1,000"
+            text += f": {more} more seed{'s' * (self.more != 1)}"
         return text + (f" ({self.note})" if self.note else "")
 
 
-def pool(*rows: Row, prior: Sigma = Sigma(0, 0)) -> Sigma:  # noqa: B008
+def pool(*rows: Row, prior: Sigma = NO_ROWS) -> Sigma:
     """Return the standard deviation within rows, with that of other rows. No rows: 0."""
     rows = [row for row in rows if len(row)]
     df = sum(len(row) - 1 for row in rows) + prior.df
@@ -72,28 +82,31 @@ def pool(*rows: Row, prior: Sigma = Sigma(0, 0)) -> Sigma:  # noqa: B008
     return Sigma(math.sqrt(squares / df) if df else 0.0, df)
 
 
-def health(row: Row, sigma: Sigma) -> str:
-    """Return why a row may not share the pooled `sigma`, or "" if it may."""
-    if not all(map(math.isfinite, row)):
-        return "diverged"
-    own = pool(row)
-    if not own.df or not sigma.df:
-        return ""
-    low, high = (f_quantile(p, own.df, sigma.df) for p in (UNHEALTHY, 1 - UNHEALTHY))
-    if own.value**2 <= high * sigma.value**2:
-        return "hardly varies" if own.value**2 < low * sigma.value**2 else ""
-    two_groups = np.diff(np.sort(row)).max() > np.ptp(row) / 2
-    return "two-humped" if two_groups else "varies more than the others"
+def unhealthy(rows: dict[str, Row], baseline: Row, prior: Sigma = NO_ROWS) -> dict[str, str]:
+    """Return why rows may not share the deviation of the baseline, of each other and of `prior`.
 
+    The row that differs most from the baseline comes first, and is not among the others then.
+    """
+    reference = pool(baseline, prior=prior).value + 1e-9
 
-def unhealthy(rows: dict[str, Row]) -> dict[str, str]:
-    """Return the reason for each row whose variance is not that of the others, the widest first."""
-    rest = dict(sorted(rows.items(), key=lambda item: -np.nan_to_num(pool(item[1]).value, nan=1e9)))
-    for name, row in rest.items():
-        others = pool(*(row for other, row in rest.items() if other != name))
-        if reason := health(row, others):
-            del rest[name]
-            return {name: reason} | unhealthy(rest)
+    def distance(name):
+        ratio = (pool(rows[name]).value + 1e-9) / reference
+        return math.inf if math.isnan(ratio) else abs(math.log(ratio))  # NaN: diverged
+
+    for name in sorted(rows, key=distance, reverse=True):
+        rest, reason = {other: row for other, row in rows.items() if other != name}, ""
+        sigma, (value, df) = pool(baseline, *rest.values(), prior=prior), pool(rows[name])
+        if math.isnan(value):
+            reason = "diverged"
+        elif df and sigma.df:
+            low, high = (f_quantile(p, df, sigma.df) for p in (UNHEALTHY, 1 - UNHEALTHY))
+            if value**2 > high * sigma.value**2:
+                two_groups = np.diff(np.sort(rows[name])).max() > np.ptp(rows[name]) / 2
+                reason = "bimodal" if two_groups else "varies more than the others"
+            elif value**2 < low * sigma.value**2:
+                reason = "nearly constant"
+        if reason:
+            return {name: reason} | unhealthy(rest, baseline, prior)
     return {}
 
 
@@ -101,20 +114,21 @@ def unhealthy(rows: dict[str, Row]) -> dict[str, str]:
 def levels(looks: tuple[int, ...], error: float = ERROR) -> tuple[float, ...]:
     """Return the two-sided level at each look, so that all looks together have level `error`.
 
+    At a share t of the information, 4 (1 - Φ(z / √t)) of the error is spent, with z the upper
+    error / 4 quantile: twice the one-sided function of Lan & DeMets, each with half of the error.
     The baseline has the last number of seeds from the start, so the information at a look is
     1 / (1 / n + 1 / last); the scores at two looks correlate as the root of its ratio.
     """
     information, limits = np.array([1 / (1 / n + 1 / looks[-1]) for n in looks]), []
     ratios = information / information[:, np.newaxis]
     for i, share in enumerate(information / information[-1], 1):
-        # Twice the one-sided function of Lan & DeMets, each with half of the error.
-        spent = 4 * stats.norm.sf(stats.norm.isf(error / 4) / math.sqrt(share))
+        alpha_spent = 4 * stats.norm.sf(stats.norm.isf(error / 4) / math.sqrt(share))
         normal = stats.multivariate_normal(cov=np.sqrt(np.minimum(ratios, 1 / ratios))[:i, :i])
 
-        def excess(limit, normal=normal, spent=spent):
+        def excess(limit, normal=normal, alpha_spent=alpha_spent):
             bounds = np.array([*limits, limit])
             inside = normal.cdf(bounds, lower_limit=-bounds, rng=np.random.default_rng(0))
-            return 1 - inside - spent
+            return 1 - inside - alpha_spent
 
         limits.append(optimize.brentq(excess, 0, 9, xtol=1e-5))
     return tuple((2 * stats.norm.sf(limits)).tolist())
@@ -122,58 +136,12 @@ def levels(looks: tuple[int, ...], error: float = ERROR) -> tuple[float, ...]:
 
 def level_at(n: int, rule: Rule, error: float = ERROR) -> float:
     """Return the level for n seeds: that of the first look with as many, or of the last one."""
-    pairs = zip(rule.looks, levels(rule.looks, error), strict=True)
-    return dict(pairs).get(min([x for x in rule.looks if n <= x], default=0), error)
+    index = sum(look < n for look in rule.looks[:-1])
+    return levels(rule.looks, error)[index]
 
 
-def standard_error(own: float, sigma: float, n: int, m: int) -> float:
-    """Return the standard error of the mean of n runs minus the mean of m baseline runs."""
-    return (own**2 / n + sigma**2 / m) ** 0.5
-
-
-def judge(
-    row: Row,
-    baseline: Row,
-    sigma: Sigma,
-    rule: Rule,
-    note: str = "",
-    half: float = 0,
-    rows: int = 1,
-) -> Verdict:
-    """Judge a row with the pooled interval, or with one of half width `half`.
-
-    note: why the row is unhealthy; it then has its own variance (Welch 1947). rows: number of rows
-    that share the error (Bonferroni), if `half` is not given.
-    """
-    n, m, difference = len(row), len(baseline), float(np.mean(row) - np.mean(baseline))
-    if note == "diverged":
-        return Verdict("worse", *[math.nan] * 3, n, note)
-    if not sigma.df or (note and n < 2):
-        return Verdict("undecided", difference, -math.inf, math.inf, n, note, None)
-    own, df = pool(row).value if note else sigma.value, sigma.df
-    error = standard_error(own, sigma.value, n, m)
-    if note:
-        df = error**4 / (own**4 / n**2 / (n - 1) + sigma.value**4 / m**2 / sigma.df)
-    half = half or error * t_quantile(level_at(n, rule) / rows / 2, df)
-    half_90 = error * t_quantile(level_at(n, rule, 2 * ERROR) / 2, df)
-    numbers = difference, difference - half, difference + half, n, note
-    if abs(difference) > half:
-        return Verdict("better" if difference > 0 else "worse", *numbers)
-    if abs(difference) + half_90 < rule.delta:
-        return Verdict("no difference", *numbers)
-    more = np.arange(1, 1001)  # the baseline gets more seeds, too, when the experiment has as many
-    scale = standard_error(own, sigma.value, n + more, np.maximum(m, n + more)) / error
-    decides = (abs(difference) > half * scale) | (abs(difference) + half_90 * scale < rule.delta)
-    return Verdict("undecided", *numbers, int(more[decides][0]) if decides.any() else None)
-
-
-def judge_question(row: Row, baseline: Row, sigma: Sigma, rule: Rule) -> Verdict:
-    """Judge one experiment. Its own variance, if healthy, is added to `sigma`, that of others."""
-    note = health(row, sigma)
-    return judge(row, baseline, sigma if note else pool(row, prior=sigma), rule, note)
-
-
-def dunnett_limit(level: float, sizes: Sequence[int], m: int, df: int) -> float:
+@cache
+def dunnett_limit(level: float, sizes: tuple[int, ...], m: int, df: int) -> float:
     """Return the limit that the largest of |t| exceeds with probability `level` (Dunnett 1955).
 
     sizes: seeds of the experiments that share a baseline of m seeds. `scipy.stats.dunnett` finds
@@ -194,48 +162,116 @@ def dunnett_limit(level: float, sizes: Sequence[int], m: int, df: int) -> float:
     return optimize.brentq(excess, 0, 1000)
 
 
-def judge_table(rows: dict[str, Row], baseline: Row, rule: Rule) -> dict[str, Verdict]:
-    """Judge many experiments that share a baseline, the healthy ones with Dunnett's interval."""
+class Comparison(NamedTuple):
+    """Experiment minus baseline, the standard errors of the two means, and degrees of freedom."""
+
+    difference: float
+    error: float
+    baseline_error: float
+    df: float
+
+
+def compare(row: Row, baseline: Row, sigma: Sigma, note: str = "") -> Comparison:
+    """Compare a row with the baseline. note: why it is unhealthy.
+
+    The baseline has the pooled `sigma`, a healthy row of fewer than OWN_VARIANCE seeds, too.
+    """
+    n, m = len(row), len(baseline)
+    own = pool(row) if note or n >= OWN_VARIANCE else sigma
+    error, baseline_error, df = own.value / n**0.5, sigma.value / m**0.5, sigma.df
+    if own is not sigma:
+        squares = error**4 / own.df + baseline_error**4 / sigma.df
+        df = (error**2 + baseline_error**2) ** 2 / squares if squares else df
+    return Comparison(float(np.mean(row) - np.mean(baseline)), error, baseline_error, df)
+
+
+def decide(
+    compared: Comparison, n: int, limit: float, limit_90: float, delta: float, note: str = ""
+) -> Verdict:
+    """Decide about n seeds. limit, limit_90: half widths of the intervals in standard errors."""
+    size, error = abs(compared.difference), math.hypot(compared.error, compared.baseline_error)
+    word, half_width, more = "undecided", limit * error, 0
+    if size > half_width:
+        word = "better" if compared.difference > 0 else "worse"
+    elif size + limit_90 * error < delta:
+        word, half_width = "no difference", limit_90 * error
+    else:  # the baseline gets no more seeds
+        largest = max(size / limit, (delta - size) / limit_90)  # error that decides
+        variance = largest**2 - compared.baseline_error**2
+        seeds = compared.error**2 * n / variance if variance > 0 else math.inf
+        more = int(seeds) + 1 - n if seeds < n + 1000 else None
+    low, high = compared.difference - half_width, compared.difference + half_width
+    return Verdict(word, compared.difference, low, high, n, note, more)
+
+
+def judge(
+    rows: dict[str, Row], baseline: Row, rule: Rule, prior: Sigma = NO_ROWS, asked: int = 0
+) -> dict[str, Verdict]:
+    """Judge experiments that share a baseline, one of them with Student's interval.
+
+    prior: the standard deviation within further rows. asked: the number of experiments in the
+    question, if `rows` has fewer.
+    """
     rows = {name: row for name, row in rows.items() if len(row)}
-    notes = unhealthy({"baseline": baseline, **rows})
-    sizes = [len(row) for name, row in rows.items() if name not in notes]
-    m, sigma = len(baseline), pool(*(row for n, row in rows.items() if n not in notes), baseline)
-    halves = {}
-    for n in {*sizes} if sigma.df else ():
-        limit = dunnett_limit(level_at(n, rule), sizes, m, sigma.df)
-        halves[n] = limit * standard_error(sigma.value, sigma.value, n, m)
-    return {
-        name: judge(row, baseline, sigma, rule, notes[name], rows=len(rows))
-        if name in notes
-        else judge(row, baseline, sigma, rule, half=halves.get(len(row), 0))
-        for name, row in rows.items()
-    }
+    notes, m, verdicts = unhealthy(rows, baseline, prior), len(baseline), {}
+    sigma = pool(baseline, *(row for n, row in rows.items() if n not in notes), prior=prior)
+    for name, row in rows.items():
+        n, note = len(row), notes.get(name, "")
+        if note == "diverged" or not sigma.df or (note and n < 2):
+            word = "worse" if note == "diverged" else "undecided"
+            verdicts[name] = Verdict(word, math.nan, math.nan, math.nan, n, note, None)
+            continue
+        compared, level = compare(row, baseline, sigma, note), level_at(n, rule)
+        sizes = (*sorted(map(len, rows.values())), *[n] * (asked - len(rows)))
+        limit = t_quantile(level / 2, compared.df)
+        if len(sizes) > 1:
+            limit = dunnett_limit(level, sizes, m, max(1, int(compared.df)))
+        limit_90 = t_quantile(level_at(n, rule, 2 * ERROR) / 2, compared.df)
+        verdicts[name] = decide(compared, n, limit, limit_90, rule.delta, note)
+    return verdicts
+
+
+def residuals(*rows: Row) -> np.ndarray:
+    """Return the deviations from the means of rows, scaled to the variance of a run."""
+    rows = [np.asarray(row) for row in rows if len(row) > 1]
+    return np.concatenate([(r - r.mean()) * math.sqrt(r.size / (r.size - 1)) for r in rows])
 
 
 def resample(
-    scores: Row, sigma: Sigma, rule: Rule, effect: float = 0.0, tries: int = 10_000
+    scores: Row,
+    prior: Sigma,
+    rule: Rule,
+    m: int,
+    effect: float = 0.0,
+    tries: int = 10_000,
+    asked: int = 1,
 ) -> dict[str, np.ndarray]:
     """Return the share of each verdict by look, when both sides are drawn from the same scores.
 
-    Both are drawn with replacement, always the same draws; `effect` is added to the experiment.
+    Both are drawn with replacement, m scores for the baseline, always the same draws; `effect` is
+    added to the experiment. prior, asked: as in `judge`.
     """
     random = np.random.default_rng(0)
     shares = {word: np.zeros(len(rule.looks)) for word in ("better", "worse", "no difference")}
     for _ in range(tries):
         row = random.choice(scores, rule.looks[-1]) + effect
-        baseline = random.choice(scores, rule.looks[-1])
+        baseline = random.choice(scores, m)
         for i, n in enumerate(rule.looks):
-            word = judge_question(row[:n], baseline, sigma, rule).word
+            word = judge({"": row[:n]}, baseline, rule, prior, asked)[""].word
             if word != "undecided":
                 shares[word][i:] += 1 / tries
                 break
     return shares
 
 
-def detectable(sigma: Sigma, rule: Rule) -> list[float]:
-    """Return the smallest effect that is called better in 80 % of the cases, by look: simulated."""
+def detectable(sigma: Sigma, rule: Rule, m: int, asked: int = 1) -> list[float]:
+    """Return the smallest effect that is called better in 80 % of the cases, by look: simulated.
+
+    sigma: of all rows, with the m seeds of the baseline. asked: number of experiments.
+    """
     scores = sigma.value * stats.norm.ppf((np.arange(1000) + 0.5) / 1000)
-    effects = sigma.value * np.linspace(0.4, 3, 14)
-    found = [resample(scores, sigma, rule, effect, 1000)["better"] for effect in effects]
-    rising = np.maximum.accumulate(np.array(found))  # (effects, looks)
+    effects = sigma.value * np.linspace(0.4, 4, 13)
+    prior = Sigma(sigma.value, max(0, sigma.df - m + 1))
+    shares = [resample(scores, prior, rule, m, x, 500, asked)["better"] for x in effects]
+    rising = np.maximum.accumulate(np.array(shares))  # (effects, looks)
     return [float(np.interp(POWER, column, effects)) for column in rising.T]

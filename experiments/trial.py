@@ -6,6 +6,7 @@ experiments.run writes JOB.json: flags of train.py, paths, and how many checkpoi
 import hashlib
 import json
 import shutil
+import signal
 import sys
 import time
 from pathlib import Path
@@ -43,7 +44,7 @@ def train_and_score(job: dict) -> dict:
     from evaluation import translator
 
     run, began = Path(job["run"]), time.monotonic()
-    flags, resumed = {"resume": str(run)}, (run / "config.json").exists()
+    flags, resumed = {"resume": str(run)}, any(run.glob("checkpoints/ckpt-*.index"))
     if not resumed:
         shutil.rmtree(run, ignore_errors=True)  # of a process that was killed at its start
         flags = parse(job["flags"]) | {"name": run.name}
@@ -53,6 +54,11 @@ def train_and_score(job: dict) -> dict:
         train.train(config)
     except Diverged as error:
         return {"diverged": str(error).split(";")[0]}
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+    ):  # training has set handlers; scores are not saved
+        signal.signal(number, signal.SIG_DFL)
     trained, texts = time.monotonic(), Split(*json.loads(Path(job["texts"]).read_text("utf-8")))
     for k in job["averages"]:
         loaded = translator.load(run, config, average=k)

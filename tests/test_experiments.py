@@ -9,17 +9,23 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import patched
 import pytest
 import scipy.stats
+import tensorflow as tf
+from helpers import TINY, run_loop, steps_saved, training_in_process, write_corpus
 from test_page import browse, needs_browser
 
-from experiments import patches, recipes, report, run, runs, stats
+from evaluation import translator
+from experiments import patches, recipes, report, run, runs, stats, trial
 from experiments.patches import ExperimentError
 from experiments.recipes import RECIPES, Recipe, Sample
 from experiments.stats import Rule, Sigma
+from training import machine
+from training.records import load_config
 
 ROOT = Path(__file__).resolve().parents[1]
 EXPERIMENTS = {name: patches.read(name) for name in patches.names()}
@@ -111,72 +117,115 @@ def test_levels_of_equally_spaced_looks_are_the_published_ones():
     assert stats.levels((7,)) == pytest.approx((0.05,))
 
 
-@pytest.mark.parametrize("note, equal", [("", True), ("two-humped", False)])
-def test_interval_is_that_of_scipy(note, equal):
-    row, rule = RANDOM.normal(71, 1, 6), Rule(0.5, (6,))
-    sigma = stats.pool(row, BASELINE) if equal else stats.pool(BASELINE)
-    verdict = stats.judge(row, BASELINE, sigma, rule, note)
-    interval = scipy.stats.ttest_ind(row, BASELINE, equal_var=equal).confidence_interval(0.95)
-    assert (verdict.low, verdict.high) == pytest.approx(tuple(interval))
-    if equal:
-        assert stats.judge_question(row, BASELINE, stats.pool(BASELINE), rule) == verdict
+def ask_one(row, rule, prior=stats.NO_ROWS, baseline=BASELINE):
+    return stats.judge({"row": row}, baseline, rule, prior)["row"]
 
 
-def test_no_difference_means_that_two_one_sided_tests_reject():
-    rule, words = Rule(0.8, (16,)), []
-    for shift in np.linspace(-1.5, 1.5, 61):
-        row = np.array(BASELINE[::-1]) + shift
-        verdict = stats.judge_question(row, BASELINE, stats.pool(BASELINE), rule)
+@pytest.mark.parametrize("n, spread, equal", [(6, 1, True), (6, 9, False), (10, 1, False)])
+def test_interval_is_students_or_welchs_for_ten_seeds_and_unhealthy_rows(n, spread, equal):
+    row, rule = np.linspace(-spread, spread, n) + 70, Rule(0.1, (n,))
+    sigma = stats.pool(row, BASELINE) if n == 10 else stats.pool(BASELINE)
+    verdict = ask_one(row, rule)
+    assert bool(verdict.note) == (spread == 9)
+    if n == 10:  # the baseline's part of the error is pooled, the row's is its own
+        errors = np.var(row, ddof=1) / n, sigma.value**2 / 16
+        df = sum(errors) ** 2 / (errors[0] ** 2 / (n - 1) + errors[1] ** 2 / sigma.df)
+        half_width = scipy.stats.t.isf(0.025, df) * sum(errors) ** 0.5
+        mean = np.mean(row) - np.mean(BASELINE)
+        interval = mean - half_width, mean + half_width
+    else:
+        test = scipy.stats.ttest_ind(row, BASELINE, equal_var=equal)
+        interval = tuple(test.confidence_interval(0.95))
+    assert (verdict.low, verdict.high) == pytest.approx(interval)
+
+
+def test_no_difference_means_that_two_one_sided_tests_reject_and_shows_their_interval():
+    rule, words = Rule(0.9, (6,)), []
+    for shift in np.linspace(-2, 2, 81):
+        row = np.array(BASELINE[:6]) - np.mean(BASELINE[:6]) + 70 + shift
+        verdict = ask_one(row, rule)
         tests = [
             scipy.stats.ttest_ind(row + d, BASELINE, alternative=side).pvalue
-            for d, side in ((0.8, "greater"), (-0.8, "less"))
+            for d, side in ((0.9, "greater"), (-0.9, "less"))
         ]
-        difference = scipy.stats.ttest_ind(row, BASELINE).pvalue < 0.05
-        expected = ("better" if shift > 0 else "worse") if difference else "undecided"
-        words.append("no difference" if not difference and max(tests) < 0.05 else expected)
+        test = scipy.stats.ttest_ind(row, BASELINE)
+        expected = ("better" if test.statistic > 0 else "worse") if test.pvalue < 0.05 else ""
+        words.append(expected or ("no difference" if max(tests) < 0.05 else "undecided"))
         assert verdict.word == words[-1], shift
+        level = 0.9 if verdict.word == "no difference" else 0.95
+        interval = tuple(test.confidence_interval(level))
+        assert (verdict.low, verdict.high) == pytest.approx(interval)
+        assert ("at 90 %" in str(verdict)) == (level == 0.9)
     assert {*words} == {"better", "worse", "no difference", "undecided"}
 
 
-def test_table_uses_dunnetts_interval_for_healthy_rows_and_names_the_others():
+def test_table_uses_dunnetts_interval_and_names_unhealthy_rows():
     rows = {f"row {i}": RANDOM.normal(70 + i, 1, 6) for i in range(4)}
-    rows |= {"humps": [2.0, 32, 6, 31, 3, 30], "flat": [0.0] * 6, "lost": [np.nan, 70, 70, 70]}
-    assert stats.unhealthy({"baseline": BASELINE, **rows}) == {
-        "humps": "two-humped",
-        "flat": "hardly varies",
-        "lost": "diverged",
-    }
-    verdicts = stats.judge_table(rows, BASELINE, Rule(2.0, (6,)))
-    healthy = [rows[f"row {i}"] for i in range(4)]
-    interval = scipy.stats.dunnett(*healthy, control=BASELINE, rng=1).confidence_interval(0.95)
-    for i, ends in enumerate(zip(interval.low, interval.high, strict=True)):
-        verdict = verdicts[f"row {i}"]
+    healthy = stats.judge(rows, BASELINE, Rule(0.1, (6,)))
+    dunnett = scipy.stats.dunnett(*rows.values(), control=BASELINE, rng=1)
+    interval = dunnett.confidence_interval(0.95)
+    for verdict, *ends in zip(healthy.values(), interval.low, interval.high, strict=True):
         assert (verdict.low, verdict.high) == pytest.approx(ends, abs=0.02)
-    assert [verdicts[name].word for name in ("humps", "flat", "lost")] == ["worse"] * 3
+    rows |= {"humps": [2.0, 32, 6, 31, 3, 30], "flat": [0.0] * 6, "lost": [np.nan, 70, 70, 70]}
+    notes = {"humps": "bimodal", "flat": "nearly constant", "lost": "diverged"}
+    assert stats.unhealthy(rows, BASELINE) == notes
+    verdicts = stats.judge(rows, BASELINE, Rule(2.0, (6,)))
+    assert [verdicts[name].word for name in notes] == ["worse"] * 3
     assert str(verdicts["lost"]) == "worse (diverged)"
 
 
+def test_constant_rows_do_not_change_the_standard_deviation():
+    flat = {f"flat {i}": [float(i)] * 16 for i in range(5)}
+    assert stats.unhealthy(flat | {"row": np.add(BASELINE, 1)}, BASELINE).keys() == flat.keys()
+    verdict = ask_one([0.0] * 16, Rule(2.0, (16,)))
+    assert verdict.note == "nearly constant" and verdict.high - verdict.low > 0.5
+
+
 def test_undecided_says_how_many_more_seeds_would_decide():
-    def ask(n):
-        return stats.judge([1.35] * n, [0.0] * n, Sigma(2.0, 200), Rule(2.0, (16,)))
+    compared = stats.Comparison(1.35, 0.7, 0.3, 200)
+    verdict = stats.decide(compared, 6, 2.0, 1.7, 2.0)
+    assert verdict.word == "undecided" and f"about {verdict.more} more seeds" in str(verdict)
+    for more, word in ((verdict.more, "better"), (verdict.more - 1, "undecided")):
+        larger = compared._replace(error=0.7 * (6 / (6 + more)) ** 0.5)
+        assert stats.decide(larger, 6 + more, 2.0, 1.7, 2.0).word == word
+    # The baseline does not grow, so no number of seeds decides.
+    verdict = stats.decide(compared._replace(baseline_error=0.8), 6, 2.0, 1.7, 2.0)
+    assert verdict.more is None and str(verdict).endswith(": more than 1,000 more seeds")
+    one = stats.Verdict("undecided", 0, -1, 1, 3, more=1)
+    assert str(one).endswith(": about 1 more seed")
 
-    more = ask(16).more
-    assert str(ask(16)).startswith("undecided +1.4 [-") and f"about {more} more seeds" in str(
-        ask(16)
-    )
-    assert [ask(16 + more - i).word for i in range(2)] == ["better", "undecided"]
+
+def test_seeds_after_the_last_look_have_its_level():
+    rule = Rule(2.0, (6, 10, 16))
+    first, second, third = stats.levels(rule.looks)
+    levels = [stats.level_at(n, rule) for n in (5, 6, 7, 16, 20)]
+    assert levels == [first, first, second, third, third]
 
 
-def test_equal_models_are_rarely_called_different_and_a_planted_effect_is_found():
-    sigma, rule = stats.pool(BASELINE), Rule(2.0, (6, 10, 16))
+def test_equal_models_are_rarely_called_different_and_a_planted_effect_is_detected():
+    prior, rule = Sigma(stats.pool(BASELINE).value, 200), Rule(2.0, (6, 10, 16))
+    deviations = stats.residuals(BASELINE)
+    assert np.var(deviations) == pytest.approx(np.var(BASELINE, ddof=1))
     strict = rule._replace(delta=0.01)  # so that no question ends as "no difference"
     for each in (rule, strict):
-        shares = stats.resample(BASELINE, sigma, each)
-        assert shares["better"][-1] + shares["worse"][-1] <= 0.05
+        shares = stats.resample(deviations, prior, each, 16, tries=4000)
+        assert shares["better"][-1] + shares["worse"][-1] <= 0.06
     assert shares["better"][-1] + shares["worse"][-1] > 0.02  # or the intervals are too wide
-    for look, effect in enumerate(stats.detectable(sigma, rule)):
-        found = stats.resample(BASELINE, sigma, rule, effect, 2000)["better"][look]
-        assert found > 0.78, (look, effect)  # 0.8, less the error of 2,000 tries
+    sizes = [stats.detectable(prior, rule, *more) for more in ((16,), (16, 30), (6,))]
+    assert min(sizes[1][-1], sizes[2][-1]) > 1.05 * sizes[0][-1]  # many questions; few seeds
+    for effect, look, asked in ((sizes[0][0], 0, 1), (sizes[0][2], 2, 1), (sizes[1][1], 1, 30)):
+        shares = stats.resample(deviations, prior, rule, 16, effect, 500, asked)
+        assert shares["better"][look] > 0.74, (look, asked)  # 0.8, less the error of 500 tries
+
+
+@pytest.mark.parametrize("ratio", [0.6, 1.5, 2])
+def test_false_alarms_stay_rare_where_the_spread_of_a_row_is_another(ratio):
+    random, rule, alarms = np.random.default_rng(1), Rule(0.01, (10, 16)), 0
+    for _ in range(500):
+        row, baseline = random.normal(0, ratio, 16), random.normal(0, 1, 16)
+        words = [ask_one(row[:n], rule, Sigma(1.0, 250), baseline).word for n in rule.looks]
+        alarms += not {"better", "worse"}.isdisjoint(words)
+    assert alarms / 500 < 0.08  # 0.12 with the pooled standard deviation and a ratio of 1.5
 
 
 # ---- Runs, in a small repository whose trial.py does not train -----------------------------------
@@ -212,7 +261,7 @@ if "diverge" in flags:
     result = {"diverged": "step 3"}
 Path(job["result"]).write_text(json.dumps(job["about"] | result))
 """
-TINY = Recipe(
+SMALL = Recipe(
     "mini",
     "--first=1",
     headline="exact_match",
@@ -246,8 +295,8 @@ def repository(tmp_path, monkeypatch):
     monkeypatch.setattr(patches, "ROOT", tmp_path)
     monkeypatch.setattr(patches, "HERE", tmp_path / "experiments")
     monkeypatch.setattr(runs, "load_texts", lambda recipe, final: [final])
-    monkeypatch.setitem(RECIPES, "mini", TINY)
-    monkeypatch.setitem(RECIPES, "ted", replace(TINY, name="ted"))
+    monkeypatch.setitem(RECIPES, "mini", SMALL)
+    monkeypatch.setitem(RECIPES, "ted", replace(SMALL, name="ted"))
     monkeypatch.chdir(tmp_path)
     for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
         monkeypatch.delenv(name, raising=False)
@@ -297,22 +346,22 @@ def test_an_uncommitted_edit_gets_a_verdict(repository, ask):
     with pytest.raises(ExperimentError, match="changes nothing"):
         ask()
     subprocess.run(["git", "checkout", "--quiet", "."], check=True)
-    with pytest.raises(ExperimentError, match="nothing to ask"):
+    with pytest.raises(ExperimentError, match="nothing to compare"):
         ask()
 
 
 def test_seeds_are_added_until_the_question_is_decided(repository, ask):
     (repository / "experiments/some.patch").write_text("question: 1?\nflags: --bonus=1.2\n")
     _, out = ask("some", "--plan")
-    assert "3 seeds: 8 runs" in out and "5 seeds: 10 runs" in out and "unknown" in out
+    assert "3 seeds: 8 runs left on" in out and "5 seeds: 10 runs left on" in out
     assert not [*(repository / "runs").rglob("started")]
     _, out = ask("some")
     assert "some, 3 seeds: undecided" in out and "some, 5 seeds: " in out
     _, out = ask("more", "--plan")
-    assert "5 seeds, a difference of" in out and "5 seeds: 5 runs" in out and "minutes" in out
+    assert "5 seeds, a difference of" in out and "5 seeds: 5 runs left, about 0 minutes" in out
 
 
-def test_stored_baseline_stands_only_if_seed_0_has_equal_bits(repository, ask, monkeypatch):
+def test_stored_baseline_is_kept_only_if_seed_0_has_equal_bits(repository, ask, monkeypatch):
     baseline = repository / "runs/experiments/mini/baseline"
 
     def runs_of_baseline():
@@ -328,24 +377,133 @@ def test_stored_baseline_stands_only_if_seed_0_has_equal_bits(repository, ask, m
     edit(repository / "model/answer.py", "return 1", "return 3")  # no score depends on it
     commit()
     count, out = runs_of_baseline()
-    assert count == 1 and "another model/answer.py; it stands: equal bits" in out
+    assert count == 1 and "a different model/answer.py; seed 0 reproduces it bit for bit" in out
     edit(repository / "model/answer.py", "return 40", "return 41")
     commit()
     count, out = runs_of_baseline()
     assert count == 5 and "more, 3 seeds: better +8" in out
-    assert "another model/answer.py; 5 seeds are run here" in out
+    assert "a different model/answer.py; 5 seeds are run here" in out
     monkeypatch.setattr(runs, "processor", lambda: "a new one")
-    assert "another processor" in runs_of_baseline()[1]
+    assert "a different processor" in runs_of_baseline()[1]
 
 
 def test_failed_and_diverged_runs_are_named_and_the_others_judged(repository, ask):
     failed, out = ask("bad", "lost", "more")
-    assert failed == 5 and "bad seed 0 FAILED: error: step 7" in out
+    assert failed == 3 and "bad seed 0 FAILED: error: step 7" in out
     assert "lost, 3 seeds: worse (diverged)" in out and "more, 3 seeds: better" in out
     assert "bad, " not in out
     ask("bad", "lost", "more")
     folder = repository / "runs/experiments/mini"
-    assert started(folder / "lost") == 3 and started(folder / "bad") == 10  # failed ones run again
+    assert started(folder / "lost") == 3 and started(folder / "bad") == 6  # failed ones run again
+
+
+def result_of(repository, name, seed):
+    (path,) = repository.glob(f"runs/experiments/mini/{name}/seed-{seed}.????????????.json")
+    return path
+
+
+def test_an_interrupted_command_looks_at_the_same_seeds_again(repository, ask):
+    """The scores at the first look decide, whatever later seeds have."""
+    ask("more", "--seeds", "5")
+    for seed in (3, 4):
+        path = result_of(repository, "more", seed)
+        values = json.loads(path.read_text())
+        values["scores"]["1"]["exact_match"] = 0.0
+        path.write_text(json.dumps(values))
+    _, out = ask("more", "--store")
+    assert "more, 3 seeds: better +8.0" in out
+    row = run.read_stored("mini")["experiments"]["more"]
+    assert len(row["runs"]) == 3
+
+
+def test_a_diverged_baseline_is_an_error_that_names_the_seed(repository, ask):
+    ask("baseline", "more", "--store")
+    path = result_of(repository, "baseline", 2)
+    values = json.loads(path.read_text())
+    del values["scores"]
+    path.write_text(json.dumps(values | {"diverged": "step 3"}))
+    assert "better" in ask("more")[1]  # the stored one is used
+    shutil.rmtree(repository / "experiments/baselines")
+    with pytest.raises(ExperimentError, match="seed 2: step 3"):
+        ask("more")
+
+
+def test_only_the_results_of_the_recipe_itself_are_stored(repository, ask, monkeypatch):
+    for flag in (["--final"], ["--seeds", "3"]):
+        with pytest.raises(ExperimentError, match="--store"):
+            ask("more", "--store", *flag)
+    edit(repository / "experiments/trial.py", 'if "fail" in', 'if seed_fails(job) or "fail" in')
+    edit(
+        repository / "experiments/trial.py",
+        "\nnumber =",
+        '\nseed_fails = lambda job: job["about"]["name"] == "baseline" and flags["seed"] == "4"'
+        "\nnumber =",
+    )
+    with pytest.raises(ExperimentError, match="only 4 results"):
+        ask("more", "--store")
+    assert run.read_stored("mini") is None
+
+
+def test_stored_rows_are_dropped_with_their_patch_and_keep_their_code(repository, ask, capsys):
+    rows = repository / "experiments"
+    (rows / "same.patch").write_text("question: 1?\nflags: --bonus=1\n")
+    ask("more", "same", "--store")
+    shutil.copy(ROOT / "experiments/template.html", rows)
+    edit(repository / "model/answer.py", "return 1", "return 3")  # no score depends on it
+    commit()
+    ask("same", "--store")
+    report.write()
+    text = (rows / "README.md").read_text("utf-8")
+    assert "Measured with earlier code: more." in text and "better +8.0" in text
+    edit(rows / "more.patch", "--bonus=8", "--bonus=9")
+    report.write()
+    text = (rows / "README.md").read_text("utf-8")
+    assert "patches have changed: more." in text and "better +8.0" not in text
+    ask("same", "--store")
+    assert run.read_stored("mini")["experiments"].keys() == {"same"}
+
+
+def test_stored_rows_other_than_the_chosen_ones_give_the_standard_deviation(repository, ask):
+    ask("more", "lost", "--store")
+    stored = run.read_stored("mini")
+    values = SMALL.values(stored["experiments"]["more"]["runs"])
+    for name, expected in (("baseline", stats.pool(values)), ("more", stats.NO_ROWS)):
+        question = run.Question(SimpleNamespace(recipe=SMALL, identity={}, code={}), [], stored)
+        question.differences, question.chosen = "", [patches.read(name)]
+        assert question.prior() == expected
+
+
+def test_a_patch_that_does_not_apply_is_named_and_does_not_stop_the_others(repository, ask):
+    diff = "--- a/model/answer.py\n+++ b/model/answer.py\n@@ -1 +1 @@\n-no such line\n+x\n"
+    (repository / "experiments/old.patch").write_text(f"question: 1?\n\n{diff}")
+    with pytest.raises(ExperimentError, match="experiments/old.patch does not apply: "):
+        ask("old", "more")
+    _, out = ask("--all")
+    assert "old FAILED: experiments/old.patch does not apply" in out and "more, 3 seeds" in out
+
+
+def test_edits_and_recipes_that_do_not_fit_are_reported(repository, ask, monkeypatch):
+    (repository / "experiments/odd.patch").write_text("question: 1?\nrecipe: foo\n")
+    with pytest.raises(ExperimentError, match="foo: choose from"):
+        ask("odd")
+    edit(repository / "model/answer.py", "return 40", "return 50")
+    assert "uncommitted edits are left out" in ask("more", "--plan")[1]
+    monkeypatch.setitem(RECIPES, "imdb", replace(SMALL, name="imdb"))
+    assert re.search(r"edit-\w+, 3 seeds: better", ask("--recipe", "imdb")[1])
+
+
+@pytest.mark.parametrize(
+    "one, other",
+    [("flags\t\t: fpu avx2", "flags\t\t: fpu avx2 avx512f"),
+     ("Features\t: fp asimd\nCPU part\t: 0xd0c", "Features\t: fp asimd sve\nCPU part\t: 0xd0c"),
+     ("Features\t: fp\nCPU part\t: 0xd0c", "Features\t: fp\nCPU part\t: 0xd40")],
+)  # fmt: skip
+def test_processors_with_other_instructions_differ(monkeypatch, one, other):
+    names = []
+    for text in (one, other):
+        monkeypatch.setattr(Path, "read_text", lambda path, text=text: text)
+        names.append(runs.processor())
+    assert names[0] != names[1]
 
 
 def test_invalid_patch_files_are_rejected(repository):
@@ -357,13 +515,14 @@ def test_invalid_patch_files_are_rejected(repository):
         patches.read("missing")
 
 
-def test_interrupted_runs_are_stopped_and_resume(repository):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_interrupted_runs_are_stopped_and_resume(repository, number):
     (repository / "experiments/slow.patch").write_text("question: Slow?\nflags: --sleep=60\n")
     code = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r}); from pathlib import Path\n"
         "from experiments import patches, run, runs; from experiments.recipes import *\n"
         "patches.ROOT = Path('.').resolve(); patches.HERE = patches.ROOT / 'experiments'\n"
-        f"runs.load_texts = lambda *_: []; RECIPES['mini'] = {TINY!r}\nrun.main()"
+        f"runs.load_texts = lambda *_: []; RECIPES['mini'] = {SMALL!r}\nrun.main()"
     )
     command = [sys.executable, "-c", code, "slow"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -371,7 +530,7 @@ def test_interrupted_runs_are_stopped_and_resume(repository):
     deadline = time.monotonic() + 60
     while not file.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(number)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130 and "repeat the command" in errors
     assert not [*file.parent.parent.glob("*.*.json.*")] and file.read_text() == "x"
@@ -416,7 +575,7 @@ def test_readme_is_written_between_its_markers(reported):
 
 def test_forest_plot_shades_the_zone_and_explains_its_colours(repository, ask):
     ask("--all", "--store")
-    results = report.Results(TINY, run.read_stored("mini"))
+    results = report.Results(SMALL, run.read_stored("mini"))
     for name, (word, difference) in {
         "equal": ("no difference", 0.1),
         "far": ("worse", -90),
@@ -438,6 +597,10 @@ def test_page_shows_questions_seeds_curves_and_diffs_as_text(reported, ask):
     edit(reported.parent / "model/answer.py", "return 40", "return 40 + 0 * len('</script>')")
     diff = subprocess.run(["git", "diff", "model"], capture_output=True, text=True).stdout
     (reported / "more.patch").write_text((reported / "more.patch").read_text() + f"\n{diff}")
+    report.write()  # the results are of another patch
+    assert "patches have changed: more." in (reported / "README.md").read_text("utf-8")
+    subprocess.run(["git", "checkout", "--quiet", "model"], check=True)
+    ask("--all", "--store")
     report.write()
     page = reported / "report.html"
     text = page.read_text("utf-8")
@@ -458,6 +621,54 @@ def test_page_shows_questions_seeds_curves_and_diffs_as_text(reported, ask):
 
 
 # ---- With TensorFlow -----------------------------------------------------------------------------
+
+
+def test_an_average_is_over_the_ends_of_epochs_however_often_a_run_saves(tmp_path, monkeypatch):
+    """A resumed run has more checkpoints within an epoch, and must get the same scores."""
+    write_corpus(tmp_path / "talks")
+    settings = {"corpus": str(tmp_path / "talks"), "batch_tokens": 1500, "runs_dir": str(tmp_path)}
+    settings = TINY | settings | {"cache_dir": str(tmp_path / "cache"), "epochs": 3}
+
+    def train(name, save_every, **changes):
+        def grow(step, training):
+            training.model.trainable_variables[0].assign_add(tf.ones([400, 16]) * 2.0**step)
+
+        monkeypatch.setattr("training.run.SAVE_EVERY", save_every)
+        run_loop(settings | {"name": name} | changes, grow)
+        folder = tmp_path / name
+        model = translator.load(folder, load_config(folder), average=2).model
+        return steps_saved(folder), model.trainable_variables[0].numpy()
+
+    (_, first, second, third), expected = train("seldom", 180)
+    for keep in (2, 99):
+        steps, average = train(f"keep-{keep}", 0, keep_checkpoints=keep)
+        assert steps == ([second, third] if keep == 2 else [*range(third + 1)])
+        np.testing.assert_array_equal(average, expected)
+    steps, average = train("stopped", 180, max_steps=third - 1)
+    assert steps == [0, first, second, third - 1]
+    assert (average < expected).all()  # of the first and second epoch
+
+
+def test_scoring_can_be_stopped_and_a_run_without_checkpoints_starts_again(tmp_path, monkeypatch):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/config.json").write_text("{}")
+    (tmp_path / "texts").write_text("[[], []]")
+    job = {name: str(tmp_path / name) for name in ("run", "texts", "cache")}
+    job |= {"flags": ["--epochs", "3"], "averages": [1]}
+
+    def train(config):
+        assert config.resume is None and config.epochs == 3
+        machine.StopSignal()
+
+    def load(*arguments, average):
+        default = (signal.SIG_DFL, signal.SIG_DFL)
+        assert tuple(map(signal.getsignal, (signal.SIGINT, signal.SIGTERM))) == default
+        raise ExperimentError("scoring")
+
+    monkeypatch.setattr(translator, "load", load)
+    with training_in_process() as patch, pytest.raises(ExperimentError, match="scoring"):
+        patch.setattr("train.train", train)
+        trial.train_and_score(job)
 
 
 @pytest.mark.slow

@@ -31,7 +31,12 @@ from data.batches import plan
 from data.pipeline import Dataset
 from model.optimizer import Adam
 from training import description, distribution, machine
-from training.checkpoints import checkpoint_step, readable_checkpoints, rewrite_checkpoint_list
+from training.checkpoints import (
+    checkpoint_step,
+    readable_checkpoints,
+    rewrite_checkpoint_list,
+    saved_checkpoints,
+)
 from training.logs import Logs
 from training.provenance import fingerprint
 from training.records import Diverged, RunError
@@ -254,8 +259,8 @@ class Run:
         if self.is_chief:
             rewrite_checkpoint_list(folder)
             rewrite_checkpoint_list(folder / "best")
-        keep = self.config.keep_checkpoints
-        self.latest = tf.train.CheckpointManager(checkpoint, folder, max_to_keep=keep)
+        # `delete_old_checkpoints` chooses which to keep.
+        self.latest = tf.train.CheckpointManager(checkpoint, folder, max_to_keep=None)
         self.best = tf.train.CheckpointManager(checkpoint, folder / "best", max_to_keep=1)
         paths = readable_checkpoints(folder) if self.config.resume else []
         if self.config.resume and not paths:
@@ -288,6 +293,7 @@ class Run:
             if self.is_chief:
                 self.metrics_size = self.logs.size()
                 self.write_checkpoint(self.latest)
+                self.delete_old_checkpoints()
             self.saved_step = self.step
         self.saved_at = time.monotonic()
 
@@ -304,6 +310,27 @@ class Run:
                 f"cannot save step {self.step} in {manager.directory}: {first_line(error)}; older "
                 f"checkpoints are intact: free some space, then use --resume {self.path}"
             ) from None
+
+    def delete_old_checkpoints(self) -> None:
+        """Keep the latest checkpoints. Delete those within an epoch first, then the oldest.
+
+        How often a run saves within an epoch depends on the clock; the ends of epochs, which
+        `--average` uses, do not.
+        """
+
+        def ends_epoch(path):
+            try:
+                return tf.train.load_variable(str(path), "position/.ATTRIBUTES/VARIABLE_VALUE") == 0
+            except (tf.errors.OpError, IndexError, ValueError):  # damaged
+                return False
+
+        folder = self.path / "checkpoints"
+        *old, _ = saved_checkpoints(folder)
+        if (excess := len(old) + 1 - self.config.keep_checkpoints) > 0:
+            for path in sorted(old, key=ends_epoch)[:excess]:
+                for file in folder.glob(f"{path.name}.*"):
+                    file.unlink()
+            rewrite_checkpoint_list(folder)
 
     def check_finite(self) -> None:
         """Raise Diverged if the loss or gradient of any step so far was not finite."""

@@ -527,6 +527,7 @@ def test_attention_and_neighbours_are_commands(copy, run_program):
     assert status == 0 and out.splitlines()[0].startswith("▁")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["saved_model", "ctranslate2"])
 def test_exports_print_a_program_that_translates_and_never_overwrite(
     run, run_program, translate, tmp_path, capsys, kind

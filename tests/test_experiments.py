@@ -519,7 +519,8 @@ def test_invalid_patch_files_are_rejected(repository):
 def test_interrupted_runs_are_stopped_and_resume(repository, number):
     (repository / "experiments/slow.patch").write_text("question: Slow?\nflags: --sleep=60\n")
     code = (
-        f"import sys; sys.path.insert(0, {str(ROOT)!r}); from pathlib import Path\n"
+        f"import signal, sys; sys.path.insert(0, {str(ROOT)!r}); from pathlib import Path\n"
+        f"signal.signal({int(number)}, signal.SIG_DFL)  # the tests may run under nohup\n"
         "from experiments import patches, run, runs; from experiments.recipes import *\n"
         "patches.ROOT = Path('.').resolve(); patches.HERE = patches.ROOT / 'experiments'\n"
         f"runs.load_texts = lambda *_: []; RECIPES['mini'] = {SMALL!r}\nrun.main()"

@@ -127,7 +127,8 @@ print(json.dumps({name: value.numpy().tolist() for name, value in outcome.items(
 def test_a_saved_model_needs_no_code_of_this_project(tiny, trained_tokenizer, tmp_path):
     ours = make_translator(tiny, trained_tokenizer, Search(3, 0.6, n_best=2), norm="pre")
     export.export_saved_model(ours, tmp_path / "served")
-    source = Rows.of([[*row, 3] for row in trained_tokenizer.encode(TEXTS[:5])]).padded(range(5))
+    rows = [[*row, 3] for row in trained_tokenizer.encode(TEXTS[:5])]
+    source = Rows.of(rows).padded(np.arange(5))
     served = subprocess.run(
         [sys.executable, "-c", SERVE, str(tmp_path / "served"), json.dumps(source.tolist())],
         cwd=tmp_path,

@@ -3,12 +3,14 @@
 import argparse
 import dataclasses
 import functools
+import json
 import os
 import re
 import sys
 import types
 import typing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from tqdm import tqdm
@@ -236,6 +238,14 @@ def first_line(error: object) -> str:
 def warn(message: str) -> None:
     """Print a warning on standard error, above the progress bars. The same one is printed once."""
     tqdm.write(f"warning: {message}", file=sys.stderr)
+
+
+def write_json(path: str | Path, value: object) -> None:
+    """Write a JSON file atomically. Raises OSError."""
+    path = Path(path)
+    unfinished = path.with_name(path.name + ".unfinished")
+    unfinished.write_text(json.dumps(value, indent=1) + "\n", "utf-8")
+    os.replace(unfinished, path)
 
 
 def fail(error: object, status: int = 2) -> NoReturn:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from config import write_json
 from data import tokenizer
 from data.batches import Pairs, Rows
 from data.splits import CorpusError, Split, TextPair, progress_bar
@@ -121,10 +122,3 @@ def map_pairs(folder: Path, name: str, tokenizers: tuple[Tokenizer, Tokenizer | 
 def log(message: str) -> None:
     """Print a message on standard error."""
     print(message, file=sys.stderr, flush=True)
-
-
-def write_json(path: Path, value: object) -> None:
-    """Write a JSON file atomically. Raises OSError."""
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(value, ensure_ascii=False), "utf-8")
-    part.replace(path)

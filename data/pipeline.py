@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from config import Config, UserError, first_line
+from config import Config, UserError, first_line, write_json
 from data import corpora, tokenizer
 from data.batches import Pairs
-from data.encoding import encode_to_files, log, map_pairs, write_json
+from data.encoding import encode_to_files, log, map_pairs
 from data.splits import Corpus, CorpusError, Split, Summary, TextPair
 from data.tokenizer import Labels, Tokenizer
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from config import Config, UserError
+from config import Config, UserError, write_json
 from data import corpora, encoding, pipeline
 from data.corpora import Split
 from evaluation import metrics
-from training.records import read_json, write_json
+from training.records import read_json
 
 if TYPE_CHECKING:
     from evaluation.translator import Translator

@@ -15,13 +15,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from config import UserError, fail, make_parser
+from config import UserError, fail, make_parser, write_json
 from experiments import patches, stats
 from experiments.patches import BASELINE, ExperimentError, Patch
 from experiments.recipes import RECIPES, Recipe
 from experiments.runs import Job, Setup, short_hash
 from training.machine import cores, lock
-from training.records import read_json, write_json
+from training.records import read_json
 
 
 def read_stored(recipe: str) -> dict | None:

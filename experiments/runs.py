@@ -16,12 +16,13 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from config import write_json
 from experiments import patches
 from experiments.patches import BASELINE, Patch
 from experiments.recipes import Recipe, load_texts
 from training.machine import cores
 from training.provenance import normalized_code
-from training.records import read_json, write_json
+from training.records import read_json
 
 # The code that can change a score.
 SCORED_CODE = ("model", "data", "config.py", "train.py", "training/run.py", "experiments/trial.py")

@@ -11,11 +11,11 @@ import sys
 import time
 from pathlib import Path
 
-from config import UserError, fail
+from config import UserError, fail, write_json
 from experiments.recipes import parse
 from training.command_line import config_from_flags
 from training.machine import import_tensorflow
-from training.records import Diverged, read_json, read_json_lines, write_json
+from training.records import Diverged, read_json, read_json_lines
 
 
 def score(translator, sample) -> dict:

@@ -10,7 +10,7 @@ from pathlib import Path
 import tensorflow as tf
 from tensorboard.plugins.hparams import summary_v2 as hparams  # `api` imports Keras, too
 
-from config import MAY_CHANGE_ON_RESUME, Config
+from config import MAY_CHANGE_ON_RESUME, Config, write_json
 from data import tokenizer
 from data.pipeline import Dataset
 from training import records
@@ -41,9 +41,9 @@ def write(run: Path, config: Config, dataset: Dataset) -> None:
     """Describe a new run. config.json comes last: with it, a run directory is complete."""
     write_source(run)
     tokenizer.save_pair(run, dataset.source_tokenizer, dataset.target_tokenizer)
-    records.write_json(run / "corpus.json", dataset.facts)
+    write_json(run / "corpus.json", dataset.facts)
     values = settings(run, config)
-    records.write_json(run / "config.json", values)
+    write_json(run / "config.json", values)
     ignored = (*MAY_CHANGE_ON_RESUME, "name")
     values = {k: v for k, v in values.items() if k not in ignored and v is not None}
     score = "accuracy" if config.labelled else "bleu"
@@ -63,7 +63,7 @@ def write_source(run: Path) -> None:
     """Write the source that runs, its diff against the commit, and the versions."""
     copy_source(run / "source")
     (run / "source.diff").write_text(source_diff(), "utf-8")
-    records.write_json(run / "provenance.json", provenance())
+    write_json(run / "provenance.json", provenance())
 
 
 def check_corpus(run: Path, config: Config, dataset: Dataset) -> None:
@@ -109,4 +109,4 @@ def update(run: Path, config: Config, code_changed: bool) -> None:
             with contextlib.suppress(FileNotFoundError):  # interrupted here before
                 (run / name).rename(run / (name + suffix))
         write_source(run)
-    records.write_json(path, values)
+    write_json(path, values)

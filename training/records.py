@@ -2,9 +2,7 @@
 
 import dataclasses
 import json
-import os
 from pathlib import Path
-from typing import Any
 
 from config import Config, UserError
 
@@ -40,14 +38,6 @@ def parse_object(text: bytes, name: str) -> dict:
     if not isinstance(value, dict):
         raise UserError(f"{name}: not a JSON object")
     return value
-
-
-def write_json(path: str | Path, value: Any) -> None:
-    """Write a JSON file atomically. Raises OSError."""
-    path = Path(path)
-    unfinished = path.with_name(path.name + ".unfinished")
-    unfinished.write_text(json.dumps(value, indent=1) + "\n", "utf-8")
-    os.replace(unfinished, path)
 
 
 def load_config(run: str | Path) -> Config:

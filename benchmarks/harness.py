@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 
 from config import make_parser
+from training.machine import cpu_info
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -80,11 +81,7 @@ def machine() -> dict:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        processor = next(line.split(":")[1].strip() for line in lines if "model name" in line)
-    except (OSError, StopIteration):
-        processor = platform.processor()
+    processor = cpu_info().get("model name") or platform.processor()
     return {
         "processor": processor,
         "cores": os.cpu_count(),

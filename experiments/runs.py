@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import queue
-import re
 import shlex
 import shutil
 import subprocess
@@ -20,7 +19,7 @@ from config import write_json
 from experiments import patches
 from experiments.patches import BASELINE, Patch
 from experiments.recipes import Recipe, load_texts
-from training.machine import cores
+from training.machine import cores, cpu_info
 from training.provenance import normalized_code
 from training.records import read_json
 
@@ -30,6 +29,7 @@ SCORED_CODE += ("training/checkpoints.py", "training/distribution.py")
 SCORED_CODE += ("evaluation/translator.py", "evaluation/metrics.py", "evaluation/search.py")
 Job = tuple[Patch, int]  # an experiment and a seed: one run
 PACKAGES = ("tensorflow", "numpy", "sentencepiece", "sacrebleu")
+MODEL_FIELDS = {"model name", "cpu family", "model", "CPU part"}  # of /proc/cpuinfo
 
 
 def short_hash(value: object) -> str:
@@ -47,14 +47,12 @@ def code_hashes(folder: Path) -> dict[str, str]:
 
 
 def processor() -> str:
-    """Return the processor's model, and a hash of its instructions; "" if unknown."""
-    path = Path("/proc/cpuinfo")
-    text = path.read_text() if path.exists() else ""
-    names = "model name|cpu family|model|CPU part|Features"  # the last two on Arm
-    fields = dict(re.findall(rf"^({names})\s*: (.*)$", text, re.MULTILINE))
-    features = {*re.findall(r"a[vm]x\w*", text), *fields.pop("Features", "").split()}
-    hashes = [short_hash(sorted(features))] if features else []
-    return ", ".join([*fields.values(), *hashes])
+    """Return the processor's model, and a hash of its vector instructions; "" if unknown."""
+    info = cpu_info()
+    model = [value for name, value in info.items() if name in MODEL_FIELDS]
+    flags = [flag for flag in info.get("flags", "").split() if flag.startswith(("avx", "amx"))]
+    flags += info.get("Features", "").split()  # on Arm
+    return ", ".join(model + ([short_hash(sorted(flags))] if flags else []))
 
 
 class Setup:

@@ -83,14 +83,21 @@ def adapt_to_device(config: Config) -> Config:
     return dataclasses.replace(config, shards=config.shards or (1 if gpu else 2))
 
 
+def cpu_info(path: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
+    """Return what Linux reports about the first processor, by field; {} if that is unknown."""
+    try:
+        lines = path.read_text().partition("\n\n")[0].splitlines()
+    except OSError:
+        return {}
+    fields = (line.partition(":") for line in lines)
+    return {name.strip(): value.strip() for name, _, value in fields}
+
+
 def has_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
     """Whether the processor multiplies in bfloat16. True if that is unknown."""
-    try:
-        text = cpuinfo.read_text()
-    except OSError:
-        return True
-    flags = re.findall(r"^(?:flags|Features)\s*:(.*)", text, re.MULTILINE)
-    return not flags or not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(flags[0].split())
+    info = cpu_info(cpuinfo)
+    flags = info.get("flags", info.get("Features"))  # the latter on Arm
+    return flags is None or not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(flags.split())
 
 
 def cores() -> list[int]:

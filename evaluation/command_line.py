@@ -16,7 +16,7 @@ from config import UserError, fail
 from data.tokenizer import load_pair
 from evaluation.search import Search
 from training import machine
-from training.checkpoints import selected_checkpoints
+from training.checkpoints import checkpoint_folder
 from training.provenance import ROOT, changed_files
 from training.records import load_config
 
@@ -94,7 +94,7 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
         if not getattr(flags, "text", "-").strip():
             raise UserError("the text is empty: give one with words")
         check_code(flags.run, flags.accept_changes)
-        selected_checkpoints(flags.run, flags.checkpoint, flags.average)
+        checkpoint_folder(flags.run, flags.checkpoint, flags.average)
         words = flags.config.tokenizer == "word"
         flags.tokenizers = load_pair(flags.run, flags.config.lowercase, words)
         if flags.config.labelled and flags.search.n_best > len(flags.tokenizers[1].names):

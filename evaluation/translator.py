@@ -1,7 +1,6 @@
 """Translation of text, and loss and accuracy under teacher forcing, with a trained model."""
 
 import dataclasses
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +17,7 @@ from evaluation.search import Search
 from model import IDS, build
 from model.decoding import beam_search, greedy, sample
 from model.loss import teacher_forcing, token_sums
-from training.checkpoints import selected_checkpoints
+from training.checkpoints import checkpoint_folder, readable_checkpoints
 
 GREEDY = Search()
 
@@ -176,44 +175,32 @@ def load(
     tokenizers = tokenizer.load_pair(run, config.lowercase, config.tokenizer == "word")
     config = dataclasses.replace(config, precision="float32")
     model = build(config, *(each.vocab_size for each in tokenizers))
-    restore(model, selected_checkpoints(run, checkpoint, average), average)
+    folder = checkpoint_folder(run, checkpoint, average)
+    paths = readable_checkpoints(folder, average, ends_of_epochs=average > 1)
+    if len(paths) < average:
+        count = len(paths)
+        raise UserError(
+            f"{folder} has {count} intact checkpoints at ends of epochs: lower --average {average}"
+        )
+    restore(model, paths)
     return Translator(model, *tokenizers, config.max_length, search)
 
 
-def restore(model: tf.Module, paths: list[Path], average: int = 1) -> None:
-    """Restore a model from the last of some checkpoints, or the mean of the last `average`.
+def restore(model: tf.Module, paths: list[str]) -> None:
+    """Restore a model from a checkpoint, or from the mean of several.
 
-    Only checkpoints at the end of an epoch are averaged: others depend on the clock. A damaged
-    checkpoint is skipped with a warning. Raises UserError if too few are readable, or if one does
-    not fit the model.
+    Raises UserError if one does not fit the model.
     """
-    position = tf.Variable(0, dtype=tf.int64, trainable=False)  # 0 at the end of an epoch
-    saved = tf.train.Checkpoint(model=model, position=position)
+    saved = tf.train.Checkpoint(model=model)
     variables = [variable for variable in model.variables if variable.dtype.is_floating]
-    restored, totals = 0, [0.0] * len(variables)
-    for path in reversed(paths):
-        if restored == average:
-            break
+    totals = [0.0] * len(variables)
+    for path in paths:
         try:
             # Values of the optimizer are left out; each variable of the model must be present.
-            saved.restore(str(path)).assert_existing_objects_matched().expect_partial()
-        except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
+            saved.restore(path).assert_existing_objects_matched().expect_partial()
+        except (AssertionError, ValueError, tf.errors.OpError) as error:
             raise UserError(f"{path} does not fit this model: {first_line(error)}") from error
-        except (tf.errors.OpError, IndexError) as error:
-            print(
-                f"warning: {path} cannot be read, using an older checkpoint: {first_line(error)}",
-                file=sys.stderr,
-            )
-            continue
-        if average > 1 and position.numpy():
-            continue
-        restored += 1
-        if average > 1:
-            totals = [t + v.numpy().astype(float) for t, v in zip(totals, variables, strict=True)]
-    if restored < average:
-        ends = " of the ends of epochs" if average > 1 else ""
-        message = f"{restored} readable checkpoints{ends}, not {average}"
-        raise UserError(f"{paths[0].parent} has {message}")
-    if average > 1:
+        totals = [t + v.numpy().astype(float) for t, v in zip(totals, variables, strict=True)]
+    if len(paths) > 1:
         for variable, total in zip(variables, totals, strict=True):
-            variable.assign(total / average)
+            variable.assign(total / len(paths))

@@ -286,12 +286,12 @@ def test_a_damaged_checkpoint_is_skipped_with_a_warning(copy, translate, damage,
     *older, newest = readable_checkpoints(folder, 9)[::-1]
     damage(Path(f"{newest}.{ending}"))
     result = translate(copy, "a")
-    assert result.status == 0 and f"{newest} cannot be read" in result.err
+    assert result.status == 0 and f"{newest} is damaged" in result.err
     assert readable_checkpoints(folder, 9) == older[::-1]
     for path in older:
         cut(Path(f"{path}.index"))
     result = translate(copy, "a")
-    assert result.status == 2 and "0 readable checkpoints" in result.err
+    assert result.status == 2 and "every checkpoint is damaged" in result.err
     shutil.rmtree(folder)
     assert keyword(translate(copy, "a"), "no checkpoint")
 

@@ -10,11 +10,14 @@ from pathlib import Path
 from config import UserError, first_line
 
 
-def readable_checkpoints(folder: str | Path, count: int = 1) -> list[str]:
+def readable_checkpoints(
+    folder: str | Path, count: int = 1, ends_of_epochs: bool = False
+) -> list[str]:
     """Return the paths of up to `count` intact checkpoints of a directory, newest first.
 
     Reading every value verifies its checksum. A damaged checkpoint is reported on standard error,
-    and an older one takes its place. Raises UserError if there are checkpoints but none is intact.
+    and an older one takes its place. ends_of_epochs: leave out the others. Raises UserError if
+    there are checkpoints but all are damaged.
     """
     import tensorflow as tf
 
@@ -26,7 +29,8 @@ def readable_checkpoints(folder: str | Path, count: int = 1) -> list[str]:
             reader = tf.train.load_checkpoint(str(path))
             for name in reader.get_variable_to_shape_map():
                 reader.get_tensor(name)
-            intact.append(str(path))
+            if ends_epoch(path) or not ends_of_epochs:
+                intact.append(str(path))
         except (tf.errors.OpError, IndexError, ValueError) as error:
             damaged.append(path.name)
             print(
@@ -36,6 +40,20 @@ def readable_checkpoints(folder: str | Path, count: int = 1) -> list[str]:
     if damaged and not intact:
         raise UserError(f"{folder}: every checkpoint is damaged ({', '.join(damaged)})")
     return intact
+
+
+def ends_epoch(path: str | Path) -> bool:
+    """Whether a checkpoint was saved at the end of an epoch. False if it is damaged.
+
+    When a run saves within an epoch depends on the clock.
+    """
+    import tensorflow as tf
+
+    try:
+        position = tf.train.load_variable(str(path), "position/.ATTRIBUTES/VARIABLE_VALUE")
+    except (tf.errors.OpError, IndexError, ValueError):
+        return False
+    return checkpoint_step(path) > 0 and position == 0
 
 
 def rewrite_checkpoint_list(folder: str | Path) -> None:
@@ -55,10 +73,10 @@ def rewrite_checkpoint_list(folder: str | Path) -> None:
         (folder / "checkpoint").write_text("\n".join(lines) + "\n", "utf-8")
 
 
-def selected_checkpoints(run: str | Path, checkpoint: str = "last", average: int = 1) -> list[Path]:
-    """Return the paths of the `last` checkpoints of a run, oldest first, or of the `best` one.
+def checkpoint_folder(run: str | Path, checkpoint: str = "last", average: int = 1) -> Path:
+    """Return the directory of the `last` checkpoints of a run, or of the `best` one.
 
-    Raises UserError if there are fewer than `average`, not counting the initial weights.
+    Raises UserError if it has fewer than `average`, not counting the initial weights.
     """
     folder = Path(run, "checkpoints", "best" if checkpoint == "best" else "")
     paths = saved_checkpoints(folder)
@@ -68,7 +86,7 @@ def selected_checkpoints(run: str | Path, checkpoint: str = "last", average: int
         raise UserError(f"{folder} has no checkpoint: run python train.py --resume {run}")
     if len(paths) < average:
         raise UserError(f"{folder} has only {len(paths)} checkpoints: lower --average {average}")
-    return paths
+    return folder
 
 
 def saved_checkpoints(folder: str | Path) -> list[Path]:

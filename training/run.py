@@ -33,6 +33,7 @@ from model.optimizer import Adam
 from training import description, distribution, machine
 from training.checkpoints import (
     checkpoint_step,
+    ends_epoch,
     readable_checkpoints,
     rewrite_checkpoint_list,
     saved_checkpoints,
@@ -314,16 +315,8 @@ class Run:
     def delete_old_checkpoints(self) -> None:
         """Keep the latest checkpoints. Delete those within an epoch first, then the oldest.
 
-        How often a run saves within an epoch depends on the clock; the ends of epochs, which
-        `--average` uses, do not.
+        `--average` uses those at the ends of epochs, which do not depend on the clock.
         """
-
-        def ends_epoch(path):
-            try:
-                return tf.train.load_variable(str(path), "position/.ATTRIBUTES/VARIABLE_VALUE") == 0
-            except (tf.errors.OpError, IndexError, ValueError):  # damaged
-                return False
-
         folder = self.path / "checkpoints"
         *old, _ = saved_checkpoints(folder)
         if (excess := len(old) + 1 - self.config.keep_checkpoints) > 0:

@@ -2,31 +2,20 @@
 
 import itertools
 
-from training.machine import adapt_to_device, import_tensorflow, set_parallelism
-
-import_tensorflow()  # as train.py does
-
-import tensorflow as tf
-
 from benchmarks import sentences
+from benchmarks.peers.ours import model_and_step
 from config import Config
 from data import pipeline
 from data.batches import plan
 from evaluation.translator import Translator
-from model import build
 from model.layers import in_float32
-from model.optimizer import Adam
-from train import make_train_step
 
 if __name__ == "__main__":
     job = sentences.load_job()
-    config = adapt_to_device(Config(**job["config"]))
-    tf.config.experimental.enable_op_determinism()
-    set_parallelism(config.shards)
+    config = Config(**job["config"])
     data = pipeline.load(config)
     tokenizers = data.source_tokenizer, data.target_tokenizer
-    model = build(config, *(tokenizer.vocab_size for tokenizer in tokenizers))
-    train_step = make_train_step(model, Adam(model.trainable_variables), config)
+    model, train_step = model_and_step(config, tokenizers[1].vocab_size)  # of both languages
     limits = config.batch_tokens, config.batch_sentences
     epochs = (
         map(data.train.batch, plan(data.train, *limits, config.seed, epoch))

@@ -204,6 +204,18 @@ def decide(
     return Verdict(word, compared.difference, low, high, n, note, more)
 
 
+def limits(n: int, m: int, df: float, rule: Rule, sizes: tuple[int, ...]) -> tuple[float, float]:
+    """Return the half widths of the intervals of 95 and 90 %, in standard errors.
+
+    n, m: seeds of an experiment and of the baseline. sizes: those of all experiments. Several have
+    Dunnett's interval of 95 %, one has Student's.
+    """
+    level = level_at(n, rule)
+    many = len(sizes) > 1
+    limit = dunnett_limit(level, sizes, m, int(df)) if many else t_quantile(level / 2, df)
+    return limit, t_quantile(level_at(n, rule, 2 * ERROR) / 2, df)
+
+
 def judge(
     rows: dict[str, Row], baseline: Row, rule: Rule, prior: Sigma = NO_ROWS, asked: int = 0
 ) -> dict[str, Verdict]:
@@ -221,13 +233,10 @@ def judge(
             word = "worse" if note == "diverged" else "undecided"
             verdicts[name] = Verdict(word, math.nan, math.nan, math.nan, n, note, None)
             continue
-        compared, level = compare(row, baseline, sigma, note), level_at(n, rule)
+        compared = compare(row, baseline, sigma, note)
         sizes = (*sorted(map(len, rows.values())), *[n] * (asked - len(rows)))
-        limit = t_quantile(level / 2, compared.df)
-        if len(sizes) > 1:
-            limit = dunnett_limit(level, sizes, m, max(1, int(compared.df)))
-        limit_90 = t_quantile(level_at(n, rule, 2 * ERROR) / 2, compared.df)
-        verdicts[name] = decide(compared, n, limit, limit_90, rule.delta, note)
+        half_widths = limits(n, m, max(1, compared.df), rule, sizes)
+        verdicts[name] = decide(compared, n, *half_widths, rule.delta, note)
     return verdicts
 
 
@@ -269,9 +278,22 @@ def detectable(sigma: Sigma, rule: Rule, m: int, asked: int = 1) -> list[float]:
 
     sigma: of all rows, with the m seeds of the baseline. asked: number of experiments.
     """
-    scores = sigma.value * stats.norm.ppf((np.arange(1000) + 0.5) / 1000)
-    effects = sigma.value * np.linspace(0.4, 4, 13)
-    prior = Sigma(sigma.value, max(0, sigma.df - m + 1))
-    shares = [resample(scores, prior, rule, m, x, 500, asked)["better"] for x in effects]
-    rising = np.maximum.accumulate(np.array(shares))  # (effects, looks)
-    return [float(np.interp(POWER, column, effects)) for column in rising.T]
+    random, tries, found = np.random.default_rng(0), 2000, []
+    scores = random.normal(0, sigma.value, (tries, rule.looks[-1]))
+    baselines = random.normal(0, sigma.value / m**0.5, tries)
+    effects = sigma.value * np.linspace(0.4, 4, 37)
+    better, undecided = np.zeros((37, tries), bool), np.ones((37, tries), bool)
+    for n in rule.looks:
+        deviation, df = sigma
+        if n >= OWN_VARIANCE:
+            deviation = scores[:, :n].std(axis=1, ddof=1)
+            df = (1 / n + 1 / m) ** 2 / (1 / n**2 / (n - 1) + 1 / m**2 / sigma.df)
+        error = np.sqrt(deviation**2 / n + sigma.value**2 / m)
+        limit, limit_90 = limits(n, m, df, rule, (n,) * asked)
+        difference = effects[:, np.newaxis] + scores[:, :n].mean(axis=1) - baselines
+        better |= undecided & (difference > limit * error)
+        undecided &= np.abs(difference) <= limit * error
+        undecided &= np.abs(difference) + limit_90 * error >= rule.delta
+        rising = np.maximum.accumulate(better.mean(axis=1))
+        found.append(float(np.interp(POWER, rising, effects)))
+    return found

@@ -208,7 +208,7 @@ def test_equal_models_are_rarely_called_different_and_a_planted_effect_is_detect
     assert np.var(deviations) == pytest.approx(np.var(BASELINE, ddof=1))
     strict = rule._replace(delta=0.01)  # so that no question ends as "no difference"
     for each in (rule, strict):
-        shares = stats.resample(deviations, prior, each, 16, tries=4000)
+        shares = stats.resample(deviations, prior, each, 16, tries=2000)
         assert shares["better"][-1] + shares["worse"][-1] <= 0.06
     assert shares["better"][-1] + shares["worse"][-1] > 0.02  # or the intervals are too wide
     sizes = [stats.detectable(prior, rule, *more) for more in ((16,), (16, 30), (6,))]
@@ -645,9 +645,6 @@ def test_an_average_is_over_the_ends_of_epochs_however_often_a_run_saves(tmp_pat
         steps, average = train(f"keep-{keep}", 0, keep_checkpoints=keep)
         assert steps == ([second, third] if keep == 2 else [*range(third + 1)])
         np.testing.assert_array_equal(average, expected)
-    steps, average = train("stopped", 180, max_steps=third - 1)
-    assert steps == [0, first, second, third - 1]
-    assert (average < expected).all()  # of the first and second epoch
 
 
 def test_scoring_can_be_stopped_and_a_run_without_checkpoints_starts_again(tmp_path, monkeypatch):

@@ -22,8 +22,9 @@ class Sample(NamedTuple):
 class Recipe:
     """Everything that the runs of an experiment and of its baseline share.
 
-    headline: "exact_match", the mean over the phenomena in per cent; "bleu"; "accuracy"; or "loss",
-        in nats per token, of which the negative is compared: higher is better.
+    headline: "exact_match", the mean over the phenomena in per cent (see `trial.NOISY`); "bleu";
+        "accuracy"; or "loss", in nats per token, of which the negative is compared: higher is
+        better.
     delta: differences smaller than this, in the unit of the headline, do not matter.
     sample: the texts that decide. final: those that are read once, for what is adopted.
     averages: numbers of last epochs whose final weights are averaged. The first number counts.
@@ -61,7 +62,10 @@ class Recipe:
 
 
 # --shards 1: each run uses one core.
-MINI = "--num-layers 2 --num-heads 4 --epochs 8 --shards 1 --validation-sentences 100"
+MINI = (
+    "--num-layers 2 --num-heads 4 --warmup-steps 500 --epochs 5 --shards 1 "
+    "--validation-sentences 100"
+)
 TED = (
     "--corpus ted_hrlr_translate/pt_to_en --batch-tokens 1536 --warmup-steps 2000 --num-heads 4 "
     "--epochs 5 --shards 1 --validation-sentences 100"
@@ -79,14 +83,10 @@ SMOKE = (
 SAMPLES = Sample("compositional", 6600, seed=1), Sample("compositional", 6600, seed=2)
 SMALL = Sample("compositional", 110, seed=1), Sample("compositional", 110, seed=2)
 SPLITS = Sample("validation"), Sample("test")
-SHORT = f"{MINI} --epochs 5 --warmup-steps 500"
 RECIPES = {
     "mini": Recipe("mini", MINI, "exact_match", 2.0, *SAMPLES),
     "ted": Recipe("ted", TED, "bleu", 0.5, *SPLITS),
     "imdb": Recipe("imdb", IMDB, "accuracy", 0.5, *SPLITS, averages=(5,)),
-    # To choose a measure and a length of the whole schedule, see experiments.power.
-    "mini-short": Recipe("mini-short", SHORT, "exact_match", 2.0, *SAMPLES, averages=(2, 3, 1)),
-    "mini-long": Recipe("mini-long", MINI, "exact_match", 2.0, *SAMPLES, averages=(3, 2, 1)),
     # Not a measurement: whether everything runs, in seconds.
     "smoke": Recipe("smoke", SMOKE, "loss", 0.01, *SMALL, averages=(2, 1), looks=(2, 3)),
 }

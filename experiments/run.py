@@ -256,13 +256,13 @@ def parse_flags() -> argparse.Namespace:
     add("--recipe", choices=RECIPES, help="how to train and to score [that of the experiment]")
     add("--plan", action="store_true", help="print the smallest detectable effect and the time")
     add("--seeds", type=int, help="look once, after this many seeds [6, 10 and 16]")
-    add("--final", action="store_true", help="score the texts that are kept for what is adopted")
+    add("--final", action="store_true", help="score the held-out texts; once, for what you adopt")
     add("--store", action="store_true", help="write the results into experiments/baselines/")
     flags = parser.parse_args()
     if (flags.seeds or 2) < 2:
         raise ExperimentError("--seeds must be at least 2")
     if flags.store and (flags.final or flags.seeds):
-        raise ExperimentError("--store is without --final and --seeds, whose results are others")
+        raise ExperimentError("--store cannot be combined with --final or --seeds")
     return flags
 
 

@@ -17,6 +17,10 @@ from training.command_line import config_from_flags
 from training.machine import import_tensorflow
 from training.records import Diverged, read_json, read_json_lines
 
+# Phenomena of `mini` that are not in the headline: chance decides whether a run learns the order of
+# two adjectives around a subject, which would raise the standard deviation from 0.98 to 1.23 points.
+NOISY = ("order",)
+
 
 def score(translator, sample) -> dict:
     """Return the scores of a sample in per cent, BLEU, and the loss in nats per target token."""
@@ -33,7 +37,8 @@ def score(translator, sample) -> dict:
     scores["bleu"] = metrics.bleu(outputs, sample.targets)
     tags = metrics.by_tag(outputs, sample.targets, sample.tags or ["all"] * len(outputs))
     by_tag = {tag: round(value, 3) for tag, (_, value) in tags.items()}
-    scores["exact_match"] = sum(by_tag.values()) / len(by_tag)
+    counted = [value for tag, value in by_tag.items() if tag not in NOISY]
+    scores["exact_match"] = sum(counted) / len(counted)
     return scores | ({"by_tag": by_tag} if sample.tags else {})
 
 
@@ -54,10 +59,7 @@ def train_and_score(job: dict) -> dict:
         train.train(config)
     except Diverged as error:
         return {"diverged": str(error).split(";")[0]}
-    for number in (
-        signal.SIGINT,
-        signal.SIGTERM,
-    ):  # training has set handlers; scores are not saved
+    for number in (signal.SIGINT, signal.SIGTERM):  # training has set handlers
         signal.signal(number, signal.SIG_DFL)
     trained, texts = time.monotonic(), Split(*json.loads(Path(job["texts"]).read_text("utf-8")))
     for k in job["averages"]:

@@ -19,6 +19,7 @@ import tensorflow as tf
 from helpers import TINY, run_loop, steps_saved, training_in_process, write_corpus
 from test_page import browse, needs_browser
 
+from data.corpora import Split
 from evaluation import translator
 from experiments import patches, recipes, report, run, runs, stats, trial
 from experiments.patches import ExperimentError
@@ -667,6 +668,16 @@ def test_scoring_can_be_stopped_and_a_run_without_checkpoints_starts_again(tmp_p
     with training_in_process() as patch, pytest.raises(ExperimentError, match="scoring"):
         patch.setattr("train.train", train)
         trial.train_and_score(job)
+
+
+def test_noisy_phenomena_are_scored_but_not_in_the_headline(monkeypatch):
+    fake = SimpleNamespace(labelled=False, max_length=9, source_tokenizer=0, target_tokenizer=0)
+    fake.translate = lambda texts, progress: ["a", "b", "x"]
+    fake.loss_and_accuracy = lambda pairs: (1.0, 0.5)
+    monkeypatch.setattr("data.encoding.encode", lambda *_: (None, 0))
+    scores = trial.score(fake, Split(["1", "2", "3"], ["a", "b", "c"], ["tense", "order", "sense"]))
+    assert scores["exact_match"] == 50
+    assert scores["by_tag"] == {"tense": 100, "order": 100, "sense": 0}
 
 
 @pytest.mark.slow

@@ -78,7 +78,9 @@ class Config:
     positions: Literal["sinusoidal", "learned", "none"] = setting(
         "sinusoidal", "positional encoding"
     )
-    tie_embeddings: bool = setting(True, "use the target embedding as output projection")
+    tie_embeddings: bool = setting(
+        True, "one table for output projection, target and, with a shared vocabulary, source"
+    )
     recurrent_attention: Literal["none", "additive", "dot"] = setting(
         "additive", "attention of the recurrent model: Bahdanau's (additive) or Luong's (dot)"
     )
@@ -97,9 +99,7 @@ class Config:
     validate_every: int | None = setting(
         None, "validate every this many steps, in addition to the end of each epoch"
     )
-    validation_sentences: int = setting(
-        1000, "maximum sentences to translate in validation", high=5000
-    )
+    validation_sentences: int = setting(1000, "maximum sentences to translate in validation")
     precision: Literal["float32", "bfloat16"] = setting(
         "float32", "data type of products with weights in training; everything else is float32"
     )
@@ -126,9 +126,11 @@ class Config:
     )
     runs_dir: str = setting("runs", "where run directories are created")
     cache_dir: str = setting(
-        ".cache", "where tokenized corpora are cached; repeat it with --resume"
+        ".cache", "where tokenized corpora are cached; give it again with --resume"
     )
-    keep_checkpoints: int = setting(5, "number of latest checkpoints to keep, in addition to best")
+    keep_checkpoints: int = setting(
+        5, "number of latest epochs whose checkpoints are kept, in addition to best"
+    )
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
@@ -212,7 +214,7 @@ def make_parser(description: str, **options) -> argparse.ArgumentParser:
 
 
 def add_flags(parser: argparse.ArgumentParser, settings: type) -> None:
-    """Add a flag for each field of a dataclass of `setting`s. Only flags given are parsed."""
+    """Add a flag for each field of a dataclass of `setting`s. Those not given are left out."""
     hints, group = typing.get_type_hints(settings), parser
     for field in dataclasses.fields(settings):
         if title := field.metadata["group"]:
@@ -249,7 +251,7 @@ def write_json(path: str | Path, value: object) -> None:
 
 
 def fail(error: object, status: int = 2) -> NoReturn:
-    """Print one line on standard error and exit. Status 2 means a mistake in the command."""
+    """Print one line on standard error and exit. Status: see docs/faults.md."""
     if isinstance(error, OSError) and error.filename:
         error = f"{error.filename}: {error.strerror}"
     print("error:", *str(error).split(), file=sys.stderr)

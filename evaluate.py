@@ -62,7 +62,7 @@ def main(flags: argparse.Namespace) -> None:
 
     checkpoint = f"{flags.checkpoint} checkpoint"
     if flags.average > 1:
-        checkpoint = f"average of the last {flags.average} checkpoints"
+        checkpoint = f"average of the last {flags.average} epochs"
     part = f" of {total:,}" if len(outputs) < total else ""
     print(
         f"{flags.run}, {checkpoint}, {flags.split} split of {flags.config.corpus}, "

@@ -26,7 +26,7 @@ from training.distribution import accumulate, replicated, sum_over_replicas, sum
 from training.records import Diverged
 from training.run import Run
 
-MEMORY_HINT = "lower --batch-tokens, --max-length, --vocab-size or the sizes of the model"
+MEMORY_HINT = "raise --accumulate, or lower --batch-tokens, --max-length or the sizes of the model"
 
 
 def make_train_step(model: tf.Module, optimizer: Adam, config: Config) -> Callable:
@@ -58,21 +58,23 @@ def make_train_step(model: tf.Module, optimizer: Adam, config: Config) -> Callab
             gradients = tape.gradient(objective, variables, unconnected_gradients="zero")
             return [*map(tf.convert_to_tensor, gradients), *sums]
 
-        def sum_of_shards(source, target, seed):
+        def forward_backward_part(source, target, seed):
             return sum_over_shards(forward_backward, source, target, seed, config.shards)
 
         seed = step_seed(config.seed, optimizer.step)
-        totals = accumulate(sum_of_shards, source, target, seed, config.accumulate, shapes)
-        *gradients, objective, loss, accuracy = sum_over_replicas(totals)
-        objective, loss, accuracy = objective / tokens, loss / tokens, accuracy / tokens
+        # The parts of a batch are computed one after another, the shards of a part in parallel.
+        # Their gradients add up to those of the batch, because each is divided by `tokens`.
+        totals = accumulate(forward_backward_part, source, target, seed, config.accumulate, shapes)
+        *gradients, objective_sum, loss_sum, correct = sum_over_replicas(totals)
+        objective = objective_sum / tokens
         rate = learning_rate(optimizer.step + 1, config)
         optimizer.apply(gradients, variables, rate)
         grad_norm = tf.linalg.global_norm(gradients)
         optimizer.record_nonfinite(objective + grad_norm)
         return {
             "objective": objective,
-            "loss": loss,
-            "accuracy": accuracy,
+            "loss": loss_sum / tokens,
+            "accuracy": correct / tokens,
             "grad_norm": grad_norm,
             "learning_rate": rate,
         }

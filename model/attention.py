@@ -24,6 +24,7 @@ def scaled_dot_product_attention(
         sum to 1.
     """
     depth = query.shape[-1]
+    # The same scores as (query · key) / √depth, with fewer multiplications.
     scores = tf.matmul(query * depth**-0.5, key, transpose_b=True)  # (…, query_len, key_len)
     if mask is not None:
         scores += tf.where(mask, 0.0, -1e9)  # exp(−1e9) is exactly 0

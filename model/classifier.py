@@ -28,7 +28,7 @@ def mean_pooling(memory: tf.Tensor, real: tf.Tensor) -> tf.Tensor:
 
 
 def first_pooling(memory: tf.Tensor, real: tf.Tensor) -> tf.Tensor:
-    """The first position: Devlin et al. 2019, section 3, where a [CLS] token is there."""
+    """The first position, the first word; in BERT a [CLS] token: Devlin et al. 2019, section 3."""
     return memory[:, 0]
 
 

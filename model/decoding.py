@@ -29,7 +29,7 @@ def loop(running: Callable, step: Callable, state: Any) -> Any:
     return tf.while_loop(running, lambda state: (step(state),), (state,), (shapes,))[0]
 
 
-def drop_finished(done: tf.Tensor, variables: Any) -> Any:
+def drop_finished(done: tf.Tensor, tensors: Any) -> Any:
     """Remove the rows that are done, (rows,), from a structure of tensors.
 
     Does nothing until a third of the rows are done, because removing copies the others.
@@ -37,8 +37,8 @@ def drop_finished(done: tf.Tensor, variables: Any) -> Any:
     remaining = tf.where(~done)[:, 0]
     return tf.cond(
         3 * tf.size(remaining) <= 2 * tf.size(done),
-        lambda: tf.nest.map_structure(lambda x: tf.gather(x, remaining), variables),
-        lambda: variables,
+        lambda: tf.nest.map_structure(lambda x: tf.gather(x, remaining), tensors),
+        lambda: tensors,
     )
 
 
@@ -136,8 +136,8 @@ def sample(
 ) -> tf.Tensor:
     """Draw each token from the filtered softmax: (batch, source_len) → (batch, output_len), int32.
 
-    seed: (2,), int. Draws depend on the seed, the position and the row among unfinished rows. Other
-    arguments: see `filter_logits` and `decode_loop`.
+    seed: (2,), int. Draws depend on the seed, the position, and the number of the row among those
+    that are left (`drop_finished`). Other arguments: see `filter_logits` and `decode_loop`.
     """
 
     def choose(logits, position):

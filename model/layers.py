@@ -79,10 +79,10 @@ def matmul(
 
 
 def leading_dimensions(x: tf.Tensor, count: int) -> list:
-    """Return the first `count` dimensions of x for `tf.reshape`, of which at most one is -1.
+    """Return the dimensions x.shape[:count] for `tf.reshape`, with few operations in the graph.
 
-    Dimensions that are known statically, and the -1, need no operations in the graph. The -1 is the
-    first unknown one, the batch: it is 0 for a shard of a batch with fewer rows than shards.
+    The first unknown dimension is -1, the others are computed. Only the batch can be of size 0 (a
+    shard of a batch with fewer rows than shards), and it is always the first.
     """
     dimensions = list(x.shape[:count])
     unknown = [i for i, size in enumerate(dimensions) if size is None]
@@ -116,7 +116,7 @@ class Embedding(tf.Module):
         self.table = tf.Variable(normal((vocab_size, d_model), stddev, fold_in(seed, "table")))
 
     def __call__(self, ids: tf.Tensor) -> tf.Tensor:
-        # Gathering from the variable itself would copy the table at every later read.
+        # Gather from the value: once a variable has been gathered from, each later read copies it.
         rows = tf.gather(tf.convert_to_tensor(self.table), ids)
         return rows * self.table.shape[1] ** 0.5  # (…, d_model)
 
@@ -137,7 +137,9 @@ def make_embeddings(
 ) -> tuple[Embedding, Embedding, Callable]:
     """Create the source Embedding, the target Embedding and the output projection (section 3.4).
 
-    All three share one table if the languages share their vocabulary and embeddings are tied.
+    With tied embeddings, the output projection shares the table of the target embedding; if the
+    languages share their vocabulary, the source embedding does, too. Only an output projection of
+    its own has a bias.
     """
     d_model, precision = config.d_model, config.precision
     target = Embedding(target_vocab_size, d_model, fold_in(seed, "target_embedding"))

@@ -27,8 +27,8 @@ def teacher_forcing(
 def cross_entropy(logits: tf.Tensor, labels: tf.Tensor, label_smoothing: float = 0.0) -> tf.Tensor:
     """Cross-entropy of each token, in nats: (tokens, vocab_size), (tokens,) → (tokens,).
 
-    With label smoothing ε the label has probability 1 − ε, and ε is shared by the whole vocabulary:
-    section 5.4, Szegedy et al. 2016.
+    With label smoothing ε, the target distribution is 1 − ε on the label plus ε / vocab_size on
+    every token, the label included: section 5.4, Szegedy et al. 2016.
     """
     vocab_size = logits.shape[-1]
     share = label_smoothing / vocab_size

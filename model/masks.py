@@ -1,4 +1,4 @@
-"""Masks. One polarity everywhere: boolean, True = may attend, combined with `&`."""
+"""Boolean masks. True means that a position may be attended to. Combine masks with `&`."""
 
 import tensorflow as tf
 

@@ -45,7 +45,7 @@ class Adam(tf.Module):
     def apply(
         self, gradients: Sequence[tf.Tensor], variables: Sequence[tf.Variable], rate: tf.Tensor
     ) -> None:
-        """Update the variables given to `__init__` in place. rate: a scalar."""
+        """Update the variables in place, in the order of `__init__`. rate: a scalar."""
         self.step.assign_add(1)
         step = tf.cast(self.step, tf.float32)
         # Constants of the graph, created once for all variables.

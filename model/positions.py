@@ -38,7 +38,7 @@ class Learned(tf.Module):
 
 
 class NoPositions(tf.Module):
-    """No positional encoding: the encoder sees a bag of words, the decoder only its mask."""
+    """No positional encoding: the encoder sees a bag of words; the decoder has only its mask."""
 
     def __init__(self, d_model: int, max_length: int | None = None, seed: Seed | None = None):
         self.d_model = d_model

@@ -101,14 +101,17 @@ class DecoderLayer(tf.Module):
 
 
 class Stack(tf.Module):
-    """Embeddings with positions, and the final norm: common to the encoder and the decoder."""
+    """Embedding, positions, layers and final norm: common to the encoder and the decoder."""
 
-    def __init__(self, config: Config, embedding: Embedding, seed: Seed):
+    def __init__(self, layer_class: type, config: Config, embedding: Embedding, seed: Seed):
         self.embedding, self.dropout_rate = embedding, config.dropout_rate
         # One more than max_length: a source ends in eos, and target_in begins with bos.
         self.positions = POSITIONS[config.positions](
             config.d_model, config.max_length + 1, fold_in(seed, "positions")
         )
+        self.layers = [
+            layer_class(config, fold_in(seed, f"layer_{i}")) for i in range(config.num_layers)
+        ]
         # Pre-norm leaves the last sum without a norm.
         self.final_norm = LayerNorm(config.d_model) if config.norm == "pre" else no_norm
 
@@ -122,10 +125,7 @@ class Encoder(Stack):
     """A stack of EncoderLayers: section 3.1."""
 
     def __init__(self, config: Config, embedding: Embedding, seed: Seed):
-        super().__init__(config, embedding, seed)
-        self.layers = [
-            EncoderLayer(config, fold_in(seed, f"layer_{i}")) for i in range(config.num_layers)
-        ]
+        super().__init__(EncoderLayer, config, embedding, seed)
 
     def __call__(
         self, source: tf.Tensor, mask: tf.Tensor, seed: Seed | None = None
@@ -143,10 +143,7 @@ class Decoder(Stack):
     """A stack of DecoderLayers: section 3.1."""
 
     def __init__(self, config: Config, embedding: Embedding, seed: Seed):
-        super().__init__(config, embedding, seed)
-        self.layers = [
-            DecoderLayer(config, fold_in(seed, f"layer_{i}")) for i in range(config.num_layers)
-        ]
+        super().__init__(DecoderLayer, config, embedding, seed)
 
     def project_memory(self, memory: tf.Tensor) -> list[KeysValues]:
         """Return the keys and values of each layer's cross-attention."""
@@ -179,8 +176,8 @@ class Decoder(Stack):
         """token (sources, hypotheses) → (sources, hypotheses, d_model), extended `past`.
 
         token: the newest token of each hypothesis. memory: from `project_memory`. past: the keys
-        and values of earlier tokens in each layer, a row per hypothesis. The hypotheses take the
-        place of positions, so that cross-attention reads one memory for all hypotheses of a source;
+        and values of earlier tokens in each layer, a row per hypothesis. The hypotheses of a
+        source lie along the length axis, so that cross-attention reads one memory for all of them;
         self-attention separates them (`attend_to_past`).
         """
         position = tf.shape(past[0][0])[2]

@@ -83,7 +83,10 @@ def checkpoint_folder(run: str | Path, checkpoint: str = "last", average: int = 
     if average > 1:
         paths = [path for path in paths if checkpoint_step(path) > 0]
     if not paths:
-        raise UserError(f"{folder} has no checkpoint: run python train.py --resume {run}")
+        advice = f"run python train.py --resume {run}"
+        if not saved_checkpoints(Path(run, "checkpoints")):
+            advice = "restore it, or train again"
+        raise UserError(f"{folder} has no checkpoint: {advice}")
     if len(paths) < average:
         raise UserError(f"{folder} has only {len(paths)} checkpoints: lower --average {average}")
     return folder

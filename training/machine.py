@@ -69,8 +69,8 @@ def without_keras() -> Iterator[None]:
 def adapt_to_device(config: Config) -> Config:
     """Return the config with `shards` set: by default 2 on a CPU and 1 on a GPU.
 
-    Not the number of cores, because the dropout masks depend on it. Warns if products in bfloat16
-    are slower than in float32.
+    Not the number of cores, because the dropout masks depend on the number of shards. Warns if
+    products in bfloat16 are not faster than in float32.
     """
     import tensorflow as tf
 

@@ -8,7 +8,7 @@ from config import Config, UserError
 
 
 class RunError(UserError):
-    """A run cannot start or resume."""
+    """A run cannot start, resume or save."""
 
 
 class Diverged(RunError):

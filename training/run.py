@@ -250,7 +250,7 @@ class Run:
     # ---- Checkpoints ----
 
     def restore(self) -> None:
-        """Set up checkpoints, and restore the latest one of a resumed run. Raises RunError."""
+        """Set up checkpoints, and restore the latest one of a resumed run. Raises UserError."""
         self.variables = {
             name: tf.Variable(getattr(self, name), dtype=dtype, trainable=False)
             for name, dtype in COUNTERS.items()
@@ -318,8 +318,10 @@ class Run:
         `--average` uses those at the ends of epochs, which do not depend on the clock.
         """
         folder = self.path / "checkpoints"
-        *old, _ = saved_checkpoints(folder)
-        if (excess := len(old) + 1 - self.config.keep_checkpoints) > 0:
+        *old, newest = saved_checkpoints(folder)
+        # A newest one within an epoch is kept in addition: it will not outlive the epoch.
+        keep = self.config.keep_checkpoints + (not ends_epoch(newest))
+        if (excess := len(old) + 1 - keep) > 0:
             for path in sorted(old, key=ends_epoch)[:excess]:
                 for file in folder.glob(f"{path.name}.*"):
                     file.unlink()

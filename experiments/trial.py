@@ -17,8 +17,8 @@ from training.command_line import config_from_flags
 from training.machine import import_tensorflow
 from training.records import Diverged, read_json, read_json_lines
 
-# Phenomena of `mini` that are not in the headline: chance decides whether a run learns the order of
-# two adjectives around a subject, which would raise the standard deviation from 0.98 to 1.23 points.
+# Phenomena of `mini` that are not in the headline. Whether a run learns the order of two adjectives
+# around a subject is chance: it would raise the standard deviation from 0.98 to 1.23 points.
 NOISY = ("order",)
 
 

@@ -31,7 +31,7 @@ def draw(path: Path, curves: dict[str, list]) -> None:
 
 
 def main() -> None:
-    parser = harness.benchmark_parser(__doc__)
+    parser = harness.benchmark_parser(__doc__, rounds=False)
     add = parser.add_argument
     add("--corpus", default="ted_hrlr_translate/pt_to_en", help="as in train.py [%(default)s]")
     add("--max-length", type=int, default=128, help="tokens per sentence [%(default)s]")
@@ -63,4 +63,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    harness.run(main)

@@ -2,27 +2,28 @@
 
 import argparse
 import json
-import os
 import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
-from config import make_parser
-from training.machine import cpu_info
+from config import UserError, fail, make_parser
+from training.machine import cores, cpu_info
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def benchmark_parser(description: str, rounds: int = 3) -> argparse.ArgumentParser:
-    """Create a parser with the flags that all benchmarks share."""
+def benchmark_parser(description: str, rounds: bool = True) -> argparse.ArgumentParser:
+    """Create a parser with the flags that all benchmarks share. rounds: whether to add --rounds."""
     parser = make_parser(description)
     add = parser.add_argument
-    add("--rounds", type=int, default=rounds, help=f"runs of each contestant [{rounds}]")
+    if rounds:
+        add("--rounds", type=int, default=3, help="runs of each contestant [3]")
     add("--json", type=Path, help="also write the measurements to this file")
     return parser
 
@@ -84,7 +85,7 @@ def machine() -> dict:
     processor = cpu_info().get("model name") or platform.processor()
     return {
         "processor": processor,
-        "cores": os.cpu_count(),
+        "cores": len(cores()),
         "versions": versions,
         "date": time.strftime("%Y-%m-%d"),
         "command": " ".join(sys.argv),
@@ -110,3 +111,11 @@ def report(path: Path | None, tables: str, measurements: dict) -> None:
     if path:
         text = json.dumps(machine() | measurements, indent=1, ensure_ascii=False) + "\n"
         path.write_text(text, "utf-8")
+
+
+def run(main: Callable[[], None]) -> None:
+    """Run a benchmark. Report a UserError or an OSError in one line."""
+    try:
+        main()
+    except (UserError, OSError) as error:
+        fail(error)

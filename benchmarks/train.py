@@ -86,7 +86,7 @@ def parse_flags():
 def main() -> None:
     flags = parse_flags()
     names = ("corpus", "max_length", "batch_tokens", *SIZES)
-    config = Config(**{name: getattr(flags, name) for name in names})
+    config = Config(label_smoothing=0, **{name: getattr(flags, name) for name in names})
     data = pipeline.load(config)
     vocab_size = data.target_tokenizer.vocab_size
     with tempfile.TemporaryDirectory() as folder:
@@ -111,4 +111,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    harness.run(main)

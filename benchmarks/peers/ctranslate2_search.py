@@ -1,6 +1,5 @@
 """CTranslate2 with our weights, in float32."""
 
-import os
 import sys
 
 try:
@@ -9,16 +8,17 @@ except ImportError:
     sys.exit(3)
 from benchmarks import sentences
 from data import tokenizer
+from training.machine import cores
 
 if __name__ == "__main__":
     job = sentences.load_job()
     source_tokenizer, target_tokenizer = tokenizer.load_pair(job["exported"])
-    cores, parallel = os.cpu_count(), job["parallel_batches"]
+    threads, parallel = len(cores()), job["parallel_batches"]
     translator = ctranslate2.Translator(
         job["exported"],
         compute_type="float32",
-        inter_threads=cores if parallel else 1,
-        intra_threads=1 if parallel else cores,
+        inter_threads=threads if parallel else 1,
+        intra_threads=1 if parallel else threads,
     )
 
     def translate(texts):

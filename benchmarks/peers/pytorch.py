@@ -3,7 +3,6 @@
 Imports nothing of TensorFlow: some versions of the two cannot be loaded in one process.
 """
 
-import os
 import sys
 from collections.abc import Callable
 
@@ -16,6 +15,7 @@ except ImportError:
 from torch import nn
 
 from benchmarks import sentences
+from training.machine import cores
 
 
 def positional_encoding(length, d_model):
@@ -88,7 +88,7 @@ def main(model_class: Callable) -> None:
     job = sentences.load_job()
     config = job["config"]
     torch.manual_seed(0)
-    torch.set_num_threads(os.cpu_count())
+    torch.set_num_threads(len(cores()))
     pairs, batches = sentences.read(job["sentences"])
     model = model_class(config, job["vocab_size"])
     optimizer = torch.optim.Adam(model.parameters(), 1e-3, (0.9, 0.98), 1e-9, fused=True)

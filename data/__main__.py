@@ -89,7 +89,7 @@ def show_batches(dataset: Dataset, settings: Config) -> None:
     batches = plan(train, settings.batch_tokens, settings.batch_sentences, settings.seed)
     tokens = sum(len(rows.ids) for rows in train)
     lengths = [rows.lengths for rows in train]
-    positions = sum(len(b) * side[b].max() for b in batches for side in lengths)
+    positions = sum(len(b) * int(side[b].max()) for b in batches for side in lengths)
     pairs_per_batch = len(train.source.lengths) / len(batches)
     print(f"\n{len(batches):,} batches per epoch with {pairs_per_batch:.0f} pairs on average")
     print(f"{tokens / positions:.1%} of their positions are tokens, the others padding")

@@ -1,4 +1,4 @@
-"""Download a file completely and with the right hash, or not at all."""
+"""Download a file, from the first host that has it. A given hash is verified."""
 
 import hashlib
 import http.client

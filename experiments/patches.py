@@ -1,6 +1,6 @@
 """Experiments as patch files: a question, flags, and a diff against the repository.
 
-experiments/NAME.patch begins with lines of the form `key: text`, in this order:
+experiments/NAME.patch begins with lines of the form `key: text`, each at most once:
 
     question:  what the experiment tests
     theme:     the part of the model or of training that it changes: see THEMES

@@ -100,7 +100,7 @@ def parse(flags: list[str]) -> dict:
 
 
 def load_texts(recipe: Recipe, final: bool = False) -> Split:
-    """Return the texts to score; generated ones are not in both samples. Raises UserError."""
+    """Return the texts to score; no generated text is in both samples. Raises UserError."""
     sample = recipe.final if final else recipe.sample
     if sample.size is None:
         return corpora.open(Config(**parse(recipe.flags.split()))).load(sample.split)

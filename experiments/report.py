@@ -15,7 +15,7 @@ from config import UserError, fail, make_parser
 from experiments import patches, stats
 from experiments.patches import THEMES, ExperimentError, Patch
 from experiments.recipes import RECIPES, Recipe
-from experiments.run import changed, judge, read_stored
+from experiments.run import changed, judge_by_look, read_stored
 from experiments.runs import short_hash
 
 WORDS = ("better", "worse", "no difference", "undecided")  # colours of Okabe & Ito 2008
@@ -33,7 +33,7 @@ class Results:
         code = short_hash([stored["identity"], stored["code"]])
         self.earlier = [name for name, row in rows.items() if row["code"] != code]
         runs, baseline = {name: row["runs"] for name, row in rows.items()}, stored["baseline"]
-        self.verdicts = judge(recipe, runs, baseline, stats.NO_ROWS)
+        self.verdicts = judge_by_look(recipe, runs, baseline, stats.NO_ROWS)
         self.runs, scores = runs | {"baseline": baseline}, recipe.values(baseline)
         healthy = [recipe.values(runs[n]) for n, v in self.verdicts.items() if not v.note]
         self.mean, self.sigma = np.mean(scores), stats.pool(scores, *healthy)

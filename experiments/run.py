@@ -2,7 +2,7 @@
 
 Without NAME, the change is the uncommitted edit of the working tree. Finished runs are kept, so the
 command can be stopped and repeated at any time. The baseline is the stored one,
-experiments/baselines/RECIPE.json, if it would come out the same here.
+experiments/results/RECIPE.json, if it would come out the same here.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from training.records import read_json
 
 def read_stored(recipe: str) -> dict | None:
     """Return what `Question.store` has written for a recipe, or None."""
-    path = patches.HERE / "baselines" / f"{recipe}.json"
+    path = patches.HERE / "results" / f"{recipe}.json"
     return read_json(path) if path.exists() else None
 
 
@@ -56,7 +56,7 @@ def stored_rows(recipe: Recipe, stored: dict, chosen: Iterable[str] = ()) -> lis
     return [row for name, row in rows.items() if name not in unhealthy]
 
 
-def judge(
+def judge_by_look(
     recipe: Recipe, experiments: dict[str, list[dict]], baseline: list[dict], prior: stats.Sigma
 ) -> dict[str, stats.Verdict]:
     """Judge results look by look, with as many seeds each: what a look has decided stays."""
@@ -80,7 +80,7 @@ class Question:
         if stored:
             old, new = stored["identity"] | stored["code"], setup.identity | setup.code
             names = [name for name in {**new, **old} if old.get(name) != new.get(name)]
-            self.differences = ", ".join(f"a different {name}" for name in names[:3])
+            self.differences = ", ".join(names[:3])
 
     def baseline(self) -> tuple[list[dict], int]:
         """Return the results of the baseline, and how many of its seeds must have run.
@@ -121,7 +121,8 @@ class Question:
             m = max(len(scores), seeds)
             sizes = stats.detectable(sigma, recipe.rule, m, len(self.chosen))
             for n, size in zip(recipe.looks, sizes, strict=True):
-                text += f"with {n} seeds, a difference of {size:.2f} is detected with 80 % power\n"
+                if size < math.inf:
+                    text += f"{n} seeds detect a difference of {size:.2f} with 80 % power\n"
         finished = [read_json(path) for path in self.setup.folder.glob("*/seed-*.*.json")]
         seconds, workers = recipe.seconds(finished) or recipe.seconds(baseline), len(cores())
         for look in sorted({recipe.looks[0], recipe.looks[-1]}):
@@ -139,7 +140,7 @@ class Question:
                 seeds = self.baseline()[1]
                 kept = "seed 0 reproduces it bit for bit, so it is kept"
                 outcome = f"{seeds} seeds are run here" if seeds else kept
-                print(f"the stored baseline was run with {self.differences}; {outcome}", flush=True)
+                print(f"the stored baseline differs in {self.differences}: {outcome}", flush=True)
                 self.failed |= self.setup.run(self.jobs(waiting, look))
             verdicts = self.verdicts(look)
             for patch in list(waiting):
@@ -155,7 +156,7 @@ class Question:
     def verdicts(self, look: int) -> dict[str, stats.Verdict]:
         """Judge the experiments. Raises ExperimentError if there is nothing to compare with."""
         results = {patch.name: self.setup.results(patch, look) for patch in self.chosen}
-        return judge(self.recipe, results, self.baseline()[0], self.prior())
+        return judge_by_look(self.recipe, results, self.baseline()[0], self.prior())
 
     def store(self) -> Path:
         """Write the results next to those that are stored already. Returns the path."""
@@ -169,7 +170,7 @@ class Question:
             results = setup.results(patch, recipe.looks[-1])[: verdicts[patch.name].seeds]
             rows[patch.name] = {"change": patch.change, "code": code, "runs": results}
         values = {"identity": setup.identity, "code": setup.code, "baseline": baseline}
-        path = patches.HERE / "baselines" / f"{recipe.name}.json"
+        path = patches.HERE / "results" / f"{recipe.name}.json"
         path.parent.mkdir(exist_ok=True)
         write_json(path, values | {"experiments": rows})
         return path
@@ -183,10 +184,11 @@ def write_events(folder: Path, results: list[dict]) -> None:
 
     for result in results:
         run = folder / f"seed-{result['seed']}" / "validation"
-        if run.exists() or "curve" not in result:
+        path = run / "events.out.tfevents.0.stored"
+        if (run.exists() and not path.exists()) or "curve" not in result:
             continue
-        run.mkdir(parents=True)
-        with open(run / "events.out.tfevents.0.stored", "wb") as file:
+        run.mkdir(parents=True, exist_ok=True)
+        with open(path, "wb") as file:
             for step, loss in result["curve"]:
                 summary = Summary(value=[Summary.Value(tag="metrics/loss", simple_value=loss)])
                 event = Event(step=step, wall_time=time.time(), summary=summary)
@@ -257,9 +259,9 @@ def parse_flags() -> argparse.Namespace:
     add("--plan", action="store_true", help="print the smallest detectable effect and the time")
     add("--seeds", type=int, help="look once, after this many seeds [6, 10 and 16]")
     add("--final", action="store_true", help="score the held-out texts; once, for what you adopt")
-    add("--store", action="store_true", help="write the results into experiments/baselines/")
+    add("--store", action="store_true", help="write the results into experiments/results/")
     flags = parser.parse_args()
-    if (flags.seeds or 2) < 2:
+    if flags.seeds is not None and flags.seeds < 2:
         raise ExperimentError("--seeds must be at least 2")
     if flags.store and (flags.final or flags.seeds):
         raise ExperimentError("--store cannot be combined with --final or --seeds")

@@ -41,6 +41,7 @@ def code_hashes(folder: Path) -> dict[str, str]:
     """Return a hash of each file that can change a score. Comments and docstrings are ignored."""
     parts = [folder / part for part in SCORED_CODE]
     files = sorted(file for part in parts for file in [part, *part.rglob("*")] if file.is_file())
+    files = [file for file in files if file.name != "__main__.py"]  # a command of its own
     codes = {file: normalized_code(file) for file in files if file.suffix == ".py"}
     texts = {file: file.read_text("utf-8") for file in files if file.suffix == ".tsv"}
     return {str(f.relative_to(folder)): short_hash(text) for f, text in (codes | texts).items()}
@@ -115,7 +116,7 @@ class Setup:
         return [result for result in results if result]
 
     def write(self, job: Job) -> Path:
-        """Write the file for experiments.trial. Deletes an unfinished run of other code."""
+        """Write the file for experiments.trial. Deletes the run directory of other code."""
         (patch, seed), run, path = job, self.file(job), self.file(job, ".job.json")
         if run.exists() and not (path.exists() and read_json(path)["key"] == self.key(patch)):
             shutil.rmtree(run)

@@ -76,7 +76,7 @@ class Verdict:
 
 def pool(*rows: Row, prior: Sigma = NO_ROWS) -> Sigma:
     """Return the standard deviation within rows, with that of other rows. No rows: 0."""
-    rows = [row for row in rows if len(row)]
+    rows = [row for row in rows if len(row) > 1]
     df = sum(len(row) - 1 for row in rows) + prior.df
     squares = sum(float(np.var(row)) * len(row) for row in rows) + prior.value**2 * prior.df
     return Sigma(math.sqrt(squares / df) if df else 0.0, df)
@@ -96,13 +96,13 @@ def unhealthy(rows: dict[str, Row], baseline: Row, prior: Sigma = NO_ROWS) -> di
     for name in sorted(rows, key=distance, reverse=True):
         rest, reason = {other: row for other, row in rows.items() if other != name}, ""
         sigma, (value, df) = pool(baseline, *rest.values(), prior=prior), pool(rows[name])
-        if math.isnan(value):
+        if np.isnan(rows[name]).any():
             reason = "diverged"
         elif df and sigma.df:
             low, high = (f_quantile(p, df, sigma.df) for p in (UNHEALTHY, 1 - UNHEALTHY))
             if value**2 > high * sigma.value**2:
                 two_groups = np.diff(np.sort(rows[name])).max() > np.ptp(rows[name]) / 2
-                reason = "bimodal" if two_groups else "varies more than the others"
+                reason = "two groups or an outlier" if two_groups else "varies more than the others"
             elif value**2 < low * sigma.value**2:
                 reason = "nearly constant"
         if reason:
@@ -219,7 +219,7 @@ def limits(n: int, m: int, df: float, rule: Rule, sizes: tuple[int, ...]) -> tup
 def judge(
     rows: dict[str, Row], baseline: Row, rule: Rule, prior: Sigma = NO_ROWS, asked: int = 0
 ) -> dict[str, Verdict]:
-    """Judge experiments that share a baseline, one of them with Student's interval.
+    """Judge experiments that share a baseline.
 
     prior: the standard deviation within further rows. asked: the number of experiments in the
     question, if `rows` has fewer.
@@ -295,5 +295,5 @@ def detectable(sigma: Sigma, rule: Rule, m: int, asked: int = 1) -> list[float]:
         undecided &= np.abs(difference) <= limit * error
         undecided &= np.abs(difference) + limit_90 * error >= rule.delta
         rising = np.maximum.accumulate(better.mean(axis=1))
-        found.append(float(np.interp(POWER, rising, effects)))
+        found.append(float(np.interp(POWER, rising, effects, right=math.inf)))
     return found

@@ -168,10 +168,12 @@ def test_table_uses_dunnetts_interval_and_names_unhealthy_rows():
     for verdict, *ends in zip(healthy.values(), interval.low, interval.high, strict=True):
         assert (verdict.low, verdict.high) == pytest.approx(ends, abs=0.02)
     rows |= {"humps": [2.0, 32, 6, 31, 3, 30], "flat": [0.0] * 6, "lost": [np.nan, 70, 70, 70]}
-    notes = {"humps": "bimodal", "flat": "nearly constant", "lost": "diverged"}
+    rows["once"] = [np.nan]
+    notes = {"humps": "two groups or an outlier", "flat": "nearly constant", "lost": "diverged"}
+    notes["once"] = "diverged"
     assert stats.unhealthy(rows, BASELINE) == notes
     verdicts = stats.judge(rows, BASELINE, Rule(2.0, (6,)))
-    assert [verdicts[name].word for name in notes] == ["worse"] * 3
+    assert [verdicts[name].word for name in notes] == ["worse"] * 4
     assert str(verdicts["lost"]) == "worse (diverged)"
 
 
@@ -359,7 +361,9 @@ def test_seeds_are_added_until_the_question_is_decided(repository, ask):
     _, out = ask("some")
     assert "some, 3 seeds: undecided" in out and "some, 5 seeds: " in out
     _, out = ask("more", "--plan")
-    assert "5 seeds, a difference of" in out and "5 seeds: 5 runs left, about 0 minutes" in out
+    assert (
+        "5 seeds detect a difference of" in out and "5 seeds: 5 runs left, about 0 minutes" in out
+    )
 
 
 def test_stored_baseline_is_kept_only_if_seed_0_has_equal_bits(repository, ask, monkeypatch):
@@ -378,14 +382,14 @@ def test_stored_baseline_is_kept_only_if_seed_0_has_equal_bits(repository, ask, 
     edit(repository / "model/answer.py", "return 1", "return 3")  # no score depends on it
     commit()
     count, out = runs_of_baseline()
-    assert count == 1 and "a different model/answer.py; seed 0 reproduces it bit for bit" in out
+    assert count == 1 and "differs in model/answer.py: seed 0 reproduces it bit for bit" in out
     edit(repository / "model/answer.py", "return 40", "return 41")
     commit()
     count, out = runs_of_baseline()
     assert count == 5 and "more, 3 seeds: better +8" in out
-    assert "a different model/answer.py; 5 seeds are run here" in out
+    assert "differs in model/answer.py: 5 seeds are run here" in out
     monkeypatch.setattr(runs, "processor", lambda: "a new one")
-    assert "a different processor" in runs_of_baseline()[1]
+    assert "differs in processor" in runs_of_baseline()[1]
 
 
 def test_failed_and_diverged_runs_are_named_and_the_others_judged(repository, ask):
@@ -424,7 +428,7 @@ def test_a_diverged_baseline_is_an_error_that_names_the_seed(repository, ask):
     del values["scores"]
     path.write_text(json.dumps(values | {"diverged": "step 3"}))
     assert "better" in ask("more")[1]  # the stored one is used
-    shutil.rmtree(repository / "experiments/baselines")
+    shutil.rmtree(repository / "experiments/results")
     with pytest.raises(ExperimentError, match="seed 2: step 3"):
         ask("more")
 

@@ -70,7 +70,7 @@ class Results:
         return (
             f"**{recipe.name}**: {self.headline} {self.mean:.1f}, mean of {m} baseline seeds; "
             f"standard deviation {self.sigma.value:.2f}. A difference of {size:.1f} is detected "
-            f"with 80 % power. {text} {self.stored['identity']['processor']}.\n\n"
+            f"with 80 % power. {text} Processor: {self.stored['identity']['processor']}.\n\n"
             f"![differences from the baseline, {recipe.name}]({recipe.name}.png)\n"
         )
 

@@ -3,7 +3,6 @@
 report.html shows the diff, the seeds and the learning curves of each experiment.
 """
 
-import json
 import re
 from dataclasses import asdict
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure  # without pyplot, which would choose a window system
 
 from config import UserError, fail, make_parser
+from evaluation import page
 from experiments import patches, stats
 from experiments.patches import THEMES, ExperimentError, Patch
 from experiments.recipes import RECIPES, Recipe
@@ -49,10 +49,10 @@ class Results:
     def for_page(self, name: str) -> dict:
         """Return what report.html shows of an experiment, or of the baseline."""
         runs = [run for run in self.runs[name] if "curve" in run]
-        page = {"values": self.recipe.values(runs), "curves": [run["curve"] for run in runs]}
+        shown = {"values": self.recipe.values(runs), "curves": [run["curve"] for run in runs]}
         if verdict := self.verdicts.get(name):
-            page |= {"word": verdict.word, "verdict": str(verdict), "cost": self.cost(name)}
-        return page
+            shown |= {"word": verdict.word, "verdict": str(verdict), "cost": self.cost(name)}
+        return shown
 
     def summary(self) -> str:
         """Describe what was measured, and how precisely."""
@@ -133,11 +133,7 @@ def write_page(path: Path, chosen: list[Patch], results: dict[str, Results]) -> 
     for patch in chosen:
         pages = {n: r.for_page(patch.name) for n, r in results.items() if patch.name in r.verdicts}
         data["experiments"].append(asdict(patch) | {"results": pages})
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-    for sign in "<>&":  # "<" could end the <script> that holds the data
-        text = text.replace(sign, f"\\u{ord(sign):04x}")
-    template = Path(__file__).with_name("template.html").read_text("utf-8")
-    path.write_text(template.replace("@DATA@", text), "utf-8")
+    path.write_text(page.fill(Path(__file__).with_name("template.html"), data), "utf-8")
 
 
 def write() -> None:

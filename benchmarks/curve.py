@@ -40,7 +40,8 @@ def main() -> None:
     add("--precision", default="float32", help="of this project [%(default)s]")
     add("--minutes", type=float, default=60, help="minutes of training [%(default)s]")
     add("--points", type=int, default=20, help="number of validations [%(default)s]")
-    add("--sentences", type=int, default=500, help="sentences per validation [%(default)s]")
+    count = "sentences per validation: 100 take minutes in the tutorial's loop [%(default)s]"
+    add("--sentences", type=int, default=128, help=count)
     add("--picture", type=Path, default=Path("curve.png"), help="output file [%(default)s]")
     flags = parser.parse_args()
     config = Config(**{name: getattr(flags, name) for name in SETTINGS})

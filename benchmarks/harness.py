@@ -31,7 +31,7 @@ def benchmark_parser(description: str, rounds: bool = True) -> argparse.Argument
 def run_once(module: str, job: dict) -> dict | None:
     """Run a contestant of benchmarks.peers and return the JSON object that it prints.
 
-    Returns None, and says why, if it fails or if its packages are missing (status 3).
+    Returns None if there is none. Says so if it fails, or if its packages are missing (status 3).
     """
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(job | {"launched": time.time()}, file)
@@ -43,9 +43,9 @@ def run_once(module: str, job: dict) -> dict | None:
     elif result.returncode:
         reason = result.stderr[-3000:]
         print(f"{module} failed with status {result.returncode}:\n{reason}", file=sys.stderr)
-    else:
-        return json.loads(result.stdout.splitlines()[-1])
-    return None
+    # What a contestant had measured before it failed counts.
+    lines = [line for line in result.stdout.splitlines() if line.startswith("{")]
+    return json.loads(lines[-1]) if lines else None
 
 
 def run_in_turn(contestants: dict[str, tuple[str, dict]], rounds: int) -> dict[str, dict]:

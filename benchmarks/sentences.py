@@ -93,9 +93,10 @@ def time_curve(
     epochs: Iterable[Iterable[Batch]],
     translate: Callable[[list[str]], list[str]],
 ) -> None:
-    """Train for `job["minutes"]`, and print points of minutes and BLEU for the harness.
+    """Train for `job["minutes"]`, and print points of minutes, BLEU and steps for the harness.
 
     The clock starts when the process is launched and stops while `job["texts"]` are translated.
+    Each line has all points so far: what was measured before a failure is not lost.
     """
     from evaluation import metrics
 
@@ -109,9 +110,9 @@ def time_curve(
             bleu = metrics.bleu(translate(job["texts"]), job["references"])
             points.append((minutes, bleu, steps))
             paused += time.time() - now
+            print(json.dumps({"points": points}), flush=True)
         if minutes >= job["minutes"]:
             break
-    print(json.dumps({"points": points}))
 
 
 def time_decoding(job: dict, translate: Callable[[list[str]], list[str]]) -> None:

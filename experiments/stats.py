@@ -171,6 +171,11 @@ class Comparison(NamedTuple):
     df: float
 
 
+def welch_df(error: float, df: float, other_error: float, other_df: float) -> float:
+    """Return the degrees of freedom of a difference of means, from their standard errors."""
+    return (error**2 + other_error**2) ** 2 / (error**4 / df + other_error**4 / other_df)
+
+
 def compare(row: Row, baseline: Row, sigma: Sigma, note: str = "") -> Comparison:
     """Compare a row with the baseline. note: why it is unhealthy.
 
@@ -179,9 +184,8 @@ def compare(row: Row, baseline: Row, sigma: Sigma, note: str = "") -> Comparison
     n, m = len(row), len(baseline)
     own = pool(row) if note or n >= OWN_VARIANCE else sigma
     error, baseline_error, df = own.value / n**0.5, sigma.value / m**0.5, sigma.df
-    if own is not sigma:
-        squares = error**4 / own.df + baseline_error**4 / sigma.df
-        df = (error**2 + baseline_error**2) ** 2 / squares if squares else df
+    if own is not sigma and (error or baseline_error):
+        df = welch_df(error, own.df, baseline_error, sigma.df)
     return Comparison(float(np.mean(row) - np.mean(baseline)), error, baseline_error, df)
 
 
@@ -287,7 +291,7 @@ def detectable(sigma: Sigma, rule: Rule, m: int, asked: int = 1) -> list[float]:
         deviation, df = sigma
         if n >= OWN_VARIANCE:
             deviation = scores[:, :n].std(axis=1, ddof=1)
-            df = (1 / n + 1 / m) ** 2 / (1 / n**2 / (n - 1) + 1 / m**2 / sigma.df)
+            df = welch_df(n**-0.5, n - 1, m**-0.5, sigma.df)
         error = np.sqrt(deviation**2 / n + sigma.value**2 / m)
         limit, limit_90 = limits(n, m, df, rule, (n,) * asked)
         difference = effects[:, np.newaxis] + scores[:, :n].mean(axis=1) - baselines

@@ -1,6 +1,7 @@
 """Settings of a training run: the fields of `Config` are the flags of train.py."""
 
 import argparse
+import contextlib
 import dataclasses
 import functools
 import json
@@ -9,6 +10,7 @@ import re
 import sys
 import types
 import typing
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn
@@ -256,3 +258,12 @@ def fail(error: object, status: int = 2) -> NoReturn:
         error = f"{error.filename}: {error.strerror}"
     print("error:", *str(error).split(), file=sys.stderr)
     raise SystemExit(status)
+
+
+@contextlib.contextmanager
+def errors_in_one_line() -> Iterator[None]:
+    """Exit with `fail` after a UserError or an OSError, which are expected."""
+    try:
+        yield
+    except (UserError, OSError) as error:
+        fail(error)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import harness
-from config import Config
+from config import Config, errors_in_one_line
 from data import pipeline
 
 CONTESTANTS = {"this project": "our_curve", "tutorial's loop, Keras 3": "keras_curve"}
@@ -64,4 +64,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    harness.run(main)
+    with errors_in_one_line():
+        main()

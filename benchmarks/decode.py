@@ -4,6 +4,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks import harness
+from config import errors_in_one_line
 from data import corpora
 from training.machine import cores
 from training.records import load_config
@@ -92,4 +93,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    harness.run(main)
+    with errors_in_one_line():
+        main()

@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks import harness, sentences
 from benchmarks.train import flops_per_token
-from config import Config
+from config import Config, errors_in_one_line
 from data.batches import Pairs, Rows
 
 PAIRS = (50_000, 500_000, 1_000_000, 5_000_000)
@@ -169,4 +169,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    harness.run(main)
+    with errors_in_one_line():
+        main()

@@ -8,11 +8,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
-from config import UserError, fail, make_parser
+from config import make_parser
 from training.machine import cores, cpu_info
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -111,11 +110,3 @@ def report(path: Path | None, tables: str, measurements: dict) -> None:
     if path:
         text = json.dumps(machine() | measurements, indent=1, ensure_ascii=False) + "\n"
         path.write_text(text, "utf-8")
-
-
-def run(main: Callable[[], None]) -> None:
-    """Run a benchmark. Report a UserError or an OSError in one line."""
-    try:
-        main()
-    except (UserError, OSError) as error:
-        fail(error)

@@ -18,7 +18,7 @@ Where the high-level API takes care:
 - Adam squares the gradient of an embedding row by row: see `Adam`.
 """
 
-from config import UserError, fail
+from config import errors_in_one_line, fail
 from training.command_line import parse_config
 from training.machine import import_tensorflow
 
@@ -277,8 +277,7 @@ def main(config) -> None:
 
 if __name__ == "__main__":
     try:
-        main(CONFIG)
-    except (UserError, OSError) as error:
-        fail(error)
+        with errors_in_one_line():
+            main(CONFIG)
     except KeyboardInterrupt:
         raise SystemExit(130) from None

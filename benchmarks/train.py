@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import harness, sentences
-from config import Config, fail, flag
+from config import Config, errors_in_one_line, fail, flag
 from data import pipeline
 from data.batches import Pairs
 
@@ -111,4 +111,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    harness.run(main)
+    with errors_in_one_line():
+        main()

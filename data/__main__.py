@@ -6,7 +6,7 @@ Takes the flags of train.py.
 import numpy as np
 
 import config
-from config import Config, UserError
+from config import Config
 from data import pipeline
 from data.batches import plan
 from data.pipeline import Dataset
@@ -99,7 +99,5 @@ def show_batches(dataset: Dataset, settings: Config) -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with config.errors_in_one_line():
         show(parse_config())
-    except (UserError, OSError) as error:
-        config.fail(error)

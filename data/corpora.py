@@ -14,17 +14,12 @@ from config import Config
 from data import local, mini, tfds
 from data.splits import SPLITS, SUPPORTED, Corpus, CorpusError, Split, TextPair
 
-__all__ = ["SPLITS", "Corpus", "CorpusError", "Split", "find", "load", "open"]
+__all__ = ["SPLITS", "Corpus", "CorpusError", "Split", "find", "open"]
 
 
 def open(config: Config) -> Corpus:
     """Return the corpus that a configuration names, in its direction. Raises CorpusError."""
     return find(config.corpus, config.reverse, config.labelled)
-
-
-def load(name: str, split: str, reverse: bool = False, labelled: bool = False) -> Split:
-    """Load one split of a corpus. Raises CorpusError."""
-    return find(name, reverse, labelled).load(split)
 
 
 def find(name: str, reverse: bool = False, labelled: bool = False) -> Corpus:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import config
-from config import UserError, fail
+from config import UserError, errors_in_one_line, fail
 from data.tokenizer import load_pair
 from evaluation.search import Search
 from training import machine
@@ -138,8 +138,7 @@ def load(flags: argparse.Namespace) -> "Translator":
 def run(main: Callable[[argparse.Namespace], None], flags: argparse.Namespace) -> None:
     """Call main(flags). Report a UserError, an OSError or too little memory in one line."""
     try:
-        main(flags)
-    except (UserError, OSError) as error:
-        fail(error)
+        with errors_in_one_line():
+            main(flags)
     except machine.out_of_memory_errors() as error:
         fail(machine.out_of_memory_message(error, MEMORY_HINT), 1)

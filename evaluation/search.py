@@ -43,8 +43,8 @@ class Search:
 
     def changed(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {f.name: values[f.name] for f in fields(self) if values[f.name] != f.default}
+        values = {field: getattr(self, field.name) for field in fields(self)}
+        return {f.name: value for f, value in values.items() if value != f.default}
 
     def __str__(self) -> str:
         if self.sample:

@@ -1,5 +1,6 @@
 """Recipes: how the runs of experiments are trained, what they are scored on, and how precisely."""
 
+import math
 import statistics
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -27,7 +28,7 @@ class Recipe:
         better.
     delta: differences smaller than this, in the unit of the headline, do not matter.
     sample: the texts that decide. final: those that are read once, for what is adopted.
-    averages: numbers of last epochs whose final weights are averaged. The first number counts.
+    average: number of last epochs whose final weights are averaged.
     looks: numbers of seeds after which a question may be decided.
     """
 
@@ -37,7 +38,7 @@ class Recipe:
     delta: float
     sample: Sample
     final: Sample
-    averages: tuple[int, ...] = (3,)
+    average: int = 3
     looks: tuple[int, ...] = (6, 10, 16)
 
     @property
@@ -56,9 +57,8 @@ class Recipe:
 
     def values(self, results: list[dict]) -> list[float]:
         """Return the headline of each result; NaN if a run diverged."""
-        scores = [result.get("scores", {}).get(str(self.averages[0]), {}) for result in results]
-        sign = -1 if self.headline == "loss" else 1
-        return [sign * score.get(self.headline, float("nan")) for score in scores]
+        scores = [result.get("scores", {}).get(self.headline, math.nan) for result in results]
+        return [-score if self.headline == "loss" else score for score in scores]
 
 
 # --shards 1: each run uses one core.
@@ -86,9 +86,9 @@ SPLITS = Sample("validation"), Sample("test")
 RECIPES = {
     "mini": Recipe("mini", MINI, "exact_match", 2.0, *SAMPLES),
     "ted": Recipe("ted", TED, "bleu", 0.5, *SPLITS),
-    "imdb": Recipe("imdb", IMDB, "accuracy", 0.5, *SPLITS, averages=(5,)),
+    "imdb": Recipe("imdb", IMDB, "accuracy", 0.5, *SPLITS, average=5),
     # Not a measurement: whether everything runs, in seconds.
-    "smoke": Recipe("smoke", SMOKE, "loss", 0.01, *SMALL, averages=(2, 1), looks=(2, 3)),
+    "smoke": Recipe("smoke", SMOKE, "loss", 0.01, *SMALL, average=2, looks=(2, 3)),
 }
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure  # without pyplot, which would choose a window system
 
-from config import UserError, fail, make_parser
+from config import errors_in_one_line, make_parser
 from evaluation import page
 from experiments import patches, stats
 from experiments.patches import THEMES, ExperimentError, Patch
@@ -156,7 +156,5 @@ def write() -> None:
 
 if __name__ == "__main__":
     make_parser(__doc__, prog="python -m experiments.report").parse_args()
-    try:
+    with errors_in_one_line():
         write()
-    except (UserError, OSError) as error:
-        fail(error)

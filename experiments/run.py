@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from config import UserError, fail, make_parser, write_json
+from config import errors_in_one_line, fail, make_parser, write_json
 from experiments import patches, stats
 from experiments.patches import BASELINE, ExperimentError, Patch
 from experiments.recipes import RECIPES, Recipe
@@ -273,9 +273,8 @@ def main() -> None:
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup ignores it
         signal.signal(signal.SIGHUP, signal.default_int_handler)
     try:
-        raise SystemExit(1 if run(parse_flags()) else 0)
-    except (UserError, OSError) as error:
-        fail(error)
+        with errors_in_one_line():
+            raise SystemExit(1 if run(parse_flags()) else 0)
     except KeyboardInterrupt:
         fail("stopped: repeat the command to resume", status=130)
 

@@ -75,7 +75,7 @@ class Setup:
             write_json(self.texts, load_texts(recipe, final))
         self.identity = {
             "flags": recipe.flags,
-            "averages": list(recipe.averages),
+            "average": recipe.average,
             "texts": short_hash(self.texts.read_text("utf-8")),
             "processor": processor(),
             **{name: metadata.version(name) for name in PACKAGES},
@@ -125,7 +125,7 @@ class Setup:
         about = {"name": patch.name, "seed": seed, "commit": self.commit}
         values = {"key": self.key(patch), "diff": patch.diff, "about": about}
         flags = [*self.recipe.flags.split(), *shlex.split(patch.flags), f"--seed={seed}"]
-        values |= {"flags": flags, "averages": self.recipe.averages}
+        values |= {"flags": flags, "average": self.recipe.average}
         run.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, values | {name: str(file) for name, file in files.items()})
         return path

@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from config import UserError, fail, write_json
+from config import errors_in_one_line, write_json
 from experiments.recipes import parse
 from training.command_line import config_from_flags
 from training.machine import import_tensorflow
@@ -54,7 +54,6 @@ def train_and_score(job: dict) -> dict:
         shutil.rmtree(run, ignore_errors=True)  # of a process that was killed at its start
         flags = parse(job["flags"]) | {"name": run.name}
     config = config_from_flags(flags | {"runs_dir": str(run.parent), "cache_dir": job["cache"]})
-    result = {}
     try:
         train.train(config)
     except Diverged as error:
@@ -62,10 +61,9 @@ def train_and_score(job: dict) -> dict:
     for number in (signal.SIGINT, signal.SIGTERM):  # training has set handlers
         signal.signal(number, signal.SIG_DFL)
     trained, texts = time.monotonic(), Split(*json.loads(Path(job["texts"]).read_text("utf-8")))
-    for k in job["averages"]:
-        loaded = translator.load(run, config, average=k)
-        result.setdefault("scores", {})[str(k)] = score(loaded, texts)
-    result["parameters"], hashes = loaded.num_parameters, hashlib.sha256()
+    loaded = translator.load(run, config, average=job["average"])
+    result = {"scores": score(loaded, texts), "parameters": loaded.num_parameters}
+    hashes = hashlib.sha256()
     for variable in loaded.model.trainable_variables:
         hashes.update(variable.numpy().tobytes())
     result["weights"] = hashes.hexdigest()[:16]  # equal if two runs agree in every bit
@@ -80,12 +78,10 @@ def train_and_score(job: dict) -> dict:
 def main(path: str) -> None:
     job = read_json(path)
     import_tensorflow()
-    try:
+    with errors_in_one_line():
         write_json(job["result"], job["about"] | train_and_score(job))
         for part in ("checkpoints", "source"):  # hundreds of megabytes
             shutil.rmtree(Path(job["run"], part), ignore_errors=True)
-    except (UserError, OSError) as error:
-        fail(error)
 
 
 if __name__ == "__main__":

@@ -93,7 +93,7 @@ class DecoderCell(tf.Module):
     """One position of the decoder: a stack of GRUs, and how it reads the memory.
 
     A call takes x (sources, hypotheses, size), the embedding of the last token; h, one state
-    (sources, hypotheses, size) per GRU, the top one last; and the dict that
+    (sources, hypotheses, size) per GRU, the top one last; and `encoded`, the dict that
     `Recurrent.init_decoder` returns. It returns the new h, context (sources, hypotheses, size) and
     weights (sources, hypotheses, source_len). In training there is one hypothesis per source, the
     target.
@@ -125,9 +125,9 @@ class FixedContext(DecoderCell):
     def __init__(self, config: Config, seed: Seed):
         super().__init__(config, 2 * config.d_model, seed)
 
-    def __call__(self, x, h, source):
-        context = tf.broadcast_to(source["summary"], tf.shape(x))
-        no_weights = tf.zeros_like(source["mask"], tf.float32)
+    def __call__(self, x, h, encoded):
+        context = tf.broadcast_to(encoded["summary"], tf.shape(x))
+        no_weights = tf.zeros_like(encoded["mask"], tf.float32)
         return self.stack(tf.concat([x, context], axis=-1), h), context, no_weights
 
 
@@ -149,9 +149,9 @@ class Additive(DecoderCell):
         pairs = self.query(query)[:, :, tf.newaxis] + keys[:, tf.newaxis]
         return tf.reduce_sum(tf.tanh(pairs) * self.score, axis=-1)
 
-    def __call__(self, x, h, source):
-        scores = self.scores(h[-1], source["keys"])
-        context, weights = attend(scores, source["memory"], source["mask"])
+    def __call__(self, x, h, encoded):
+        scores = self.scores(h[-1], encoded["keys"])
+        context, weights = attend(scores, encoded["memory"], encoded["mask"])
         return self.stack(tf.concat([x, context], axis=-1), h), context, weights
 
 
@@ -165,10 +165,10 @@ class Dot(DecoderCell):
         """qᵀ k of each pair → (sources, hypotheses, source_len)."""
         return tf.matmul(query, keys, transpose_b=True)
 
-    def __call__(self, x, h, source):
+    def __call__(self, x, h, encoded):
         h = self.stack(x, h)
-        scores = self.scores(h[-1], source["keys"])
-        return h, *attend(scores, source["memory"], source["mask"])
+        scores = self.scores(h[-1], encoded["keys"])
+        return h, *attend(scores, encoded["memory"], encoded["mask"])
 
 
 CELLS = {"none": FixedContext, "additive": Additive, "dot": Dot}
@@ -205,9 +205,9 @@ class Recurrent(tf.Module):
     def init_decoder(
         self, memory: tf.Tensor, source_mask: tf.Tensor
     ) -> tuple[dict[str, tf.Tensor], list[tf.Tensor]]:
-        """Attention inputs and initial state.
+        """Return what the decoder reads of the source, and its initial state.
 
-        Returns a dict of memory and keys (batch, source_len, d_model), mask (batch, 1, source_len)
+        That is a dict of memory and keys (batch, source_len, d_model), mask (batch, 1, source_len)
         and summary (batch, 1, d_model), the encoder's last states; and the initial state of each
         GRU, (batch, 1, d_model).
         """
@@ -215,13 +215,13 @@ class Recurrent(tf.Module):
         # The forward GRU's last state is at the last position (padding repeats it), the backward
         # GRU's at the first.
         summary = tf.concat([memory[:, -1, :half], memory[:, 0, half:]], axis=-1)[:, tf.newaxis]
-        source = {
+        encoded = {
             "memory": memory,
             "keys": self.cell.keys(memory),
             "mask": source_mask[:, 0],
             "summary": summary,
         }
-        return source, [tf.tanh(dense(summary)) for dense in self.initial]
+        return encoded, [tf.tanh(dense(summary)) for dense in self.initial]
 
     def hidden(self, h: tf.Tensor, context: tf.Tensor, seed: Seed | None = None) -> tf.Tensor:
         """tanh(W [h; context]) of the top state: Luong et al. 2015, eq. 5."""
@@ -243,11 +243,11 @@ class Recurrent(tf.Module):
         """
         x = dropout(self.target_embedding(target_in), self.dropout_rate, fold_in(seed, "target"))
         x = tf.transpose(x, (1, 0, 2))[:, :, tf.newaxis]  # (target_len, batch, 1, d_model)
-        source, h = self.init_decoder(memory, cross_mask)
-        context = tf.zeros_like(source["summary"])
-        weights = tf.zeros_like(source["mask"], tf.float32)
+        encoded, h = self.init_decoder(memory, cross_mask)
+        context = tf.zeros_like(encoded["summary"])
+        weights = tf.zeros_like(encoded["mask"], tf.float32)
         h, context, weights = tf.scan(  # each (target_len, batch, 1, …)
-            lambda state, x: self.cell(x, state[0], source), x, (h, context, weights)
+            lambda state, x: self.cell(x, state[0], encoded), x, (h, context, weights)
         )
         top, context = (tf.transpose(x[:, :, 0], (1, 0, 2)) for x in (h[-1], context))
         weights = tf.transpose(weights, (1, 2, 0, 3))  # (batch, 1, target_len, source_len)
@@ -269,11 +269,11 @@ class Recurrent(tf.Module):
     def start(self, source: tf.Tensor) -> dict:
         """Encode source (batch, source_len) → the state of decoding before the first token.
 
-        "past" has a row for each hypothesis, "source" a row for each source.
+        "past" has a row for each hypothesis, "encoded" a row for each source.
         """
         source_mask = padding_mask(source)
-        inputs, h = self.init_decoder(self.encode(source, source_mask), source_mask)
-        return {"source": inputs, "past": [state[:, 0] for state in h]}  # each (batch, d_model)
+        encoded, h = self.init_decoder(self.encode(source, source_mask), source_mask)
+        return {"encoded": encoded, "past": [state[:, 0] for state in h]}  # each (batch, d_model)
 
     def step(self, token: tf.Tensor, state: dict) -> tuple[tf.Tensor, dict]:
         """The last token of each row, (rows,), and the state → logits (rows, vocab_size), state.
@@ -281,11 +281,10 @@ class Recurrent(tf.Module):
         In beam search, consecutive rows are hypotheses of one source: they share its memory.
         """
         x = self.target_embedding(token)  # (rows, d_model)
-        sources, size = tf.shape(state["source"]["memory"])[0], x.shape[-1]
+        sources, size = tf.shape(state["encoded"]["memory"])[0], x.shape[-1]
         x, *h = (tf.reshape(rows, (sources, -1, size)) for rows in (x, *state["past"]))
-        h, context, _ = self.cell(
-            x, h, state["source"]
-        )  # h, context (sources, hypotheses, d_model)
+        # h and context: (sources, hypotheses, d_model)
+        h, context, _ = self.cell(x, h, state["encoded"])
         hidden = self.hidden(h[-1], context)
         hidden, *past = (tf.reshape(x, (-1, size)) for x in (hidden, *h))  # (rows, d_model)
         return self.logits(hidden), state | {"past": past}

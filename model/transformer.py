@@ -72,7 +72,7 @@ class DecoderLayer(tf.Module):
     def __call__(
         self,
         x: tf.Tensor,
-        memory_keys_values: KeysValues,
+        projected_memory: KeysValues,
         self_mask: tf.Tensor | None,
         cross_mask: tf.Tensor,
         seed: Seed | None = None,
@@ -80,7 +80,7 @@ class DecoderLayer(tf.Module):
     ) -> tuple[tf.Tensor, Weights, KeysValues | None]:
         """x (batch, target_len, d_model) → the same, a dict of weights, and the cache.
 
-        memory_keys_values: the memory, projected by `cross_attention.project_keys_values`.
+        projected_memory: from `cross_attention.project_keys_values`.
         cache: in decoding, the keys and values of earlier tokens; x then holds only new tokens.
         """
         rate = self.dropout_rate
@@ -92,7 +92,7 @@ class DecoderLayer(tf.Module):
         x = self.self_post_norm(x + dropout(y, rate, fold_in(seed, "self_attention")))
 
         y = self.cross_pre_norm(x)  # attends to the memory, which is projected already
-        y, cross_weights = self.cross_attention.attend(y, *memory_keys_values, cross_mask)
+        y, cross_weights = self.cross_attention.attend(y, *projected_memory, cross_mask)
         x = self.cross_post_norm(x + dropout(y, rate, fold_in(seed, "cross_attention")))
 
         y = self.feed_forward(self.feed_forward_pre_norm(x))
@@ -159,32 +159,32 @@ class Decoder(Stack):
     ) -> tuple[tf.Tensor, list[Weights]]:
         """target_in (batch, target_len) → (batch, target_len, d_model), weights per layer."""
         x = self.embed(target_in, self.positions(0, tf.shape(target_in)[1]), seed)
-        weights, projected = [], self.project_memory(memory)
+        weights, projected_memory = [], self.project_memory(memory)
         for i, layer in enumerate(self.layers):
-            layer_seed = fold_in(seed, f"layer_{i}")
-            x, layer_weights, _ = layer(x, projected[i], self_mask, cross_mask, layer_seed)
+            seed_i = fold_in(seed, f"layer_{i}")
+            x, layer_weights, _ = layer(x, projected_memory[i], self_mask, cross_mask, seed_i)
             weights.append(layer_weights)
         return self.final_norm(x), weights
 
     def step(
         self,
         token: tf.Tensor,
-        memory: list[KeysValues],
+        projected_memory: list[KeysValues],
         cross_mask: tf.Tensor,
         past: list[KeysValues],
     ) -> tuple[tf.Tensor, list[KeysValues]]:
         """token (sources, hypotheses) → (sources, hypotheses, d_model), extended `past`.
 
-        token: the newest token of each hypothesis. memory: from `project_memory`. past: the keys
-        and values of earlier tokens in each layer, a row per hypothesis. The hypotheses of a
-        source lie along the length axis, so that cross-attention reads one memory for all of them;
-        self-attention separates them (`attend_to_past`).
+        token: the newest token of each hypothesis. projected_memory: from `project_memory`. past:
+        the keys and values of earlier tokens in each layer, a row per hypothesis. The hypotheses of
+        a source lie along the length axis, so that cross-attention reads one memory for all of
+        them; self-attention separates them (`attend_to_past`).
         """
         position = tf.shape(past[0][0])[2]
         x = self.embed(token, self.positions(position, position + 1), seed=None)
         present = []
-        for layer, layer_memory, cache in zip(self.layers, memory, past, strict=True):
-            x, _, cache = layer(x, layer_memory, None, cross_mask, cache=cache)
+        for layer, keys_values, cache in zip(self.layers, projected_memory, past, strict=True):
+            x, _, cache = layer(x, keys_values, None, cross_mask, cache=cache)
             present.append(cache)
         return self.final_norm(x), present
 
@@ -250,12 +250,13 @@ class Transformer(tf.Module):
     def start(self, source: tf.Tensor) -> dict:
         """Encode source (batch, source_len) → the state of decoding before the first token.
 
-        "past" has a row for each hypothesis; "memory" and "source_mask" a row for each source.
+        "past" has a row for each hypothesis; "projected_memory" and "source_mask" have a row for
+        each source.
         """
         source_mask = padding_mask(source)
-        memory = self.decoder.project_memory(self.encode(source, source_mask))
-        past = [(keys[:, :, :0], values[:, :, :0]) for keys, values in memory]  # of length 0
-        return {"memory": memory, "source_mask": source_mask, "past": past}
+        projected = self.decoder.project_memory(self.encode(source, source_mask))
+        past = [(keys[:, :, :0], values[:, :, :0]) for keys, values in projected]  # of length 0
+        return {"projected_memory": projected, "source_mask": source_mask, "past": past}
 
     def step(self, token: tf.Tensor, state: dict) -> tuple[tf.Tensor, dict]:
         """The last token of each row, (rows,), and the state → logits (rows, vocab_size), state.
@@ -265,7 +266,7 @@ class Transformer(tf.Module):
         sources = tf.shape(state["source_mask"])[0]
         token = tf.reshape(token, (sources, -1))  # (sources, hypotheses)
         hidden, past = self.decoder.step(
-            token, state["memory"], state["source_mask"], state["past"]
+            token, state["projected_memory"], state["source_mask"], state["past"]
         )
         hidden = tf.reshape(hidden, (-1, hidden.shape[-1]))  # (rows, d_model)
         return self.logits(hidden), state | {"past": past}

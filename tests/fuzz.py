@@ -27,6 +27,7 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 import numpy as np
 import tensorflow as tf
+from helpers import load_split
 
 import config
 import evaluate
@@ -115,8 +116,8 @@ class Readers:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        texts = corpora.load("mini:300", "train")
-        pairs = corpora.load("mini", "test").take(range(20))
+        texts = load_split("mini:300", "train")
+        pairs = load_split("mini", "test").take(range(20))
         self.texts = ["\n".join(column).encode() + b"\n" for column in pairs[:2]]
         rows = zip(*texts[:2], strict=True)
         self.rows = "".join(f"{a}\t{b}\n" for a, b in rows).encode()
@@ -158,7 +159,7 @@ class Readers:
             path.write_bytes(content)
         for path in draws.sample(paths, draws.choice((0, 0, 0, 0, 1))):
             path.rename(path.with_suffix(draws.choice((".x", ".en.gz", ".pt2"))))
-        split = corpora.load(str(paths[0].parent), "train", reverse=draws.random() < 0.5)
+        split = load_split(str(paths[0].parent), "train", reverse=draws.random() < 0.5)
         for column, content in zip(split[:2], contents[::-1], strict=True):
             assert len(column) == len(split.sources) == count_lines(content)
             assert not any("\n" in text for text in column)
@@ -169,7 +170,7 @@ class Readers:
         content = damaged(draws, self.labels if labelled else self.rows)
         path = self.new("table.tsv")
         path.write_bytes(content)
-        splits = [corpora.load(str(path), name, labelled=labelled) for name in SPLITS]
+        splits = [load_split(str(path), name, labelled=labelled) for name in SPLITS]
         assert sum(len(split.sources) for split in splits) == count_lines(content)
         return True
 

@@ -14,6 +14,7 @@ from tensorflow.python.framework.config import disable_op_determinism
 
 import train
 from data import corpora
+from data.corpora import Split
 from evaluation.translator import Translator
 from training import machine, run
 from training.command_line import config_from_flags
@@ -30,6 +31,11 @@ TINY = {
 METRICS = {"objective": 1.5, "loss": 1.0, "accuracy": 0.5, "grad_norm": 2.0, "learning_rate": 0.1}
 
 
+def load_split(name: str, split: str, reverse: bool = False, labelled: bool = False) -> Split:
+    """Load one split of a corpus."""
+    return corpora.find(name, reverse, labelled).load(split)
+
+
 def command_line(settings: dict) -> list[str]:
     """Return settings as flags."""
     return [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
@@ -39,7 +45,7 @@ def write_corpus(folder: Path) -> Path:
     """Write a small corpus, English to Portuguese: a directory with two files for each split."""
     folder.mkdir()
     for name, size in {"train": 300, "validation": 20, "test": 30}.items():
-        split = corpora.load("mini:300", name)
+        split = load_split("mini:300", name)
         for language, texts in (("pt", split.sources), ("en", split.targets)):
             lines = "".join(text + "\n" for text in texts[:size])
             # The source is English, the first in alphabetical order.

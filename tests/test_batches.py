@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from helpers import load_split
 
 from config import Config, UserError
 from data import corpora, encoding, pipeline, tokenizer
@@ -158,7 +159,7 @@ def test_an_empty_corpus_has_no_batches():
 
 @pytest.fixture(scope="module")
 def trained_tokenizer():
-    split = corpora.load("mini:300", "train")
+    split = load_split("mini:300", "train")
     return tokenizer.train(split.sources + split.targets, 400)
 
 
@@ -231,17 +232,17 @@ def test_a_cached_corpus_is_equal_and_is_not_encoded_again(settings, trained, mo
 
 def test_a_dataset_decodes_to_the_texts(settings):
     data = pipeline.load(settings)
-    split = corpora.load(settings.corpus, "train")
+    split = load_split(settings.corpus, "train")
     assert data.source_tokenizer.decode(id_rows(data.train.source)) == split.sources
     assert data.target_tokenizer.decode(id_rows(data.train.target)) == split.targets
-    assert data.validation_texts == corpora.load(settings.corpus, "validation")
+    assert data.validation_texts == load_split(settings.corpus, "validation")
     sha256 = corpora.find(settings.corpus).summarize("train", 1).sha256
     facts = {"sha256": sha256, "pairs": 80, "dropped": 0}
     assert data.facts["splits"]["train"] == facts
 
 
 def test_reverse_exchanges_the_sides_of_a_dataset(settings):
-    forward = corpora.load(settings.corpus, "validation")
+    forward = load_split(settings.corpus, "validation")
     data = pipeline.load(dataclasses.replace(settings, reverse=True))
     backward = corpora.Split(forward.targets, forward.sources)
     swapped = corpora.find(settings.corpus, reverse=True)
@@ -440,7 +441,7 @@ def test_labelled_texts_are_cut_and_targets_are_bos_and_a_label(tmp_path):
     assert data.train.source.lengths.max() == 4 + 1 and data.facts["splits"]["train"]["cut"] > 0
     assert len(data.train.source.lengths) == data.facts["splits"]["train"]["pairs"]
     labels = dict(zip((f"text number {i}" for i in range(500)), "ab" * 250, strict=True))
-    split = corpora.load(str(tmp_path / "a.tsv"), "train", labelled=True)
+    split = load_split(str(tmp_path / "a.tsv"), "train", labelled=True)
     for text, target in zip(split.sources, id_rows(data.train.target), strict=True):
         assert target == [2, 4 + "ab".index(labels[text])]
 

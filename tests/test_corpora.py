@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from helpers import load_split
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -116,14 +117,14 @@ def test_a_directory_with_the_name_of_a_corpus_is_ignored(tmp_path, monkeypatch,
 def test_mini_has_four_splits_and_tags():
     assert [*corpora.find("mini").files()] == ["train", "validation", "test", "compositional"]
     assert corpora.find("mini").languages == ("pt", "en")
-    texts = corpora.load("mini", "test")
+    texts = load_split("mini", "test")
     assert len(texts.sources) == len(texts.targets) == len(texts.tags) > 0
-    assert texts == corpora.load("mini", "test")
+    assert texts == load_split("mini", "test")
 
 
 def test_the_size_of_mini_is_that_of_its_training_split():
-    assert len(corpora.load("mini:7", "train").sources) == 7
-    assert corpora.load("mini:7", "test") == corpora.load("mini", "test")
+    assert len(load_split("mini:7", "train").sources) == 7
+    assert load_split("mini:7", "test") == load_split("mini", "test")
     assert corpora.find("mini:7").fingerprint() != corpora.find("mini").fingerprint()
 
 
@@ -134,7 +135,7 @@ def test_the_alphabetically_first_extension_is_the_source(folder):
     name = str(folder)
     assert [*corpora.find(name).files()] == ["train", "validation", "test"]
     assert corpora.find(name).languages == ("en", "pt")
-    texts = corpora.load(name, "validation")
+    texts = load_split(name, "validation")
     assert texts.sources == ["validation hello 0", "validation hello 1"]
     assert texts.targets == ["validation olá 0", "validation olá 1"]
     assert texts.tags is None
@@ -148,7 +149,7 @@ def test_reverse_applies_to_every_split_that_is_loaded_for_scoring(folder, split
     sources, targets, _ = forward.load(split)
     assert sources[0] == f"{split} hello 0" and targets[0] == f"{split} olá 0"
     assert backward.load(split)[:2] == (targets, sources)
-    assert corpora.load(name, split, reverse=True) == backward.load(split)
+    assert load_split(name, split, reverse=True) == backward.load(split)
     assert forward.summarize(split, 1).sha256 != backward.summarize(split, 1).sha256
 
 
@@ -158,7 +159,7 @@ def test_lines_end_at_line_feeds_only(folder):
         folder / "train.en",
         b"\xef\xbb\xbf" + "one\u2028still one\r\ntwo\x85\x0c two\r\nthree".encode(),
     )
-    assert corpora.load(str(folder), "train").sources == [
+    assert load_split(str(folder), "train").sources == [
         "one\u2028still one",
         "two\x85\x0c two",
         "three",
@@ -176,7 +177,7 @@ def test_a_directory_is_read_completely_or_rejected_in_one_line(tmp_path, source
     write(tmp_path / "train.en", source)
     write(tmp_path / "train.pt", target)
     try:
-        split = corpora.load(str(tmp_path), "train")
+        split = load_split(str(tmp_path), "train")
     except CorpusError as error:
         assert str(error) and "\n" not in str(error)
         return
@@ -204,7 +205,7 @@ def test_bad_directories_are_rejected_with_file_and_line(folder, file, content, 
     if content is not None:
         write(folder / file, content)
     with pytest.raises(CorpusError) as error:
-        corpora.load(str(folder), "train")
+        load_split(str(folder), "train")
     for word in words:
         assert word in str(error.value)
 
@@ -216,7 +217,7 @@ def test_a_missing_split_is_an_error(folder):
     (folder / "test.en").unlink()
     assert [*corpora.find(str(folder)).files()] == ["train", "validation"]
     with pytest.raises(CorpusError, match="no 'test' split: use train, validation"):
-        corpora.load(str(folder), "test")
+        load_split(str(folder), "test")
 
 
 def test_an_empty_directory_is_rejected(tmp_path):
@@ -225,7 +226,7 @@ def test_an_empty_directory_is_rejected(tmp_path):
 
 
 def read_all(name):
-    return {split: corpora.load(name, split) for split in corpora.find(name).files()}
+    return {split: load_split(name, split) for split in corpora.find(name).files()}
 
 
 def test_every_line_of_a_table_is_in_one_split_in_file_order(tmp_path):
@@ -268,7 +269,7 @@ def test_equal_sources_are_in_one_split_also_when_reversed(tmp_path):
     write(path, "".join(f"source {i % 500}\ttarget {i}\n" for i in range(1500)))
     seen = [set(text.sources) for text in read_all(str(path)).values()]
     assert sum(map(len, seen)) == 500
-    forward, backward = (corpora.load(str(path), "test", reverse=r) for r in (False, True))
+    forward, backward = (load_split(str(path), "test", reverse=r) for r in (False, True))
     assert (backward.sources, backward.targets) == (forward.targets, forward.sources)
 
 
@@ -287,7 +288,7 @@ def test_equal_sources_are_in_one_split_also_when_reversed(tmp_path):
 def test_bad_tables_are_rejected_with_file_and_line(tmp_path, content, words):
     write(tmp_path / "a.tsv", content)
     with pytest.raises(CorpusError) as error:
-        corpora.load(str(tmp_path / "a.tsv"), "train")
+        load_split(str(tmp_path / "a.tsv"), "train")
     for word in words:
         assert word in str(error.value)
 
@@ -327,7 +328,7 @@ def test_a_directory_of_labels_is_read_and_shuffled(reviews, capfd):
     assert "ignoring unsup" in capfd.readouterr().err
     assert corpora.find(name, labelled=True).languages == ("text", "label")
     assert set(corpora.find(name, labelled=True).files()) == {"train", "validation", "test"}
-    test = corpora.load(name, "test", labelled=True)
+    test = load_split(name, "test", labelled=True)
     expected = [(f"test {label} review {i}", label) for label in ("neg", "pos") for i in range(10)]
     assert sorted(zip(test.sources, test.targets, strict=True)) == sorted(expected)
     assert len({*test.targets[:10]}) == 2  # shuffled
@@ -335,26 +336,26 @@ def test_a_directory_of_labels_is_read_and_shuffled(reviews, capfd):
 
 def test_a_fifth_of_train_is_held_out_without_a_validation_split(reviews):
     name = str(reviews)
-    train, held_out = (corpora.load(name, s, labelled=True) for s in ("train", "validation"))
+    train, held_out = (load_split(name, s, labelled=True) for s in ("train", "validation"))
     assert len(train.sources) == 16 and len(held_out.sources) == 4
     everything = {f"train {label} review {i}" for label in ("pos", "neg") for i in range(10)}
     assert {*train.sources, *held_out.sources} == everything
     for split in train, held_out:
         assert all(target in source for source, target in zip(*split[:2], strict=True))
     assert len({*held_out.targets}) == 2
-    assert corpora.load(name, "validation", labelled=True) == held_out
+    assert load_split(name, "validation", labelled=True) == held_out
     write(reviews / "validation" / "pos" / "a.txt", "own")
     write(reviews / "validation" / "neg" / "b.txt", "own")
-    assert len(corpora.load(name, "train", labelled=True).sources) == 20
-    assert corpora.load(name, "validation", labelled=True).sources == ["own", "own"]
+    assert len(load_split(name, "train", labelled=True).sources) == 20
+    assert load_split(name, "validation", labelled=True).sources == ["own", "own"]
 
 
 def test_a_labelled_table_is_label_tab_text(tmp_path):
     rows = [f"{'pos' if i % 2 else 'neg'}\ttext {i}\tmore\n" for i in range(600)]
     write(tmp_path / "a.tsv", "".join(rows))
-    splits = [corpora.load(str(tmp_path / "a.tsv"), s, labelled=True) for s in corpora.SPLITS]
+    splits = [load_split(str(tmp_path / "a.tsv"), s, labelled=True) for s in corpora.SPLITS]
     assert sum(len(split.sources) for split in splits) == 600
-    assert corpora.load(str(tmp_path / "a.tsv"), "test", reverse=True, labelled=True) == splits[2]
+    assert load_split(str(tmp_path / "a.tsv"), "test", reverse=True, labelled=True) == splits[2]
     for split in splits:
         assert {*split.targets} == {"pos", "neg"}  # split by text, not by label
         for text, label in zip(split.sources, split.targets, strict=True):
@@ -375,7 +376,7 @@ def test_bad_directories_of_labels_are_rejected(reviews, damage, words):
     damage(reviews)
     with pytest.raises(CorpusError) as error:
         for split in corpora.find(str(reviews), labelled=True).files():
-            corpora.load(str(reviews), split, labelled=True)
+            load_split(str(reviews), split, labelled=True)
     for word in words:
         assert word in str(error.value)
     assert "\n" not in str(error.value)
@@ -486,14 +487,14 @@ def test_the_archived_copy_is_downloaded_if_the_host_is_down(ted, tmp_path, capf
     assert out == ""
     ted.unlink()  # the dataset is prepared
     for split, file in {"train": "train", "validation": "dev", "test": "test"}.items():
-        texts = corpora.load(NAME, split)
+        texts = load_split(NAME, split)
         assert sorted(texts.sources) == sorted(f"olá {file} {i}" for i in range(SIZES[file]))
         assert [s.replace("olá", "hello") for s in texts.sources] == texts.targets
         in_file_order = tfds.as_numpy(tfds.load(NAME, split=split, data_dir=tmp_path / "tfds"))
         assert texts.sources == [row["pt"].decode() for row in in_file_order]
-    assert corpora.load(NAME, "test", reverse=True).sources[0].startswith("hello")
+    assert load_split(NAME, "test", reverse=True).sources[0].startswith("hello")
     with pytest.raises(CorpusError, match="no 'dev' split"):
-        corpora.load(NAME, "dev")
+        load_split(NAME, "dev")
     before = corpora.find(NAME).fingerprint()
     (record,) = (tmp_path / "tfds").rglob("*test.tfrecord*")
     write(record, record.read_bytes()[:-1])
@@ -508,7 +509,7 @@ def test_a_failed_download_leaves_no_file_and_names_the_alternatives(ted, tmp_pa
     else:
         write(ted, content[:-9] if damage == "truncated" else content[:-1] + b"?")
     with pytest.raises(CorpusError) as error:
-        corpora.load(NAME, "train")
+        load_split(NAME, "train")
     archive = tmp_path / "tfds" / "downloads" / "manual" / "qi18naacl-dataset.tar.gz"
     for remedy in str(archive), "TFDS_DATA_DIR", "--corpus mini":
         assert remedy in str(error.value)
@@ -522,11 +523,11 @@ def test_an_archive_saved_by_the_user_is_used_or_rejected(ted, tmp_path, capfd):
     archive.parent.mkdir(parents=True)
     write(archive, ted.read_bytes()[:-9])
     with pytest.raises(CorpusError, match=f"{archive.name}.*checksum") as error:
-        corpora.load(NAME, "train")
+        load_split(NAME, "train")
     assert "\n" not in str(error.value)
     assert not list((tmp_path / "tfds").rglob("*incomplete*"))
     ted.rename(archive)
-    assert len(corpora.load(NAME, "test").sources) == SIZES["test"]
+    assert len(load_split(NAME, "test").sources) == SIZES["test"]
     assert "downloading" not in capfd.readouterr().err
 
 
@@ -542,7 +543,7 @@ def test_an_archive_in_the_download_cache_of_tfds_is_used(ted, tmp_path, folder,
     cached.parent.mkdir(parents=True)
     ted.rename(cached)
     resource.write_info_file(url, cached, "ted_hrlr_translate", info.filename, info)
-    assert len(corpora.load(NAME, "test").sources) == SIZES["test"]
+    assert len(load_split(NAME, "test").sources) == SIZES["test"]
     assert "downloading" not in capfd.readouterr().err
 
 
@@ -564,7 +565,7 @@ def test_a_host_that_is_unreachable_is_named_at_once(tmp_path, monkeypatch):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     before = time.monotonic()
     with pytest.raises(CorpusError, match="http://127.0.0.1:9/far.tgz cannot be reached; set"):
-        corpora.load("far", "train")
+        load_split("far", "train")
     assert time.monotonic() < before + 20
 
 
@@ -580,7 +581,7 @@ def test_a_prepared_dataset_keeps_its_direction_without_its_code(ted, tmp_path):
 @pytest.mark.parametrize("reverse", [False, True])
 def test_another_language_pair_in_both_directions(ted, reverse):
     name = "ted_hrlr_translate/ru_to_en"
-    texts = corpora.load(name, "validation", reverse)
+    texts = load_split(name, "validation", reverse)
     russian, english = (texts.targets, texts.sources) if reverse else texts[:2]
     assert sorted(russian) == sorted(f"привет dev {i}" for i in range(SIZES["dev"]))
     assert [text.replace("привет", "hello") for text in russian] == english
@@ -614,9 +615,9 @@ def test_a_labelled_dataset_has_label_names_and_no_markup(tmp_path, monkeypatch)
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     splits = corpora.find("feelings", labelled=True).files()
     assert set(splits) == {"train", "validation", "test"}
-    sizes = {split: len(corpora.load("feelings", split, labelled=True).sources) for split in splits}
+    sizes = {split: len(load_split("feelings", split, labelled=True).sources) for split in splits}
     assert sizes == {"train": 16, "validation": 4, "test": 20}
-    test = corpora.load("feelings", "test", labelled=True)
+    test = load_split("feelings", "test", labelled=True)
     expected = {("so bad !", "neg"), ("good", "pos")}
     assert set(zip(test.sources, test.targets, strict=True)) == expected
 
@@ -640,7 +641,7 @@ def anki(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_equal_sentences_of_spa_eng_are_in_one_split(anki, reverse):
-    splits = [corpora.load("spa-eng", split, reverse) for split in corpora.SPLITS]
+    splits = [load_split("spa-eng", split, reverse) for split in corpora.SPLITS]
     english = [set(split.targets if reverse else split.sources) for split in splits]
     spanish = [set(split.sources if reverse else split.targets) for split in splits]
     assert sum(map(len, english)) == 600 and len(set.union(*english)) == 600
@@ -653,11 +654,11 @@ def test_equal_sentences_of_spa_eng_are_in_one_split(anki, reverse):
 
 
 def test_another_edition_of_spa_eng_is_used_with_a_warning(anki, tmp_path, capfd):
-    corpora.load("spa-eng", "test")
+    load_split("spa-eng", "test")
     err = capfd.readouterr().err
     assert anki.as_uri() in err and "warning: " in err
     anki.unlink()  # a copy was saved
-    assert corpora.load("spa-eng", "test").sources
+    assert load_split("spa-eng", "test").sources
 
 
 @pytest.mark.parametrize("damage", ["unreachable", "truncated", "other content"])
@@ -671,6 +672,6 @@ def test_a_bad_spa_eng_archive_is_rejected_and_removed(anki, tmp_path, damage):
     else:
         anki.unlink()
     with pytest.raises(CorpusError) as error:
-        corpora.load("spa-eng", "train")
+        load_split("spa-eng", "train")
     assert "\n" not in str(error.value) and "spa-eng.zip" in str(error.value)
     assert not [path for path in (tmp_path / "data").rglob("*") if path.is_file()]

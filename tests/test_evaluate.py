@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import TINY, train_here, write_corpus
+from helpers import TINY, load_split, train_here, write_corpus
 
 from config import Config
 from data import corpora
@@ -52,7 +52,7 @@ def copy(run, tmp_path):
 @pytest.fixture(scope="module")
 def texts(run):
     """The sources and targets of the test split."""
-    return corpora.load(str(run.parent / "talks"), "test", reverse=True)
+    return load_split(str(run.parent / "talks"), "test", reverse=True)
 
 
 @pytest.fixture
@@ -462,7 +462,7 @@ def test_of_a_table_only_a_sample_is_scored_unless_all_of_it_is_asked_for(tmp_pa
     monkeypatch.setattr(report, "TABLE_TEXTS", 5)
     table = tmp_path / "a.tsv"
     table.write_text("".join(f"source {i}\ttarget {i}\n" for i in range(900)))
-    split = corpora.load(str(table), "test")
+    split = load_split(str(table), "test")
     sha256 = corpora.find(str(table)).summarize("test", 1).sha256
     facts = {"splits": {"test": {"sha256": sha256, "pairs": len(split.sources)}}}
     (tmp_path / "corpus.json").write_text(json.dumps(facts))

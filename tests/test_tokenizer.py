@@ -5,16 +5,17 @@ import random
 
 import pytest
 import sentencepiece
+from helpers import load_split
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from config import Config, UserError
-from data import corpora, tokenizer
+from data import tokenizer
 
 
 @pytest.fixture(scope="module")
 def split():
-    return corpora.load("mini:500", "train")
+    return load_split("mini:500", "train")
 
 
 @pytest.fixture(scope="module")

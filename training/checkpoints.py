@@ -29,7 +29,7 @@ def readable_checkpoints(
             reader = tf.train.load_checkpoint(str(path))
             for name in reader.get_variable_to_shape_map():
                 reader.get_tensor(name)
-            if ends_epoch(path) or not ends_of_epochs:
+            if not ends_of_epochs or ends_epoch(path):
                 intact.append(str(path))
         except (tf.errors.OpError, IndexError, ValueError) as error:
             damaged.append(path.name)

@@ -97,7 +97,7 @@ class Run:
             description.check_corpus(self.path, config, dataset)
         elif self.is_chief:
             description.write(self.path, config, dataset)
-        self.restore()
+        self.restore(self.create_checkpoints())
         if self.is_chief:
             if config.resume:  # only now: a checkpoint that does not fit changes nothing
                 description.update(self.path, config, code_changed)
@@ -249,8 +249,8 @@ class Run:
 
     # ---- Checkpoints ----
 
-    def restore(self) -> None:
-        """Set up checkpoints, and restore the latest one of a resumed run. Raises UserError."""
+    def create_checkpoints(self) -> tf.train.Checkpoint:
+        """Create the checkpoint of the state, and its managers."""
         self.variables = {
             name: tf.Variable(getattr(self, name), dtype=dtype, trainable=False)
             for name, dtype in COUNTERS.items()
@@ -263,6 +263,11 @@ class Run:
         # `delete_old_checkpoints` chooses which to keep.
         self.latest = tf.train.CheckpointManager(checkpoint, folder, max_to_keep=None)
         self.best = tf.train.CheckpointManager(checkpoint, folder / "best", max_to_keep=1)
+        return checkpoint
+
+    def restore(self, checkpoint: tf.train.Checkpoint) -> None:
+        """Restore the latest checkpoint of a resumed run. Raises UserError."""
+        folder = self.path / "checkpoints"
         paths = readable_checkpoints(folder) if self.config.resume else []
         if self.config.resume and not paths:
             raise RunError(f"{folder} has no checkpoint: restore it, or start a new run")
@@ -318,9 +323,9 @@ class Run:
         `--average` uses those at the ends of epochs, which do not depend on the clock.
         """
         folder = self.path / "checkpoints"
-        *old, newest = saved_checkpoints(folder)
-        # A newest one within an epoch is kept in addition: it will not outlive the epoch.
-        keep = self.config.keep_checkpoints + (not ends_epoch(newest))
+        *old, _ = saved_checkpoints(folder)
+        # The newest one, if within an epoch, is kept in addition: it will not outlive the epoch.
+        keep = self.config.keep_checkpoints + (self.position > 0)
         if (excess := len(old) + 1 - keep) > 0:
             for path in sorted(old, key=ends_epoch)[:excess]:
                 for file in folder.glob(f"{path.name}.*"):

@@ -8,8 +8,8 @@ import numpy as np
 
 from config import make_parser
 from experiments import stats
+from experiments.question import read_stored, stored_rows
 from experiments.recipes import RECIPES, Recipe
-from experiments.run import read_stored, stored_rows
 
 
 def check(recipe: Recipe, stored: dict, tries: int = 10_000) -> None:

@@ -13,10 +13,9 @@ from matplotlib.figure import Figure  # without pyplot, which would choose a win
 from config import errors_in_one_line, make_parser
 from evaluation import page
 from experiments import patches, stats
-from experiments.patches import THEMES, ExperimentError, Patch
+from experiments.patches import BASELINE, THEMES, ExperimentError, Patch
+from experiments.question import changed, judge_by_look, read_stored, stored_code
 from experiments.recipes import RECIPES, Recipe
-from experiments.run import changed, judge_by_look, read_stored
-from experiments.runs import short_hash
 
 WORDS = ("better", "worse", "no difference", "undecided")  # colours of Okabe & Ito 2008
 COLOURS = dict(zip(WORDS, ("#0072B2", "#D55E00", "#009E73", "#8a8a8a"), strict=True))
@@ -30,7 +29,7 @@ class Results:
         self.recipe, self.stored, self.headline = recipe, stored, recipe.headline.replace("_", " ")
         self.changed = changed(stored)
         rows = {n: row for n, row in stored["experiments"].items() if n not in self.changed}
-        code = short_hash([stored["identity"], stored["code"]])
+        code = stored_code(stored, BASELINE.name)
         self.earlier = [name for name, row in rows.items() if row["code"] != code]
         runs, baseline = {name: row["runs"] for name, row in rows.items()}, stored["baseline"]
         self.verdicts = judge_by_look(recipe, runs, baseline, stats.NO_ROWS)

@@ -110,11 +110,6 @@ class Setup:
         path = self.file(job, f".{self.key(job[0])}.json")
         return read_json(path) if path.exists() else None
 
-    def results(self, patch: Patch, seeds: int) -> list[dict]:
-        """Return the results of the finished runs of an experiment, by seed."""
-        results = (self.result((patch, seed)) for seed in range(seeds))
-        return [result for result in results if result]
-
     def write(self, job: Job) -> Path:
         """Write the file for experiments.trial. Deletes the run directory of other code."""
         (patch, seed), run, path = job, self.file(job), self.file(job, ".job.json")

@@ -21,7 +21,7 @@ from test_page import browse, needs_browser
 
 from data.corpora import Split
 from evaluation import translator
-from experiments import patches, recipes, report, run, runs, stats, trial
+from experiments import patches, question, recipes, report, run, runs, stats, trial
 from experiments.patches import ExperimentError
 from experiments.recipes import RECIPES, Recipe, Sample
 from experiments.stats import Rule, Sigma
@@ -366,30 +366,41 @@ def test_seeds_are_added_until_the_question_is_decided(repository, ask):
     )
 
 
-def test_stored_baseline_is_kept_only_if_seed_0_has_equal_bits(repository, ask, monkeypatch):
-    baseline = repository / "runs/experiments/mini/baseline"
-
-    def runs_of_baseline():
+def test_stored_results_count_only_if_seed_0_has_equal_bits(repository, ask, monkeypatch):
+    def run_again():
+        """Return how many runs of the baseline and of `more` were necessary, and the output."""
         shutil.rmtree(repository / "runs", ignore_errors=True)
         out = ask("more")[1]
-        return started(baseline), out
+        folder = repository / "runs/experiments/mini"
+        return started(folder / "baseline"), started(folder / "more"), out
 
     ask("baseline", "more", "--store")
-    assert runs_of_baseline()[0] == 0
+    assert run_again()[:2] == (0, 0)
     edit(repository / "model/answer.py", "# the truth", "# a comment")
     commit()
-    assert runs_of_baseline()[0] == 0
+    assert run_again()[:2] == (0, 0)
     edit(repository / "model/answer.py", "return 1", "return 3")  # no score depends on it
     commit()
-    count, out = runs_of_baseline()
-    assert count == 1 and "differs in model/answer.py: seed 0 reproduces it bit for bit" in out
+    *count, out = run_again()
+    assert count == [1, 1] and "more, 3 seeds: better +8.0" in out
+    assert "baseline: stored results differ in model/answer.py; seed 0 has equal bits" in out
+    assert "more: stored results differ in code or packages; seed 0 has equal bits" in out
     edit(repository / "model/answer.py", "return 40", "return 41")
     commit()
-    count, out = runs_of_baseline()
-    assert count == 5 and "more, 3 seeds: better +8" in out
-    assert "differs in model/answer.py: 5 seeds are run here" in out
+    *count, out = run_again()
+    assert count == [5, 3] and "more, 3 seeds: better +8" in out
+    assert "baseline: stored results differ in model/answer.py; seed 0 has other bits" in out
     monkeypatch.setattr(runs, "processor", lambda: "a new one")
-    assert "differs in processor" in runs_of_baseline()[1]
+    assert "differ in processor" in run_again()[2]
+
+
+def test_a_changed_patch_is_run_again_and_the_baseline_is_not(repository, ask):
+    ask("more", "--store")
+    shutil.rmtree(repository / "runs")
+    edit(repository / "experiments/more.patch", "--bonus=8", "--bonus=9")
+    assert "more, 3 seeds: better +9" in ask("more")[1]
+    folder = repository / "runs/experiments/mini"
+    assert started(folder / "more") == 3 and started(folder / "baseline") == 0
 
 
 def test_failed_and_diverged_runs_are_named_and_the_others_judged(repository, ask):
@@ -417,7 +428,7 @@ def test_an_interrupted_command_looks_at_the_same_seeds_again(repository, ask):
         path.write_text(json.dumps(values))
     _, out = ask("more", "--store")
     assert "more, 3 seeds: better +8.0" in out
-    row = run.read_stored("mini")["experiments"]["more"]
+    row = question.read_stored("mini")["experiments"]["more"]
     assert len(row["runs"]) == 3
 
 
@@ -437,6 +448,10 @@ def test_only_the_results_of_the_recipe_itself_are_stored(repository, ask, monke
     for flag in (["--final"], ["--seeds", "3"]):
         with pytest.raises(ExperimentError, match="--store"):
             ask("more", "--store", *flag)
+    edit(repository / "model/answer.py", "return 40", "return 50")
+    with pytest.raises(ExperimentError, match="--store needs names"):
+        ask("--store")
+    subprocess.run(["git", "checkout", "--quiet", "."], check=True)
     edit(repository / "experiments/trial.py", 'if "fail" in', 'if seed_fails(job) or "fail" in')
     edit(
         repository / "experiments/trial.py",
@@ -446,7 +461,7 @@ def test_only_the_results_of_the_recipe_itself_are_stored(repository, ask, monke
     )
     with pytest.raises(ExperimentError, match="only 4 results"):
         ask("more", "--store")
-    assert run.read_stored("mini") is None
+    assert question.read_stored("mini") is None
 
 
 def test_stored_rows_are_dropped_with_their_patch_and_keep_their_code(repository, ask, capsys):
@@ -465,17 +480,17 @@ def test_stored_rows_are_dropped_with_their_patch_and_keep_their_code(repository
     text = (rows / "README.md").read_text("utf-8")
     assert "patches have changed: more." in text and "better +8.0" not in text
     ask("same", "--store")
-    assert run.read_stored("mini")["experiments"].keys() == {"same"}
+    assert question.read_stored("mini")["experiments"].keys() == {"same"}
 
 
 def test_stored_rows_other_than_the_chosen_ones_give_the_standard_deviation(repository, ask):
     ask("more", "lost", "--store")
-    stored = run.read_stored("mini")
+    stored = question.read_stored("mini")
     values = SMALL.values(stored["experiments"]["more"]["runs"])
     for name, expected in (("baseline", stats.pool(values)), ("more", stats.NO_ROWS)):
-        question = run.Question(SimpleNamespace(recipe=SMALL, identity={}, code={}), [], stored)
-        question.differences, question.chosen = "", [patches.read(name)]
-        assert question.prior() == expected
+        setup = SimpleNamespace(recipe=SMALL, **{key: stored[key] for key in ("identity", "code")})
+        asked = question.Question(setup, [patches.read(name)], stored)
+        assert asked.prior() == expected
 
 
 def test_a_patch_that_does_not_apply_is_named_and_does_not_stop_the_others(repository, ask):
@@ -581,7 +596,7 @@ def test_readme_is_written_between_its_markers(reported):
 
 def test_forest_plot_shades_the_zone_and_explains_its_colours(repository, ask):
     ask("--all", "--store")
-    results = report.Results(SMALL, run.read_stored("mini"))
+    results = report.Results(SMALL, question.read_stored("mini"))
     for name, (word, difference) in {
         "equal": ("no difference", 0.1),
         "far": ("worse", -90),

@@ -1,0 +1,211 @@
+"""Questions: which runs they need, which stored results count, and the verdicts."""
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+from config import write_json
+from experiments import patches, stats
+from experiments.patches import BASELINE, ExperimentError, Patch
+from experiments.recipes import Recipe
+from experiments.runs import Job, Setup, short_hash
+from training.machine import cores
+from training.records import read_json
+
+
+def read_stored(recipe: str) -> dict | None:
+    """Return what `Question.store` has written for a recipe, or None."""
+    path = patches.HERE / "results" / f"{recipe}.json"
+    return read_json(path) if path.exists() else None
+
+
+def stored_code(stored: dict, name: str) -> str:
+    """Return a hash of the code, packages and processor that stored results were measured with."""
+    if name == BASELINE.name:
+        return short_hash([stored["identity"], stored["code"]])
+    return stored["experiments"][name]["code"]
+
+
+def changed(stored: dict) -> set[str]:
+    """Return the stored experiments whose patches are other ones now, or are gone."""
+    current = {name: patches.read(name).change for name in patches.names()}
+    return {n for n, row in stored["experiments"].items() if row["change"] != current.get(n)}
+
+
+def baseline_scores(recipe: Recipe, results: list[dict]) -> list[float]:
+    """Return the scores of the baseline. Raises ExperimentError if there are none, or a NaN."""
+    if not results:
+        raise ExperimentError("the baseline has no finished run, so nothing can be compared")
+    scores = recipe.values(results)
+    for score, result in zip(scores, results, strict=True):
+        if not math.isfinite(score):
+            reason = result.get("diverged", f"its score is {score}")
+            raise ExperimentError(f"the baseline diverged with seed {result['seed']}: {reason}")
+    return scores
+
+
+def stored_rows(recipe: Recipe, stored: dict, chosen: Iterable[str] = ()) -> list[list[float]]:
+    """Return the healthy rows of the stored experiments other than the chosen ones."""
+    rows = {n: recipe.values(row["runs"]) for n, row in stored["experiments"].items()}
+    rows = {name: row for name, row in rows.items() if name not in chosen}
+    unhealthy = stats.unhealthy(rows, baseline_scores(recipe, stored["baseline"]))
+    return [row for name, row in rows.items() if name not in unhealthy]
+
+
+def judge_by_look(
+    recipe: Recipe, experiments: dict[str, list[dict]], baseline: list[dict], prior: stats.Sigma
+) -> dict[str, stats.Verdict]:
+    """Judge results look by look, with as many seeds each: what a look has decided stays."""
+    verdicts, scores, runs = {}, baseline_scores(recipe, baseline), {}
+    for look in recipe.looks:
+        decided = {name for name, verdict in verdicts.items() if verdict.word != "undecided"}
+        undecided = [name for name in experiments if name not in decided]
+        runs |= {n: [run for run in experiments[n] if run["seed"] < look] for n in undecided}
+        rows = {name: recipe.values(results) for name, results in runs.items()}
+        latest = stats.judge(rows, scores, recipe.rule, prior)
+        verdicts |= {name: latest[name] for name in undecided if name in latest}
+    return verdicts
+
+
+class Question:
+    """Experiments, the baseline that they are compared with, and the verdicts.
+
+    The stored results of an experiment count if they were measured with the same code, packages and
+    processor, or if its seed 0, run here, gives the same bits.
+    """
+
+    def __init__(self, setup: Setup, chosen: list[Patch], stored: dict | None):
+        self.setup, self.recipe, self.chosen, self.stored = setup, setup.recipe, chosen, stored
+        self.code, self.failed = short_hash([setup.identity, setup.code]), {}
+
+    def stored_runs(self, patch: Patch) -> dict[int, dict]:
+        """Return the stored results of the baseline, or of an unchanged patch, by seed."""
+        if not self.stored:
+            return {}
+        row = {"runs": self.stored["baseline"], "change": BASELINE.change}
+        if patch != BASELINE:
+            row = self.stored["experiments"].get(patch.name)
+        same = row and row["change"] == patch.change
+        return {run["seed"]: run for run in row["runs"]} if same else {}
+
+    def stored_is_valid(self, patch: Patch) -> bool | None:
+        """Whether the stored results of an experiment count; None until its seed 0 has run here."""
+        stored = self.stored_runs(patch)
+        if not stored or stored_code(self.stored, patch.name) == self.code:
+            return bool(stored)
+        here = self.setup.result((patch, 0))
+        keys = ("weights", "scores", "diverged")
+        return here and all(here.get(key) == stored.get(0, {}).get(key) for key in keys)
+
+    def results(self, patch: Patch, seeds: int) -> list[dict]:
+        """Return the results of an experiment by seed: stored ones that count, and those of here.
+
+        seeds: how many to look for here.
+        """
+        runs = {seed: self.setup.result((patch, seed)) for seed in range(seeds)}
+        runs |= self.stored_runs(patch) if self.stored_is_valid(patch) else {}
+        return [runs[seed] for seed in sorted(runs) if runs[seed]]
+
+    def baseline(self) -> list[dict]:
+        """Return the results of the baseline."""
+        return self.results(BASELINE, self.recipe.looks[-1])
+
+    def prior(self) -> stats.Sigma:
+        """Return the standard deviation within the stored experiments that are not asked about."""
+        if not self.stored or self.stored_is_valid(BASELINE) is False:
+            return stats.NO_ROWS
+        chosen = {patch.name for patch in self.chosen}
+        return stats.pool(*stored_rows(self.recipe, self.stored, chosen))
+
+    def jobs(self, waiting: list[Patch], look: int) -> list[Job]:
+        """Return the runs of a look that are left, one seed of everything first.
+
+        If seed 0 decides whether stored results count, the other seeds wait for it.
+        """
+        jobs = []
+        for patch, seeds in (BASELINE, self.recipe.looks[-1]), *((p, look) for p in waiting):
+            if self.stored_is_valid(patch) is None:
+                jobs.append((patch, 0))
+            else:
+                finished = {result["seed"] for result in self.results(patch, seeds)}
+                jobs += [(patch, seed) for seed in range(seeds) if seed not in finished]
+        jobs = [(p, seed) for p, seed in jobs if f"{p.name} seed {seed}" not in self.failed]
+        return sorted(jobs, key=lambda job: job[1])
+
+    def plan(self) -> str:
+        """Describe the smallest detectable effect, and the time it takes on this machine."""
+        recipe, baseline, text = self.recipe, self.baseline(), ""
+        if self.stored_is_valid(BASELINE) is None:
+            baseline = self.stored["baseline"]
+        scores = baseline_scores(recipe, baseline) if baseline else []
+        sigma = stats.pool(scores, prior=self.prior())
+        if sigma.df:
+            text = f"standard deviation of a run: {sigma.value:.2f} {recipe.unit}\n"
+            m = max(len(scores), recipe.looks[-1])
+            sizes = stats.detectable(sigma, recipe.rule, m, len(self.chosen))
+            for n, size in zip(recipe.looks, sizes, strict=True):
+                if size < math.inf:
+                    text += f"{n} seeds detect a difference of {size:.2f} with 80 % power\n"
+        finished = [read_json(path) for path in self.setup.folder.glob("*/seed-*.*.json")]
+        seconds, workers = recipe.seconds(finished) or recipe.seconds(baseline), len(cores())
+        for look in sorted({recipe.looks[0], recipe.looks[-1]}):
+            runs = len(self.jobs(self.chosen, look))
+            time = f", about {runs * seconds / 60 / workers:.0f} minutes" if seconds else ""
+            text += f"{look} seeds: {runs} runs left{time} on {workers} cores\n"
+        return text
+
+    def run(self) -> None:
+        """Add seeds, look by look, until each experiment is decided."""
+        waiting, finished = list(self.chosen), {}
+        for look in self.recipe.looks:
+            while jobs := self.jobs(waiting, look):
+                self.failed |= self.setup.run(jobs)
+            if look == self.recipe.looks[0]:
+                print(self.describe_stored(), end="", flush=True)
+            verdicts = self.verdicts(look)
+            for patch in list(waiting):
+                count = len(self.results(patch, look))
+                if count == finished.get(patch.name, 0):  # every run of this look has failed
+                    waiting.remove(patch)
+                    continue
+                finished[patch.name], verdict = count, verdicts[patch.name]
+                print(f"{patch.name}, {verdict.seeds} seeds: {verdict}", flush=True)
+                if verdict.word != "undecided":
+                    waiting.remove(patch)
+
+    def describe_stored(self) -> str:
+        """Say which stored results are of other code, packages or processor, and if they count."""
+        text, differences = "", []
+        if self.stored:
+            old, new = (x["identity"] | x["code"] for x in (self.stored, vars(self.setup)))
+            differences = [name for name in {**new, **old} if old.get(name) != new.get(name)]
+        for patch in (BASELINE, *self.chosen):
+            if self.stored_runs(patch) and stored_code(self.stored, patch.name) != self.code:
+                names = ", ".join(differences[:3]) if patch == BASELINE else "code or packages"
+                kept = self.stored_is_valid(patch)
+                outcome = "equal bits: they count" if kept else "other bits: they do not count"
+                text += f"{patch.name}: stored results differ in {names}; seed 0 has {outcome}\n"
+        return text
+
+    def verdicts(self, look: int) -> dict[str, stats.Verdict]:
+        """Judge the experiments. Raises ExperimentError if there is nothing to compare with."""
+        results = {patch.name: self.results(patch, look) for patch in self.chosen}
+        return judge_by_look(self.recipe, results, self.baseline(), self.prior())
+
+    def store(self) -> Path:
+        """Write the results next to those that are stored already. Returns the path."""
+        recipe, setup, baseline = self.recipe, self.setup, self.baseline()
+        if len(baseline_scores(recipe, baseline)) < recipe.looks[-1]:
+            raise ExperimentError(f"the baseline has only {len(baseline)} results: none are stored")
+        rows, verdicts = {}, self.verdicts(recipe.looks[-1])
+        if self.stored_is_valid(BASELINE):
+            gone = changed(self.stored)
+            rows = {n: row for n, row in self.stored["experiments"].items() if n not in gone}
+        for patch in (patch for patch in self.chosen if patch.name in verdicts):
+            results = self.results(patch, recipe.looks[-1])[: verdicts[patch.name].seeds]
+            rows[patch.name] = {"change": patch.change, "code": self.code, "runs": results}
+        values = {"identity": setup.identity, "code": setup.code, "baseline": baseline}
+        path = patches.HERE / "results" / f"{recipe.name}.json"
+        path.parent.mkdir(exist_ok=True)
+        write_json(path, values | {"experiments": rows})
+        return path

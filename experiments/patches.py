@@ -105,9 +105,9 @@ def read(name: str) -> Patch:
 def working_tree() -> Patch | None:
     """Return the uncommitted edits as an experiment, or None if there are none.
 
-    Files in experiments/ are left out. The name has a hash, so that each edit has its own runs.
+    Only code counts, without experiments/ and tests/. The name has a hash of the edit.
     """
-    diff = working_tree_diff(git, ".", ":(exclude)experiments")
+    diff = working_tree_diff(git, "*.py", "*.tsv", ":(exclude)experiments", ":(exclude)tests")
     name = f"edit-{hashlib.sha256(diff.encode()).hexdigest()[:6]}"
     return Patch(name, "The edits of the working tree", diff=diff) if diff else None
 

@@ -19,11 +19,9 @@ def read_stored(recipe: str) -> dict | None:
     return read_json(path) if path.exists() else None
 
 
-def stored_code(stored: dict, name: str) -> str:
-    """Return a hash of the code, packages and processor that stored results were measured with."""
-    if name == BASELINE.name:
-        return short_hash([stored["identity"], stored["code"]])
-    return stored["experiments"][name]["code"]
+def stored_code(stored: dict) -> str:
+    """Return a hash of the code, packages and processor that the stored baseline was run with."""
+    return short_hash([stored["identity"], stored["code"]])
 
 
 def changed(stored: dict) -> set[str]:
@@ -71,7 +69,7 @@ class Question:
     """Experiments, the baseline that they are compared with, and the verdicts.
 
     The stored results of an experiment count if they were measured with the same code, packages and
-    processor, or if its seed 0, run here, gives the same bits.
+    processor, or if its seed 0, run here, has the same bits.
     """
 
     def __init__(self, setup: Setup, chosen: list[Patch], stored: dict | None):
@@ -88,27 +86,36 @@ class Question:
         same = row and row["change"] == patch.change
         return {run["seed"]: run for run in row["runs"]} if same else {}
 
+    def same_code(self, patch: Patch) -> bool:
+        """Whether the stored results of an experiment were measured with the present code."""
+        if patch == BASELINE:
+            return stored_code(self.stored) == self.code
+        return self.stored["experiments"][patch.name].get("key") == self.setup.key(patch)
+
     def stored_is_valid(self, patch: Patch) -> bool | None:
         """Whether the stored results of an experiment count; None until its seed 0 has run here."""
         stored = self.stored_runs(patch)
-        if not stored or stored_code(self.stored, patch.name) == self.code:
+        if not stored or self.same_code(patch):
             return bool(stored)
         here = self.setup.result((patch, 0))
         keys = ("weights", "scores", "diverged")
         return here and all(here.get(key) == stored.get(0, {}).get(key) for key in keys)
 
     def results(self, patch: Patch, seeds: int) -> list[dict]:
-        """Return the results of an experiment by seed: stored ones that count, and those of here.
-
-        seeds: how many to look for here.
-        """
-        runs = {seed: self.setup.result((patch, seed)) for seed in range(seeds)}
-        runs |= self.stored_runs(patch) if self.stored_is_valid(patch) else {}
-        return [runs[seed] for seed in sorted(runs) if runs[seed]]
+        """Return the results of the first seeds: stored ones that count, and those of here."""
+        stored = self.stored_runs(patch) if self.stored_is_valid(patch) else {}
+        runs = [stored.get(seed) or self.setup.result((patch, seed)) for seed in range(seeds)]
+        return [run for run in runs if run]
 
     def baseline(self) -> list[dict]:
-        """Return the results of the baseline."""
-        return self.results(BASELINE, self.recipe.looks[-1])
+        """Return the results of the baseline: all that are stored, if they count."""
+        return self.results(BASELINE, max(self.recipe.looks[-1], len(self.stored_runs(BASELINE))))
+
+    def has_no_effect(self, patch: Patch, look: int) -> bool:
+        """Whether all runs of an experiment have the scores of the baseline, to the last digit."""
+        scores = {run["seed"]: run.get("scores") for run in self.baseline()}
+        runs = self.results(patch, look)
+        return bool(runs) and all(run.get("scores", run) == scores.get(run["seed"]) for run in runs)
 
     def prior(self) -> stats.Sigma:
         """Return the standard deviation within the stored experiments that are not asked about."""
@@ -152,19 +159,31 @@ class Question:
             runs = len(self.jobs(self.chosen, look))
             time = f", about {runs * seconds / 60 / workers:.0f} minutes" if seconds else ""
             text += f"{look} seeds: {runs} runs left{time} on {workers} cores\n"
+        seeds = [(BASELINE, recipe.looks[-1]), *((patch, recipe.looks[0]) for patch in self.chosen)]
+        if more := sum(n - 1 for patch, n in seeds if self.stored_is_valid(patch) is None):
+            text += f"up to {more} more runs if seed 0 of stored results has other bits here\n"
         return text
 
     def run(self) -> None:
         """Add seeds, look by look, until each experiment is decided."""
-        waiting, finished = list(self.chosen), {}
+        waiting, finished, described = list(self.chosen), {}, False
         for look in self.recipe.looks:
-            while jobs := self.jobs(waiting, look):
+            while (jobs := self.jobs(waiting, look)) or not described:
                 self.failed |= self.setup.run(jobs)
-            if look == self.recipe.looks[0]:
-                print(self.describe_stored(), end="", flush=True)
+                if not described:
+                    print(self.describe_stored(), end="", flush=True)
+                    described = True
             verdicts = self.verdicts(look)
             for patch in list(waiting):
                 count = len(self.results(patch, look))
+                if self.has_no_effect(patch, look):
+                    print(
+                        f"{patch.name}, {count} seeds: equal to the baseline in every digit: this "
+                        f"change has no effect on the scores of {self.recipe.name}",
+                        flush=True,
+                    )
+                    waiting.remove(patch)
+                    continue
                 if count == finished.get(patch.name, 0):  # every run of this look has failed
                     waiting.remove(patch)
                     continue
@@ -180,11 +199,15 @@ class Question:
             old, new = (x["identity"] | x["code"] for x in (self.stored, vars(self.setup)))
             differences = [name for name in {**new, **old} if old.get(name) != new.get(name)]
         for patch in (BASELINE, *self.chosen):
-            if self.stored_runs(patch) and stored_code(self.stored, patch.name) != self.code:
-                names = ", ".join(differences[:3]) if patch == BASELINE else "code or packages"
-                kept = self.stored_is_valid(patch)
-                outcome = "equal bits: they count" if kept else "other bits: they do not count"
-                text += f"{patch.name}: stored results differ in {names}; seed 0 has {outcome}\n"
+            if self.stored_runs(patch) and not self.same_code(patch):
+                names = ", ".join(differences[:3]) + ", …" * (len(differences) > 3)
+                names = names if patch == BASELINE else "code, packages or processor"
+                outcome = {
+                    True: "has equal bits: they count",
+                    False: "has other bits: they do not count",
+                    None: "failed: they do not count",
+                }[self.stored_is_valid(patch)]
+                text += f"{patch.name}: stored results differ in {names}; seed 0 {outcome}\n"
         return text
 
     def verdicts(self, look: int) -> dict[str, stats.Verdict]:
@@ -203,7 +226,10 @@ class Question:
             rows = {n: row for n, row in self.stored["experiments"].items() if n not in gone}
         for patch in (patch for patch in self.chosen if patch.name in verdicts):
             results = self.results(patch, recipe.looks[-1])[: verdicts[patch.name].seeds]
-            rows[patch.name] = {"change": patch.change, "code": self.code, "runs": results}
+            row = {"change": patch.change, "code": self.code, "key": setup.key(patch)}
+            rows[patch.name] = row | {"runs": results}
+        if lost := ", ".join(sorted((self.stored or {}).get("experiments", {}).keys() - rows)):
+            print(f"no longer stored, because the baseline or the patch has changed: {lost}")
         values = {"identity": setup.identity, "code": setup.code, "baseline": baseline}
         path = patches.HERE / "results" / f"{recipe.name}.json"
         path.parent.mkdir(exist_ok=True)

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure  # without pyplot, which would choose a win
 from config import errors_in_one_line, make_parser
 from evaluation import page
 from experiments import patches, stats
-from experiments.patches import BASELINE, THEMES, ExperimentError, Patch
+from experiments.patches import THEMES, ExperimentError, Patch
 from experiments.question import changed, judge_by_look, read_stored, stored_code
 from experiments.recipes import RECIPES, Recipe
 
@@ -29,7 +29,7 @@ class Results:
         self.recipe, self.stored, self.headline = recipe, stored, recipe.headline.replace("_", " ")
         self.changed = changed(stored)
         rows = {n: row for n, row in stored["experiments"].items() if n not in self.changed}
-        code = stored_code(stored, BASELINE.name)
+        code = stored_code(stored)
         self.earlier = [name for name, row in rows.items() if row["code"] != code]
         runs, baseline = {name: row["runs"] for name, row in rows.items()}, stored["baseline"]
         self.verdicts = judge_by_look(recipe, runs, baseline, stats.NO_ROWS)
@@ -62,7 +62,7 @@ class Results:
         lists = {
             "Decided": f"{decided} of {len(notes)}",
             "Unhealthy": ", ".join(f"{name} ({note})" for name, note in notes.items() if note),
-            "Measured with earlier code": ", ".join(self.earlier),
+            "Measured with other code than the baseline": ", ".join(self.earlier),
             "Left out, as their patches have changed": ", ".join(sorted(self.changed)),
         }
         text = " ".join(f"{title}: {names}." for title, names in lists.items() if names)

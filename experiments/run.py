@@ -23,18 +23,17 @@ from training.machine import lock
 
 
 def write_events(folder: Path, results: list[dict]) -> None:
-    """Write stored learning curves for TensorBoard, unless the runs themselves are there."""
+    """Write learning curves for TensorBoard, unless the runs themselves are there."""
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.summary.writer.record_writer import RecordWriter
 
     for result in results:
         run = folder / f"seed-{result['seed']}" / "validation"
-        path = run / "events.out.tfevents.0.stored"
-        if (run.exists() and not path.exists()) or "curve" not in result:
+        if run.exists() or "curve" not in result:
             continue
-        run.mkdir(parents=True, exist_ok=True)
-        with open(path, "wb") as file:
+        run.mkdir(parents=True)
+        with open(run / "events.out.tfevents.0.stored", "wb") as file:
             for step, loss in result["curve"]:
                 summary = Summary(value=[Summary.Value(tag="metrics/loss", simple_value=loss)])
                 event = Event(step=step, wall_time=time.time(), summary=summary)
@@ -46,6 +45,8 @@ def choose(flags: argparse.Namespace) -> tuple[Recipe, list[Patch]]:
     names = patches.names() if flags.all else [n for n in flags.names if n != BASELINE.name]
     edit = patches.working_tree()
     if edit and (flags.names or flags.all):
+        if "\ndiff --git a/data/" in f"\n{edit.diff}":
+            raise ExperimentError("data/ has uncommitted edits: commit them, or ask without names")
         print("the uncommitted edits are left out: experiments change the last commit")
         edit = None
     if edit and flags.store:
@@ -79,22 +80,34 @@ def run(flags: argparse.Namespace) -> int:
                 invalid[patch.name] = str(error)
                 chosen.remove(patch)
         question = Question(setup, chosen, None if flags.final else read_stored(recipe.name))
-        print(question.plan(), end="", flush=True)
-        if not flags.plan:
-            try:
-                with lock(setup.folder / ".lock"):
-                    question.run()
-            except BlockingIOError:
-                message = f"another experiments.run is using {setup.folder}: wait for it"
-                raise ExperimentError(message) from None
-            write_events(setup.folder / "baseline", question.baseline())
-            if flags.store:
-                print(f"wrote {question.store()}; now run python -m experiments.report")
-            print(f"learning curves: tensorboard --logdir {os.path.relpath(setup.folder)}")
-    failed = invalid | question.failed
-    for name, reason in failed.items():
-        print(f"{name} FAILED: {reason}")
+        try:
+            print(question.plan(), end="", flush=True)
+            if not flags.plan:
+                answer(question, flags.store)
+        finally:
+            failed = invalid | question.failed
+            for name, reason in failed.items():
+                print(f"{name} FAILED: {reason}")
     return len(failed)
+
+
+def answer(question: Question, store: bool) -> None:
+    """Run what is left of a question, and write its learning curves. Raises ExperimentError."""
+    folder = question.setup.folder
+    try:
+        held = lock(folder / ".lock")
+    except BlockingIOError:
+        raise ExperimentError(f"another experiments.run is using {folder}: wait for it") from None
+    with held:
+        question.run()
+    for patch in (BASELINE, *question.chosen):
+        results = question.results(patch, question.recipe.looks[-1])
+        for result in results:
+            question.setup.delete_other((patch, result["seed"]))
+        write_events(folder / patch.name, results)
+    if store:
+        print(f"wrote {question.store()}; now run python -m experiments.report")
+    print(f"learning curves: tensorboard --logdir {os.path.relpath(folder)}")
 
 
 def parse_flags() -> argparse.Namespace:

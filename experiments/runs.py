@@ -25,7 +25,7 @@ from training.records import read_json
 
 # The code that can change a score.
 SCORED_CODE = ("model", "data", "config.py", "train.py", "training/run.py", "experiments/trial.py")
-SCORED_CODE += ("training/checkpoints.py", "training/distribution.py")
+SCORED_CODE += ("training/checkpoints.py", "training/distribution.py", "training/machine.py")
 SCORED_CODE += ("evaluation/translator.py", "evaluation/metrics.py", "evaluation/search.py")
 Job = tuple[Patch, int]  # an experiment and a seed: one run
 PACKAGES = ("tensorflow", "numpy", "sentencepiece", "sacrebleu")
@@ -83,14 +83,16 @@ class Setup:
 
     def checkout(self, patch: Patch) -> Path:
         """Return a patched copy of the last commit, with the present programs of experiments/."""
-        folder = self.scratch / patch.name
+        folder, unfinished = self.scratch / patch.name, self.scratch / "unfinished"
         if not folder.exists():
+            shutil.rmtree(unfinished, ignore_errors=True)  # of a patch that does not apply
             archive = self.scratch / "source.tar"
             patches.git("archive", f"--output={archive}", self.commit)
-            shutil.unpack_archive(archive, folder, filter="data")
+            shutil.unpack_archive(archive, unfinished, filter="data")
             for path in patches.HERE.glob("*.py"):
-                shutil.copy(path, folder / "experiments")
-            patch.apply(folder)
+                shutil.copy(path, unfinished / "experiments")
+            patch.apply(unfinished)
+            unfinished.rename(folder)
         return folder
 
     def key(self, patch: Patch) -> str:
@@ -106,15 +108,24 @@ class Setup:
         return self.folder / patch.name / f"seed-{seed}{ending}"
 
     def result(self, job: Job) -> dict | None:
-        """Return the result of a run, or None if it has not finished."""
-        path = self.file(job, f".{self.key(job[0])}.json")
-        return read_json(path) if path.exists() else None
+        """Return the result of a run, or None if it has not finished.
+
+        The same code may have run under another name, before the edit was saved as a patch.
+        """
+        patch, seed = job
+        paths = self.folder.glob(f"*/seed-{seed}.{self.key(patch)}.json")
+        return next(map(read_json, paths), None)
+
+    def delete_other(self, job: Job) -> None:
+        """Delete the directory of a run if it is that of other code."""
+        run, path = self.file(job), self.file(job, ".job.json")
+        if run.exists() and not (path.exists() and read_json(path)["key"] == self.key(job[0])):
+            shutil.rmtree(run)
 
     def write(self, job: Job) -> Path:
         """Write the file for experiments.trial. Deletes the run directory of other code."""
         (patch, seed), run, path = job, self.file(job), self.file(job, ".job.json")
-        if run.exists() and not (path.exists() and read_json(path)["key"] == self.key(patch)):
-            shutil.rmtree(run)
+        self.delete_other(job)
         files = {"run": run, "cache": self.cache, "texts": self.texts}
         files["result"] = self.file(job, f".{self.key(patch)}.json")
         about = {"name": patch.name, "seed": seed, "commit": self.commit}
@@ -138,15 +149,16 @@ class Setup:
             with starting, open(log, "wb") as file:
                 if stopping.is_set():
                     return "stopped"
-                streams = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": file}
+                options = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": file}
+                options |= {"cwd": tree, "env": os.environ | {"CUDA_VISIBLE_DEVICES": "-1"}}
                 # In a session of its own, or Ctrl-C would reach it twice and end it unsaved.
-                process = subprocess.Popen(command, cwd=tree, start_new_session=True, **streams)
+                process = subprocess.Popen(command, start_new_session=True, **options)
                 processes.add(process)
             status = process.wait()
             lines = log.read_text("utf-8", "replace").strip().splitlines() or [f"status {status}"]
             return f"{lines[-1]}; see {log}" if status else ""
 
-        # A thread, and the processes that it starts, are bound to a core.
+        # A thread, and the processes that it starts, are bound to a core. They do not see any GPU.
         pool = ThreadPoolExecutor(free.qsize(), "run", lambda: os.sched_setaffinity(0, free.get()))
         try:
             futures = {pool.submit(call, job): job for job in jobs if not self.result(job)}
@@ -155,10 +167,12 @@ class Setup:
                     job, reason = futures[future], future.result()
                     name = f"{job[0].name} seed {job[1]}"
                     failed |= {name: reason} if reason else {}
-                    values = [] if reason else self.recipe.values([self.result(job)])
-                    tqdm.write(
-                        f"{name}: " + (f"FAILED: {reason}" if reason else f"{values[0]:.2f}")
-                    )
+                    shown = f"FAILED: {reason}"
+                    if not reason:
+                        result = self.result(job)
+                        score = self.recipe.values([result])[0]
+                        shown = f"{score:.2f}" if "scores" in result else result["diverged"]
+                    tqdm.write(f"{name}: {shown}")
                     progress.update()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)

@@ -33,7 +33,11 @@ def scaled_dot_product_attention(
 
 
 class MultiHeadAttention(tf.Module):
-    """Several attention heads, each on its own projection of the inputs: section 3.2.2."""
+    """Several attention heads, each on its own projection of the inputs: section 3.2.2.
+
+    `__call__` projects keys and values, then calls `attend`. Decoding calls `attend` with
+    projections that it has computed before, so an edit of the attention itself belongs there.
+    """
 
     def __init__(self, config: Config, seed: Seed):
         self.num_heads, self.depth = config.num_heads, config.depth

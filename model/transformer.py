@@ -91,7 +91,7 @@ class DecoderLayer(tf.Module):
             y, self_weights, cache = self.self_attention.attend_to_past(y, cache)
         x = self.self_post_norm(x + dropout(y, rate, fold_in(seed, "self_attention")))
 
-        y = self.cross_pre_norm(x)  # attends to the memory, which is projected already
+        y = self.cross_pre_norm(x)
         y, cross_weights = self.cross_attention.attend(y, *projected_memory, cross_mask)
         x = self.cross_post_norm(x + dropout(y, rate, fold_in(seed, "cross_attention")))
 

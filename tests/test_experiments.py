@@ -384,7 +384,9 @@ def test_stored_results_count_only_if_seed_0_has_equal_bits(repository, ask, mon
     *count, out = run_again()
     assert count == [1, 1] and "more, 3 seeds: better +8.0" in out
     assert "baseline: stored results differ in model/answer.py; seed 0 has equal bits" in out
-    assert "more: stored results differ in code or packages; seed 0 has equal bits" in out
+    assert (
+        "more: stored results differ in code, packages or processor; seed 0 has equal bits" in out
+    )
     edit(repository / "model/answer.py", "return 40", "return 41")
     commit()
     *count, out = run_again()
@@ -401,6 +403,65 @@ def test_a_changed_patch_is_run_again_and_the_baseline_is_not(repository, ask):
     assert "more, 3 seeds: better +9" in ask("more")[1]
     folder = repository / "runs/experiments/mini"
     assert started(folder / "more") == 3 and started(folder / "baseline") == 0
+
+
+def test_a_moved_change_is_run_again(repository, ask):
+    """The lines that a diff adds and removes do not say where they are."""
+    path = repository / "model/answer.py"
+    twice = path.read_text() + "\n\ndef other():\n    return 40\n"
+    path.write_text(twice)
+    commit()
+
+    def save(text):
+        path.write_text(text)
+        diff = subprocess.run(["git", "diff", "model"], capture_output=True, text=True).stdout
+        path.write_text(twice)
+        (repository / "experiments/moved.patch").write_text(f"question: 1?\n\n{diff}")
+        return patches.read("moved").change
+
+    one = save(twice.replace("return 40", "return 50", 1))
+    assert "better +10" in ask("moved", "--store")[1]
+    assert save("return 50".join(twice.rsplit("return 40", 1))) == one
+    assert "equal to the baseline in every digit" in ask("moved")[1]
+
+
+def test_further_seeds_are_added_to_stored_ones(repository, ask, monkeypatch):
+    """Stored results of later looks do not count at an earlier look; only missing seeds run."""
+    (repository / "experiments/some.patch").write_text("question: 1?\nflags: --bonus=0.9\n")
+    ask("some", "--store")
+    assert len(question.read_stored("mini")["experiments"]["some"]["runs"]) == 5
+    shutil.rmtree(repository / "runs")
+    monkeypatch.setitem(RECIPES, "mini", replace(SMALL, looks=(3, 5, 8)))
+    path = repository / "experiments/results/mini.json"
+    stored = json.loads(path.read_text())
+    baseline = stored["baseline"]
+    stored["baseline"] = [baseline[seed % 5] | {"seed": seed} for seed in range(8)]
+    path.write_text(json.dumps(stored))
+    _, out = ask("some")
+    assert "some, 3 seeds: undecided" in out and "some, 5 seeds: undecided" in out
+    assert "some, 8 seeds: " in out
+    assert started(repository / "runs/experiments/mini/some") == 3
+
+
+def test_runs_of_an_edit_count_when_it_gets_a_name_or_a_comment(repository, ask):
+    edit(repository / "model/answer.py", "return 40", "return 50")
+    ask()
+    (repository / "notes.txt").write_text("not code")
+    assert "not code" not in patches.working_tree().diff
+    edit(repository / "model/answer.py", "return 50", "return 50  # more")
+    assert "3 seeds: 0 runs left" in ask("--plan")[1]
+    diff = subprocess.run(["git", "diff", "model"], capture_output=True, text=True).stdout
+    (repository / "experiments/named.patch").write_text(f"question: 1?\n\n{diff}")
+    subprocess.run(["git", "checkout", "--quiet", "model"], check=True)
+    assert "3 seeds: 0 runs left" in ask("named", "--plan")[1]
+
+
+def test_a_new_baseline_drops_the_other_experiments_and_says_so(repository, ask):
+    (repository / "experiments/same.patch").write_text("question: 1?\nflags: --bonus=1\n")
+    ask("more", "same", "--store")
+    edit(repository / "model/answer.py", "return 40", "return 41")
+    commit()
+    assert "because the baseline or the patch has changed: same\n" in ask("more", "--store")[1]
 
 
 def test_failed_and_diverged_runs_are_named_and_the_others_judged(repository, ask):
@@ -474,7 +535,7 @@ def test_stored_rows_are_dropped_with_their_patch_and_keep_their_code(repository
     ask("same", "--store")
     report.write()
     text = (rows / "README.md").read_text("utf-8")
-    assert "Measured with earlier code: more." in text and "better +8.0" in text
+    assert "Measured with other code than the baseline: more." in text and "better +8.0" in text
     edit(rows / "more.patch", "--bonus=8", "--bonus=9")
     report.write()
     text = (rows / "README.md").read_text("utf-8")
@@ -506,6 +567,11 @@ def test_edits_and_recipes_that_do_not_fit_are_reported(repository, ask, monkeyp
     (repository / "experiments/odd.patch").write_text("question: 1?\nrecipe: foo\n")
     with pytest.raises(ExperimentError, match="foo: choose from"):
         ask("odd")
+    (repository / "data").mkdir()
+    (repository / "data/new.py").write_text("SIZE = 3\n")
+    with pytest.raises(ExperimentError, match="data/"):
+        ask("more", "--plan")
+    shutil.rmtree(repository / "data")
     edit(repository / "model/answer.py", "return 40", "return 50")
     assert "uncommitted edits are left out" in ask("more", "--plan")[1]
     monkeypatch.setitem(RECIPES, "imdb", replace(SMALL, name="imdb"))

@@ -83,7 +83,7 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     sys.stdout.reconfigure(encoding="utf-8")
     handle_signals()
     flags = parser.parse_intermixed_args()  # TEXT may follow flags
-    try:
+    with errors_in_one_line():
         names = {field.name for field in fields(Search)} & vars(flags).keys()
         flags.search = Search(**{name: getattr(flags, name) for name in names})
         if flags.average > 1 and flags.checkpoint == "best":
@@ -100,8 +100,6 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
         if flags.config.labelled and flags.search.n_best > len(flags.tokenizers[1].names):
             count = len(flags.tokenizers[1].names)
             raise UserError(f"there are only {count} labels: lower --n-best")
-    except (UserError, OSError) as error:
-        fail(error)
     return flags
 
 

@@ -111,11 +111,10 @@ class Question:
         """Return the results of the baseline: all that are stored, if they count."""
         return self.results(BASELINE, max(self.recipe.looks[-1], len(self.stored_runs(BASELINE))))
 
-    def has_no_effect(self, patch: Patch, look: int) -> bool:
+    def has_no_effect(self, runs: list[dict]) -> bool:
         """Whether all runs of an experiment have the scores of the baseline, to the last digit."""
         scores = {run["seed"]: run.get("scores") for run in self.baseline()}
-        runs = self.results(patch, look)
-        return bool(runs) and all(run.get("scores", run) == scores.get(run["seed"]) for run in runs)
+        return all(run.get("scores", run) == scores.get(run["seed"]) for run in runs)
 
     def prior(self) -> stats.Sigma:
         """Return the standard deviation within the stored experiments that are not asked about."""
@@ -166,30 +165,25 @@ class Question:
 
     def run(self) -> None:
         """Add seeds, look by look, until each experiment is decided."""
-        waiting, finished, described = list(self.chosen), {}, False
+        waiting, finished = list(self.chosen), {}
+        self.failed |= self.setup.run(self.jobs(waiting, self.recipe.looks[0]))
+        print(self.describe_stored(), end="", flush=True)
         for look in self.recipe.looks:
-            while (jobs := self.jobs(waiting, look)) or not described:
+            while jobs := self.jobs(waiting, look):
                 self.failed |= self.setup.run(jobs)
-                if not described:
-                    print(self.describe_stored(), end="", flush=True)
-                    described = True
             verdicts = self.verdicts(look)
             for patch in list(waiting):
-                count = len(self.results(patch, look))
-                if self.has_no_effect(patch, look):
-                    print(
-                        f"{patch.name}, {count} seeds: equal to the baseline in every digit: this "
-                        f"change has no effect on the scores of {self.recipe.name}",
-                        flush=True,
-                    )
+                runs = self.results(patch, look)
+                if len(runs) == finished.get(patch.name, 0):  # every run of this look has failed
                     waiting.remove(patch)
                     continue
-                if count == finished.get(patch.name, 0):  # every run of this look has failed
-                    waiting.remove(patch)
-                    continue
-                finished[patch.name], verdict = count, verdicts[patch.name]
-                print(f"{patch.name}, {verdict.seeds} seeds: {verdict}", flush=True)
-                if verdict.word != "undecided":
+                finished[patch.name], verdict = len(runs), verdicts[patch.name]
+                decided, answer = verdict.word != "undecided", str(verdict)
+                if self.has_no_effect(runs):
+                    decided, answer = True, "equal to the baseline in every digit: this change has "
+                    answer += f"no effect on the scores of {self.recipe.name}"
+                print(f"{patch.name}, {verdict.seeds} seeds: {answer}", flush=True)
+                if decided:
                     waiting.remove(patch)
 
     def describe_stored(self) -> str:

@@ -11,7 +11,7 @@ from config import (
     Config,
     UserError,
     add_flags,
-    fail,
+    errors_in_one_line,
     flag,
     make_parser,
 )
@@ -49,13 +49,11 @@ def parse_config(description: str) -> Config:
     parser = make_parser(description, usage="%(prog)s [FLAG ...]")
     add_flags(parser, Config)
     flags = vars(parser.parse_args())
-    try:
+    with errors_in_one_line():
         config = config_from_flags(flags)
         for folder in config.runs_dir, config.cache_dir:
             Path(folder).mkdir(parents=True, exist_ok=True)
-        return config
-    except (UserError, OSError) as error:
-        fail(error)
+    return config
 
 
 def config_from_flags(flags: dict) -> Config:

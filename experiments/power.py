@@ -14,7 +14,7 @@ from experiments.recipes import RECIPES, Recipe
 
 def check(recipe: Recipe, stored: dict, tries: int = 10_000) -> None:
     """Print the shares of verdicts on resampled scores of the stored runs, by look."""
-    baseline, rows = recipe.values(stored["baseline"]), stored_rows(recipe, stored)
+    baseline, rows = recipe.values(stored["rows"]["baseline"]["runs"]), stored_rows(recipe, stored)
     deviations, prior = stats.residuals(baseline, *rows), stats.pool(*rows)
     m, sigma = len(baseline), stats.pool(baseline, prior=prior)
     print(f"{recipe.name}: {tries:,} comparisons, shares by look in per cent")

@@ -8,7 +8,7 @@ from config import write_json
 from experiments import patches, stats
 from experiments.patches import BASELINE, ExperimentError, Patch
 from experiments.recipes import Recipe
-from experiments.runs import Job, Setup, short_hash
+from experiments.runs import Job, Setup
 from training.machine import cores
 from training.records import read_json
 
@@ -19,15 +19,10 @@ def read_stored(recipe: str) -> dict | None:
     return read_json(path) if path.exists() else None
 
 
-def stored_code(stored: dict) -> str:
-    """Return a hash of the code, packages and processor that the stored baseline was run with."""
-    return short_hash([stored["identity"], stored["code"]])
-
-
 def changed(stored: dict) -> set[str]:
     """Return the stored experiments whose patches are other ones now, or are gone."""
-    current = {name: patches.read(name).change for name in patches.names()}
-    return {n for n, row in stored["experiments"].items() if row["change"] != current.get(n)}
+    current = {name: patches.read(name).change for name in (BASELINE.name, *patches.names())}
+    return {name for name, row in stored["rows"].items() if row["change"] != current.get(name)}
 
 
 def baseline_scores(recipe: Recipe, results: list[dict]) -> list[float]:
@@ -44,9 +39,10 @@ def baseline_scores(recipe: Recipe, results: list[dict]) -> list[float]:
 
 def stored_rows(recipe: Recipe, stored: dict, chosen: Iterable[str] = ()) -> list[list[float]]:
     """Return the healthy rows of the stored experiments other than the chosen ones."""
-    rows = {n: recipe.values(row["runs"]) for n, row in stored["experiments"].items()}
+    rows = {name: recipe.values(row["runs"]) for name, row in stored["rows"].items()}
+    baseline = rows.pop(BASELINE.name)
     rows = {name: row for name, row in rows.items() if name not in chosen}
-    unhealthy = stats.unhealthy(rows, baseline_scores(recipe, stored["baseline"]))
+    unhealthy = stats.unhealthy(rows, baseline)
     return [row for name, row in rows.items() if name not in unhealthy]
 
 
@@ -69,28 +65,22 @@ class Question:
     """Experiments, the baseline that they are compared with, and the verdicts.
 
     The stored results of an experiment count if they were measured with the same code, packages and
-    processor, or if its seed 0, run here, has the same bits.
+    processor, or if seed 0, run here, ends with the same weights and headline, in every bit.
     """
 
     def __init__(self, setup: Setup, chosen: list[Patch], stored: dict | None):
         self.setup, self.recipe, self.chosen, self.stored = setup, setup.recipe, chosen, stored
-        self.code, self.failed = short_hash([setup.identity, setup.code]), {}
+        self.rows, self.failed = stored["rows"] if stored else {}, {}
 
     def stored_runs(self, patch: Patch) -> dict[int, dict]:
-        """Return the stored results of the baseline, or of an unchanged patch, by seed."""
-        if not self.stored:
-            return {}
-        row = {"runs": self.stored["baseline"], "change": BASELINE.change}
-        if patch != BASELINE:
-            row = self.stored["experiments"].get(patch.name)
+        """Return the stored results of an experiment by seed; none if its patch has changed."""
+        row = self.rows.get(patch.name)
         same = row and row["change"] == patch.change
         return {run["seed"]: run for run in row["runs"]} if same else {}
 
     def same_code(self, patch: Patch) -> bool:
         """Whether the stored results of an experiment were measured with the present code."""
-        if patch == BASELINE:
-            return stored_code(self.stored) == self.code
-        return self.stored["experiments"][patch.name].get("key") == self.setup.key(patch)
+        return self.rows[patch.name]["key"] == self.setup.key(patch)
 
     def stored_is_valid(self, patch: Patch) -> bool | None:
         """Whether the stored results of an experiment count; None until its seed 0 has run here."""
@@ -98,8 +88,12 @@ class Question:
         if not stored or self.same_code(patch):
             return bool(stored)
         here = self.setup.result((patch, 0))
-        keys = ("weights", "scores", "diverged")
-        return here and all(here.get(key) == stored.get(0, {}).get(key) for key in keys)
+        return here and self.judged(here) == self.judged(stored.get(0, {}))
+
+    def judged(self, result: dict) -> tuple:
+        """Return the weights of a run and the score that is judged, or why it diverged."""
+        score = result.get("scores", {}).get(self.recipe.headline)
+        return result.get("weights"), score, result.get("diverged")
 
     def results(self, patch: Patch, seeds: int) -> list[dict]:
         """Return the results of the first seeds: stored ones that count, and those of here."""
@@ -142,7 +136,7 @@ class Question:
         """Describe the smallest detectable effect, and the time it takes on this machine."""
         recipe, baseline, text = self.recipe, self.baseline(), ""
         if self.stored_is_valid(BASELINE) is None:
-            baseline = self.stored["baseline"]
+            baseline = [*self.stored_runs(BASELINE).values()]
         scores = baseline_scores(recipe, baseline) if baseline else []
         sigma = stats.pool(scores, prior=self.prior())
         if sigma.df:
@@ -210,22 +204,28 @@ class Question:
         return judge_by_look(self.recipe, results, self.baseline(), self.prior())
 
     def store(self) -> Path:
-        """Write the results next to those that are stored already. Returns the path."""
+        """Write the results next to those that are stored already. Returns the path.
+
+        An experiment without any effect is not stored. Raises ExperimentError.
+        """
         recipe, setup, baseline = self.recipe, self.setup, self.baseline()
         if len(baseline_scores(recipe, baseline)) < recipe.looks[-1]:
             raise ExperimentError(f"the baseline has only {len(baseline)} results: none are stored")
-        rows, verdicts = {}, self.verdicts(recipe.looks[-1])
-        if self.stored_is_valid(BASELINE):
-            gone = changed(self.stored)
-            rows = {n: row for n, row in self.stored["experiments"].items() if n not in gone}
+        verdicts, runs = self.verdicts(recipe.looks[-1]), {BASELINE: baseline}
         for patch in (patch for patch in self.chosen if patch.name in verdicts):
             results = self.results(patch, recipe.looks[-1])[: verdicts[patch.name].seeds]
-            row = {"change": patch.change, "code": self.code, "key": setup.key(patch)}
+            if not self.has_no_effect(results):
+                runs[patch] = results
+        rows = {}
+        if self.stored_is_valid(BASELINE):
+            gone = changed(self.stored) | verdicts.keys()
+            rows = {name: row for name, row in self.rows.items() if name not in gone}
+        for patch, results in runs.items():
+            row = {"change": patch.change, "key": setup.key(patch), "baseline": setup.key(BASELINE)}
             rows[patch.name] = row | {"runs": results}
-        if lost := ", ".join(sorted((self.stored or {}).get("experiments", {}).keys() - rows)):
+        if lost := ", ".join(sorted(self.rows.keys() - rows)):
             print(f"no longer stored, because the baseline or the patch has changed: {lost}")
-        values = {"identity": setup.identity, "code": setup.code, "baseline": baseline}
         path = patches.HERE / "results" / f"{recipe.name}.json"
         path.parent.mkdir(exist_ok=True)
-        write_json(path, values | {"experiments": rows})
+        write_json(path, {"identity": setup.identity, "code": setup.code, "rows": rows})
         return path

@@ -39,7 +39,7 @@ class Recipe:
     sample: Sample
     final: Sample
     average: int = 3
-    looks: tuple[int, ...] = (6, 10, 16)
+    looks: tuple[int, ...] = (3, 6, 10, 16)
 
     @property
     def unit(self) -> str:

@@ -14,7 +14,7 @@ from config import errors_in_one_line, make_parser
 from evaluation import page
 from experiments import patches, stats
 from experiments.patches import THEMES, ExperimentError, Patch
-from experiments.question import changed, judge_by_look, read_stored, stored_code
+from experiments.question import changed, judge_by_look, read_stored
 from experiments.recipes import RECIPES, Recipe
 
 WORDS = ("better", "worse", "no difference", "undecided")  # colours of Okabe & Ito 2008
@@ -28,13 +28,15 @@ class Results:
     def __init__(self, recipe: Recipe, stored: dict):
         self.recipe, self.stored, self.headline = recipe, stored, recipe.headline.replace("_", " ")
         self.changed = changed(stored)
-        rows = {n: row for n, row in stored["experiments"].items() if n not in self.changed}
-        code = stored_code(stored)
-        self.earlier = [name for name, row in rows.items() if row["code"] != code]
-        runs, baseline = {name: row["runs"] for name, row in rows.items()}, stored["baseline"]
+        rows = {n: row for n, row in stored["rows"].items() if n not in self.changed}
+        key = rows["baseline"]["key"]
+        self.earlier = [name for name, row in rows.items() if row["baseline"] != key]
+        self.runs = {name: row["runs"] for name, row in rows.items()}
+        runs = dict(self.runs)
+        baseline = runs.pop("baseline")
         self.verdicts = judge_by_look(recipe, runs, baseline, stats.NO_ROWS)
-        self.runs, scores = runs | {"baseline": baseline}, recipe.values(baseline)
         healthy = [recipe.values(runs[n]) for n, v in self.verdicts.items() if not v.note]
+        scores = recipe.values(baseline)
         self.mean, self.sigma = np.mean(scores), stats.pool(scores, *healthy)
 
     def cost(self, name: str) -> str:
@@ -55,7 +57,7 @@ class Results:
 
     def summary(self) -> str:
         """Describe what was measured, and how precisely."""
-        recipe, m, asked = self.recipe, len(self.stored["baseline"]), max(1, len(self.verdicts))
+        recipe, m, asked = self.recipe, len(self.runs["baseline"]), max(1, len(self.verdicts))
         size = stats.detectable(self.sigma, recipe.rule, m, asked)[-1]
         notes = {name: verdict.note for name, verdict in self.verdicts.items()}
         decided = sum(verdict.word != "undecided" for verdict in self.verdicts.values())

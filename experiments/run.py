@@ -118,7 +118,7 @@ def parse_flags() -> argparse.Namespace:
     add("--all", action="store_true", help="all experiments of the recipe")
     add("--recipe", choices=RECIPES, help="how to train and to score [that of the experiment]")
     add("--plan", action="store_true", help="print the smallest detectable effect and the time")
-    add("--seeds", type=int, help="look once, after this many seeds [6, 10 and 16]")
+    add("--seeds", type=int, help="look once, after this many seeds [3, 6, 10 and 16]")
     add("--final", action="store_true", help="score the held-out texts; once, for what you adopt")
     add("--store", action="store_true", help="write the results into experiments/results/")
     flags = parser.parse_args()

@@ -246,7 +246,7 @@ def other():
 TRIAL = """
 import json, os, sys, time
 from pathlib import Path
-from model.answer import answer
+from model.answer import answer, other
 job = json.loads(Path(sys.argv[1]).read_text())
 flags = dict(flag.removeprefix("--").split("=") for flag in job["flags"])
 number = lambda name: float(flags.get(name, 0))
@@ -258,8 +258,9 @@ if "fail" in flags:
     sys.exit("error: step 7")
 seed = int(flags["seed"])
 value = answer() + number("bonus") + seed * 7 % 5 / 2
-result = {"scores": {"exact_match": value}, "weights": str(value), "parameters": 10}
+result = {"scores": {"exact_match": value, "loss": other()}, "weights": str(value)}
 result |= {"curve": [[5, 3.0], [9, 100 / value]], "seconds": {"train": 2.0, "score": 1.0}}
+result["parameters"] = 10
 if "diverge" in flags:
     result = {"diverged": "step 3"}
 Path(job["result"]).write_text(json.dumps(job["about"] | result))
@@ -379,7 +380,7 @@ def test_stored_results_count_only_if_seed_0_has_equal_bits(repository, ask, mon
     edit(repository / "model/answer.py", "# the truth", "# a comment")
     commit()
     assert run_again()[:2] == (0, 0)
-    edit(repository / "model/answer.py", "return 1", "return 3")  # no score depends on it
+    edit(repository / "model/answer.py", "return 1", "return 3")  # not the headline
     commit()
     *count, out = run_again()
     assert count == [1, 1] and "more, 3 seeds: better +8.0" in out
@@ -408,7 +409,7 @@ def test_a_changed_patch_is_run_again_and_the_baseline_is_not(repository, ask):
 def test_a_moved_change_is_run_again(repository, ask):
     """The lines that a diff adds and removes do not say where they are."""
     path = repository / "model/answer.py"
-    twice = path.read_text() + "\n\ndef other():\n    return 40\n"
+    twice = path.read_text() + "\n\ndef unused():\n    return 40\n"
     path.write_text(twice)
     commit()
 
@@ -422,20 +423,21 @@ def test_a_moved_change_is_run_again(repository, ask):
     one = save(twice.replace("return 40", "return 50", 1))
     assert "better +10" in ask("moved", "--store")[1]
     assert save("return 50".join(twice.rsplit("return 40", 1))) == one
-    assert "equal to the baseline in every digit" in ask("moved")[1]
+    assert "equal to the baseline in every digit" in ask("moved", "--store")[1]
+    assert question.read_stored("mini")["rows"].keys() == {"baseline"}
 
 
 def test_further_seeds_are_added_to_stored_ones(repository, ask, monkeypatch):
     """Stored results of later looks do not count at an earlier look; only missing seeds run."""
     (repository / "experiments/some.patch").write_text("question: 1?\nflags: --bonus=0.9\n")
     ask("some", "--store")
-    assert len(question.read_stored("mini")["experiments"]["some"]["runs"]) == 5
+    assert len(question.read_stored("mini")["rows"]["some"]["runs"]) == 5
     shutil.rmtree(repository / "runs")
     monkeypatch.setitem(RECIPES, "mini", replace(SMALL, looks=(3, 5, 8)))
     path = repository / "experiments/results/mini.json"
     stored = json.loads(path.read_text())
-    baseline = stored["baseline"]
-    stored["baseline"] = [baseline[seed % 5] | {"seed": seed} for seed in range(8)]
+    baseline = stored["rows"]["baseline"]["runs"]
+    baseline += [baseline[seed - 5] | {"seed": seed} for seed in (5, 6, 7)]
     path.write_text(json.dumps(stored))
     _, out = ask("some")
     assert "some, 3 seeds: undecided" in out and "some, 5 seeds: undecided" in out
@@ -489,7 +491,7 @@ def test_an_interrupted_command_looks_at_the_same_seeds_again(repository, ask):
         path.write_text(json.dumps(values))
     _, out = ask("more", "--store")
     assert "more, 3 seeds: better +8.0" in out
-    row = question.read_stored("mini")["experiments"]["more"]
+    row = question.read_stored("mini")["rows"]["more"]
     assert len(row["runs"]) == 3
 
 
@@ -530,7 +532,7 @@ def test_stored_rows_are_dropped_with_their_patch_and_keep_their_code(repository
     (rows / "same.patch").write_text("question: 1?\nflags: --bonus=1\n")
     ask("more", "same", "--store")
     shutil.copy(ROOT / "experiments/template.html", rows)
-    edit(repository / "model/answer.py", "return 1", "return 3")  # no score depends on it
+    edit(repository / "model/answer.py", "return 1", "return 3")  # not the headline
     commit()
     ask("same", "--store")
     report.write()
@@ -541,15 +543,15 @@ def test_stored_rows_are_dropped_with_their_patch_and_keep_their_code(repository
     text = (rows / "README.md").read_text("utf-8")
     assert "patches have changed: more." in text and "better +8.0" not in text
     ask("same", "--store")
-    assert question.read_stored("mini")["experiments"].keys() == {"same"}
+    assert question.read_stored("mini")["rows"].keys() == {"baseline", "same"}
 
 
 def test_stored_rows_other_than_the_chosen_ones_give_the_standard_deviation(repository, ask):
     ask("more", "lost", "--store")
     stored = question.read_stored("mini")
-    values = SMALL.values(stored["experiments"]["more"]["runs"])
+    values = SMALL.values(stored["rows"]["more"]["runs"])
     for name, expected in (("baseline", stats.pool(values)), ("more", stats.NO_ROWS)):
-        setup = SimpleNamespace(recipe=SMALL, **{key: stored[key] for key in ("identity", "code")})
+        setup = SimpleNamespace(recipe=SMALL, key=lambda patch: stored["rows"][patch.name]["key"])
         asked = question.Question(setup, [patches.read(name)], stored)
         assert asked.prior() == expected
 

@@ -20,7 +20,7 @@ def parse_flags() -> argparse.Namespace:
         "--limit",
         type=command_line.positive,
         metavar="N",
-        help="score only the first N of these texts, and write nothing into the run directory",
+        help="score only the first N texts of the split, and write nothing to the run directory",
     )
     add(
         "--all",

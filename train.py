@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from data import pipeline
 from evaluation.attention import attention_image
-from evaluation.report import validation
+from evaluation.report import validation_metrics
 from evaluation.translator import Translator
 from model import build
 from model.layers import fold_in, in_float32, step_seed
@@ -86,7 +86,7 @@ def validate(run: Run, translator: Translator, dataset: pipeline.Dataset) -> Non
     """Log validation scores, three translations, and the attention weights of one sentence."""
     with run.tracing("the validation"):
         translator.trace()
-    values, samples = validation(translator, dataset, run.config.validation_sentences)
+    values, samples = validation_metrics(translator, dataset, run.config.validation_sentences)
     run.log_validation(values, samples)
     run.log_attention_and_embedding(attention_image(translator, dataset.validation_texts))
     run.restart_timers()

@@ -24,9 +24,13 @@ def parse_flags() -> argparse.Namespace:
     """Parse the command line; a mistake exits with one line and status 2."""
     parser = command_line.make_parser(__doc__)
     add = parser.add_argument
-    kind = command_line.valid_text
     add(
-        "texts", nargs="*", default=[], type=kind, metavar="TEXT", help="text to translate or label"
+        "texts",
+        nargs="*",
+        default=[],
+        type=command_line.valid_text,
+        metavar="TEXT",
+        help="text to translate or label",
     )
     add("--file", type=Path, help="translate or label each line of this file")
     config.add_flags(parser, Search)

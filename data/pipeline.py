@@ -22,8 +22,8 @@ from data.splits import Corpus, CorpusError, Split, Summary, TextPair
 from data.tokenizer import Labels, Tokenizer
 
 CHECKED_BYTES = 12 << 20  # `check` reads smaller corpora only, which takes about a second
-TOKENIZER_PAIRS = 250_000  # the most pairs that tokenizers are trained on
-VALIDATION_PAIRS = 5_000  # the most pairs of the validation split that are used
+TOKENIZER_PAIRS = 250_000  # maximum number of pairs used to train the tokenizers
+VALIDATION_PAIRS = 5_000  # maximum number of pairs of the validation split used
 
 
 class Dataset(NamedTuple):
@@ -31,7 +31,7 @@ class Dataset(NamedTuple):
 
     train: Pairs
     validation: Pairs
-    validation_texts: Split  # also the pairs that are too long to be in `validation`
+    validation_texts: Split  # includes pairs that are too long for `validation`
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer | Labels
     facts: dict  # languages; for each split: sha256, pairs, and how many were used, dropped or cut
@@ -106,11 +106,11 @@ def prepare(folder: Path, config: Config, corpus: Corpus) -> None:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise CorpusError(
-            f"{unfinished} cannot be written: {error.strerror}; free some space, or use another "
-            "--cache-dir, and launch again"
+            f"{unfinished} cannot be written: {error.strerror}; free some space or choose another "
+            "--cache-dir, then run the command again"
         ) from error
     finally:
-        with contextlib.suppress(OSError):  # unless it is empty
+        with contextlib.suppress(OSError):  # rmdir fails if the directory is not empty
             unfinished.rmdir()
 
 
@@ -167,12 +167,12 @@ def encode_splits(
     write_json(folder / "facts.json", facts)
 
 
-def summarize(corpus: Corpus, most: dict[str, int]) -> dict[str, Summary]:
-    """Read all splits once, keeping at most `most[split]` pairs in memory, by default one.
+def summarize(corpus: Corpus, limits: dict[str, int]) -> dict[str, Summary]:
+    """Read all splits once, keeping at most `limits[split]` pairs in memory, by default one.
 
     Raises CorpusError if the corpus cannot be trained on.
     """
-    splits = {name: corpus.summarize(name, most.get(name, 1)) for name in corpus.files()}
+    splits = {name: corpus.summarize(name, limits.get(name, 1)) for name in corpus.files()}
     for name in ("train", "validation"):
         if name not in splits:
             raise CorpusError(f"{corpus.name} has no {name} split, which training needs: add one")
@@ -227,5 +227,5 @@ def damage_reported(folder: Path) -> Iterator[None]:
         yield
     except (OSError, ValueError, TypeError) as error:
         raise CorpusError(
-            f"{folder} is damaged ({first_line(error)}): delete it, and it will be written again"
+            f"{folder} is damaged ({first_line(error)}): delete it and run the command again"
         ) from error

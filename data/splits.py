@@ -90,17 +90,17 @@ class Corpus:
         """Load a split into memory. Raises CorpusError if it does not exist."""
         return Split.of(self.read(split))
 
-    def summarize(self, split: str, most: int) -> Summary:
-        """Read a split once, keeping at most `most` of its pairs in memory.
+    def summarize(self, split: str, limit: int) -> Summary:
+        """Read a split once, keeping at most `limit` of its pairs in memory.
 
-        If there are more, keeps every second, fourth, … row: between most / 2 and most.
+        If there are more, keeps every second, fourth, … row: between limit / 2 and limit.
         """
         digest, pairs, sample, step, labels = hashlib.sha256(), 0, [], 1, set()
         for pair in progress_bar(self.read(split), f"reading {split}"):
             digest.update(json.dumps(pair[:2]).encode())
             if pairs % step == 0:
                 sample.append(pair)
-            if len(sample) > most:
+            if len(sample) > limit:
                 sample, step = sample[::2], 2 * step
             if self.labelled:
                 labels.add(pair[1])

@@ -53,7 +53,7 @@ def attention_weights(
         "target_out": target_tokenizer.tokens(target_out),
     }
     kinds = {}
-    for kind, weights in translator.model.attention(source, np.int32([target_in])).items():
+    for kind, weights in translator.model.attention_weights(source, np.int32([target_in])).items():
         name, queries, keys = KINDS[kind]
         kinds[name] = weights[0].numpy(), tokens[queries], tokens[keys]
     return kinds, target_tokenizer.decode([target_out])[0]

@@ -23,7 +23,7 @@ from training.records import load_config
 if TYPE_CHECKING:
     from evaluation.translator import Translator
 
-MEMORY_HINT = "lower --beam, or shorten the longest lines"
+MEMORY_HINT = "use fewer cores (taskset -c 0 python …), lower --beam, or shorten the longest lines"
 
 
 def make_parser(description: str) -> argparse.ArgumentParser:
@@ -65,7 +65,7 @@ def valid_text(text: str, name: str = "the command line", warn: bool = True) -> 
     """Replace bytes that are not UTF-8, decoded as surrogates, by U+FFFD, with a warning."""
     valid = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     if warn and valid != text:
-        print(f"warning: {name} is not valid UTF-8; wrong bytes became \ufffd", file=sys.stderr)
+        print(f"warning: {name} is not valid UTF-8; invalid bytes became \ufffd", file=sys.stderr)
     return valid
 
 

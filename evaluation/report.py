@@ -18,12 +18,12 @@ from training.records import read_json
 if TYPE_CHECKING:
     from evaluation.translator import Translator
 
-Output = tuple[float, str]  # log probability (NaN if it was not computed), translation or label
+Output = tuple[float, str]  # score (NaN if it was not computed), translation or label
 MISTAKES_SHOWN = 20
-TABLE_TEXTS = 5_000  # the most texts of a .tsv file's split that are scored by default
+TABLE_TEXTS = 5_000  # maximum texts of a split of a .tsv file that are scored by default
 
 
-def validation(
+def validation_metrics(
     translator: "Translator", dataset: pipeline.Dataset, max_sentences: int
 ) -> tuple[dict[str, float], list[tuple[str, str, str]]]:
     """Return loss, accuracy and BLEU on the validation split, and three samples.

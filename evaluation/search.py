@@ -14,20 +14,20 @@ class Search:
     length_penalty: float = setting(0.6, "with --beam: exponent of the length penalty")
     n_best: int = setting(1, "with --beam: outputs per line, as 'line number TAB score TAB text'")
     sample: bool = setting(
-        False, "draw each token; the flags below need this one", group="sampling"
+        False, "sample each token; required by the flags below", group="sampling"
     )
     temperature: float = setting(1.0, "divides the logits")
-    top_k: int = setting(0, "only the K most likely tokens; 0 for all")
-    top_p: float = setting(1.0, "only the most likely tokens with this total mass")
+    top_k: int = setting(0, "sample from the K most likely tokens; 0 for all")
+    top_p: float = setting(1.0, "sample from the most likely tokens with this total probability")
     seed: int = setting(0, "random seed")
 
     def __post_init__(self):
         for name, valid, rule in (
             ("beam", self.beam >= 1, "at least 1"),
-            ("length_penalty", 0 <= self.length_penalty < float("inf"), "at least 0"),
+            ("length_penalty", 0 <= self.length_penalty < float("inf"), "finite and at least 0"),
             ("n_best", 1 <= self.n_best <= self.beam, f"at least 1 and at most --beam {self.beam}"),
-            ("temperature", 0 < self.temperature < float("inf"), "greater than 0"),
-            ("top_k", 0 <= self.top_k < 2**31, "at least 0"),
+            ("temperature", 0 < self.temperature < float("inf"), "finite and greater than 0"),
+            ("top_k", 0 <= self.top_k < 2**31, "at least 0 and less than 2**31"),
             ("top_p", 0 < self.top_p <= 1, "greater than 0 and at most 1"),
             ("seed", 0 <= self.seed < 2**31, "at least 0 and less than 2**31"),
         ):

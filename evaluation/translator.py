@@ -135,7 +135,7 @@ class Translator:
         long = [i for i, row in zip(indices, rows, strict=True) if len(row) > self.max_length]
         if long and not self.labelled:  # texts with labels are truncated in training, too
             warn(
-                f"lines with more than {self.max_length} tokens: {len(long):,}, the first is line "
+                f"texts with more than {self.max_length} tokens: {len(long):,}, the first is text "
                 f"{first + long[0]:,}; only their first {self.max_length} tokens are translated"
             )
         source = Rows.of([[*row[: self.max_length], tokenizer.EOS] for row in rows])

@@ -87,17 +87,20 @@ class MultiHeadAttention(tf.Module):
         return self.attend(query, keys, values, mask)
 
     def attend_to_past(
-        self, x: tf.Tensor, cache: KeysValues
+        self, x: tf.Tensor, past: KeysValues
     ) -> tuple[tf.Tensor, tf.Tensor, KeysValues]:
-        """Self-attention of the newest token of each row to itself and to the cached tokens.
+        """Self-attention of the newest token of each hypothesis to itself and to earlier tokens.
 
-        x is (sources, hypotheses, d_model): the hypotheses of a source are separate sequences, so
-        each becomes a row. The newest token may attend to every position, hence there is no mask.
+        x is (sources, hypotheses, d_model). The hypotheses of a source are separate sequences, so
+        each becomes a row. past: the keys and values of earlier tokens. The newest token may attend
+        to all of them, so there is no mask; an edit of `look_ahead_mask` needs one here, too.
 
-        Returns the output (sources, hypotheses, d_model), weights, and the cache with x appended.
+        Returns the output (sources, hypotheses, d_model), weights, and `past` with x appended.
         """
         rows = tf.reshape(x, (-1, 1, x.shape[-1]))  # (sources · hypotheses, 1, d_model)
-        new = self.project_keys_values(rows, rows)
-        keys, values = (tf.concat([old, one], axis=2) for old, one in zip(cache, new, strict=True))
+        past_keys, past_values = past
+        new_keys, new_values = self.project_keys_values(rows, rows)
+        keys = tf.concat([past_keys, new_keys], axis=2)  # (rows, num_heads, length, depth)
+        values = tf.concat([past_values, new_values], axis=2)
         y, weights = self.attend(rows, keys, values, mask=None)
         return tf.reshape(y, tf.shape(x)), weights, (keys, values)

@@ -82,7 +82,7 @@ class Classifier(tf.Module):
         """hidden (rows, d_model) → (rows, vocab_size)."""
         return self.output(hidden)
 
-    def attention(self, source: tf.Tensor, target_in: tf.Tensor) -> dict[str, tf.Tensor]:
+    def attention_weights(self, source: tf.Tensor, target_in: tf.Tensor) -> dict[str, tf.Tensor]:
         """Return {"encoder": (batch, num_layers, num_heads, source_len, source_len)}."""
         _, weights = self.encoder(source, padding_mask(source))
         return {"encoder": tf.stack(weights, axis=1)}

@@ -1,7 +1,8 @@
 """Greedy search, sampling and beam search, with `start` and `step` of any model.
 
-A model's decoding state is a dict of tensors. Tensors under "past" have one row per hypothesis, the
-others one row per source. Finished sentences are removed from the batch while the others continue.
+A model's decoding state is a dict of tensors, which may be nested. Tensors under "past" have one
+row per hypothesis, the others one row per source. Finished sentences are removed from the batch
+while the others continue.
 """
 
 from collections.abc import Callable
@@ -136,8 +137,8 @@ def sample(
 ) -> tf.Tensor:
     """Draw each token from the filtered softmax: (batch, source_len) → (batch, output_len), int32.
 
-    seed: (2,), int. Draws depend on the seed, the position, and the number of the row among those
-    that are left (`drop_finished`). Other arguments: see `filter_logits` and `decode_loop`.
+    seed: (2,), int. Draws depend on the seed, the position, and the row's index among those that
+    are left (`drop_finished`). Other arguments: see `filter_logits` and `decode_loop`.
     """
 
     def choose(logits, position):

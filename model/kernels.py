@@ -35,7 +35,7 @@ def agree(plain: Callable, kernel: Callable) -> bool:
         from_kernel = value_and_gradients(kernel, arguments)
         try:
             from_plain = value_and_gradients(plain, arguments)
-        except Exception:  # an edited version that the example does not suit
+        except Exception:  # the edited version does not accept the example
             return False
         for x, y in zip(from_plain, from_kernel, strict=True):
             if x.shape != y.shape or not np.allclose(x, y, rtol=1e-4, atol=1e-5):

@@ -138,8 +138,8 @@ def make_embeddings(
     """Create the source Embedding, the target Embedding and the output projection (section 3.4).
 
     With tied embeddings, the output projection shares the table of the target embedding; if the
-    languages share their vocabulary, the source embedding does, too. Only an output projection of
-    its own has a bias.
+    languages share their vocabulary, the source embedding does, too. Only an output projection
+    without a shared table has a bias.
     """
     d_model, precision = config.d_model, config.precision
     target = Embedding(target_vocab_size, d_model, fold_in(seed, "target_embedding"))
@@ -176,7 +176,7 @@ class LayerNorm(tf.Module):
 
 
 def no_norm(x: tf.Tensor) -> tf.Tensor:
-    """Return x: stands where pre-norm or post-norm has no layer norm."""
+    """Return x: takes the place of a layer norm that pre-norm or post-norm does not have."""
     return x
 
 

@@ -42,7 +42,9 @@ def token_sums(
     """Return sums over the tokens: the objective, the loss and the number of correct predictions.
 
     The objective is the cross-entropy with label smoothing, in nats; only it is differentiated. The
-    loss is the cross-entropy without. Sums, so that batches of any size add up to a true mean.
+    loss is the cross-entropy without, so an edit of `cross_entropy` changes both; to minimize
+    something else and report the same loss, change the objective only. Sums, so that batches of any
+    size add up to a true mean.
 
     logits (tokens, vocab_size), labels (tokens,).
     """

@@ -15,7 +15,11 @@ def padding_mask(ids: tf.Tensor) -> tf.Tensor:
 
 
 def look_ahead_mask(length: int | tf.Tensor) -> tf.Tensor:
-    """Let a position attend to itself and earlier ones: → (length, length), bool. Section 3.2.3."""
+    """Let a position attend to itself and earlier ones: → (length, length), bool. Section 3.2.3.
+
+    Decoding does not use this mask: `MultiHeadAttention.attend_to_past` lets the newest token
+    attend to all earlier ones. An edit of this mask needs the same edit there.
+    """
     position = tf.range(length)
     return position[:, tf.newaxis] >= position
 

@@ -90,7 +90,7 @@ def attend(scores: tf.Tensor, memory: tf.Tensor, mask: tf.Tensor) -> tuple[tf.Te
 
 
 class DecoderCell(tf.Module):
-    """One position of the decoder: a stack of GRUs, and how it reads the memory.
+    """One position of the decoder: a stack of GRUs, and its attention to the memory.
 
     A call takes x (sources, hypotheses, size), the embedding of the last token; h, one state
     (sources, hypotheses, size) per GRU, the top one last; and `encoded`, the dict that
@@ -125,7 +125,9 @@ class FixedContext(DecoderCell):
     def __init__(self, config: Config, seed: Seed):
         super().__init__(config, 2 * config.d_model, seed)
 
-    def __call__(self, x, h, encoded):
+    def __call__(
+        self, x: tf.Tensor, h: list[tf.Tensor], encoded: dict[str, tf.Tensor]
+    ) -> tuple[list[tf.Tensor], tf.Tensor, tf.Tensor]:
         context = tf.broadcast_to(encoded["summary"], tf.shape(x))
         no_weights = tf.zeros_like(encoded["mask"], tf.float32)
         return self.stack(tf.concat([x, context], axis=-1), h), context, no_weights
@@ -149,7 +151,9 @@ class Additive(DecoderCell):
         pairs = self.query(query)[:, :, tf.newaxis] + keys[:, tf.newaxis]
         return tf.reduce_sum(tf.tanh(pairs) * self.score, axis=-1)
 
-    def __call__(self, x, h, encoded):
+    def __call__(
+        self, x: tf.Tensor, h: list[tf.Tensor], encoded: dict[str, tf.Tensor]
+    ) -> tuple[list[tf.Tensor], tf.Tensor, tf.Tensor]:
         scores = self.scores(h[-1], encoded["keys"])
         context, weights = attend(scores, encoded["memory"], encoded["mask"])
         return self.stack(tf.concat([x, context], axis=-1), h), context, weights
@@ -165,7 +169,9 @@ class Dot(DecoderCell):
         """qᵀ k of each pair → (sources, hypotheses, source_len)."""
         return tf.matmul(query, keys, transpose_b=True)
 
-    def __call__(self, x, h, encoded):
+    def __call__(
+        self, x: tf.Tensor, h: list[tf.Tensor], encoded: dict[str, tf.Tensor]
+    ) -> tuple[list[tf.Tensor], tf.Tensor, tf.Tensor]:
         h = self.stack(x, h)
         scores = self.scores(h[-1], encoded["keys"])
         return h, *attend(scores, encoded["memory"], encoded["mask"])
@@ -205,11 +211,11 @@ class Recurrent(tf.Module):
     def init_decoder(
         self, memory: tf.Tensor, source_mask: tf.Tensor
     ) -> tuple[dict[str, tf.Tensor], list[tf.Tensor]]:
-        """Return what the decoder reads of the source, and its initial state.
+        """Return the decoder's inputs from the source, and the initial state of each GRU.
 
-        That is a dict of memory and keys (batch, source_len, d_model), mask (batch, 1, source_len)
-        and summary (batch, 1, d_model), the encoder's last states; and the initial state of each
-        GRU, (batch, 1, d_model).
+        The inputs are a dict of memory and keys (batch, source_len, d_model), mask (batch, 1,
+        source_len) and summary (batch, 1, d_model), the encoder's last states. An initial state is
+        (batch, 1, d_model).
         """
         half = memory.shape[-1] // 2
         # The forward GRU's last state is at the last position (padding repeats it), the backward
@@ -257,7 +263,7 @@ class Recurrent(tf.Module):
         """hidden (rows, d_model) → (rows, vocab_size)."""
         return self.output(hidden)
 
-    def attention(self, source: tf.Tensor, target_in: tf.Tensor) -> dict[str, tf.Tensor]:
+    def attention_weights(self, source: tf.Tensor, target_in: tf.Tensor) -> dict[str, tf.Tensor]:
         """Attention weights: {"cross": (batch, 1, 1, target_len, source_len)}, or {} without."""
         if isinstance(self.cell, FixedContext):
             return {}

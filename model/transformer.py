@@ -76,19 +76,19 @@ class DecoderLayer(tf.Module):
         self_mask: tf.Tensor | None,
         cross_mask: tf.Tensor,
         seed: Seed | None = None,
-        cache: KeysValues | None = None,
+        past: KeysValues | None = None,
     ) -> tuple[tf.Tensor, Weights, KeysValues | None]:
-        """x (batch, target_len, d_model) → the same, a dict of weights, and the cache.
+        """x (batch, target_len, d_model) → the same, a dict of weights, and the extended `past`.
 
         projected_memory: from `cross_attention.project_keys_values`.
-        cache: in decoding, the keys and values of earlier tokens; x then holds only new tokens.
+        past: in decoding, the keys and values of earlier tokens; x then holds only new tokens.
         """
         rate = self.dropout_rate
         y = self.self_pre_norm(x)
-        if cache is None:
+        if past is None:
             y, self_weights = self.self_attention(y, y, y, self_mask)
         else:
-            y, self_weights, cache = self.self_attention.attend_to_past(y, cache)
+            y, self_weights, past = self.self_attention.attend_to_past(y, past)
         x = self.self_post_norm(x + dropout(y, rate, fold_in(seed, "self_attention")))
 
         y = self.cross_pre_norm(x)
@@ -97,20 +97,22 @@ class DecoderLayer(tf.Module):
 
         y = self.feed_forward(self.feed_forward_pre_norm(x))
         x = self.feed_forward_post_norm(x + dropout(y, rate, fold_in(seed, "feed_forward")))
-        return x, {"self": self_weights, "cross": cross_weights}, cache
+        return x, {"self": self_weights, "cross": cross_weights}, past
 
 
 class Stack(tf.Module):
     """Embedding, positions, layers and final norm: common to the encoder and the decoder."""
 
-    def __init__(self, layer_class: type, config: Config, embedding: Embedding, seed: Seed):
+    layer_class: type
+
+    def __init__(self, config: Config, embedding: Embedding, seed: Seed):
         self.embedding, self.dropout_rate = embedding, config.dropout_rate
         # One more than max_length: a source ends in eos, and target_in begins with bos.
         self.positions = POSITIONS[config.positions](
             config.d_model, config.max_length + 1, fold_in(seed, "positions")
         )
         self.layers = [
-            layer_class(config, fold_in(seed, f"layer_{i}")) for i in range(config.num_layers)
+            self.layer_class(config, fold_in(seed, f"layer_{i}")) for i in range(config.num_layers)
         ]
         # Pre-norm leaves the last sum without a norm.
         self.final_norm = LayerNorm(config.d_model) if config.norm == "pre" else no_norm
@@ -124,8 +126,7 @@ class Stack(tf.Module):
 class Encoder(Stack):
     """A stack of EncoderLayers: section 3.1."""
 
-    def __init__(self, config: Config, embedding: Embedding, seed: Seed):
-        super().__init__(EncoderLayer, config, embedding, seed)
+    layer_class = EncoderLayer
 
     def __call__(
         self, source: tf.Tensor, mask: tf.Tensor, seed: Seed | None = None
@@ -142,8 +143,7 @@ class Encoder(Stack):
 class Decoder(Stack):
     """A stack of DecoderLayers: section 3.1."""
 
-    def __init__(self, config: Config, embedding: Embedding, seed: Seed):
-        super().__init__(DecoderLayer, config, embedding, seed)
+    layer_class = DecoderLayer
 
     def project_memory(self, memory: tf.Tensor) -> list[KeysValues]:
         """Return the keys and values of each layer's cross-attention."""
@@ -182,11 +182,11 @@ class Decoder(Stack):
         """
         position = tf.shape(past[0][0])[2]
         x = self.embed(token, self.positions(position, position + 1), seed=None)
-        present = []
-        for layer, keys_values, cache in zip(self.layers, projected_memory, past, strict=True):
-            x, _, cache = layer(x, keys_values, None, cross_mask, cache=cache)
-            present.append(cache)
-        return self.final_norm(x), present
+        extended = []
+        for layer, projected, layer_past in zip(self.layers, projected_memory, past, strict=True):
+            x, _, layer_past = layer(x, projected, None, cross_mask, past=layer_past)
+            extended.append(layer_past)
+        return self.final_norm(x), extended
 
 
 class Transformer(tf.Module):
@@ -233,7 +233,7 @@ class Transformer(tf.Module):
         """hidden (rows, d_model) → (rows, vocab_size): section 3.4."""
         return self.output(hidden)
 
-    def attention(self, source: tf.Tensor, target_in: tf.Tensor) -> dict[str, tf.Tensor]:
+    def attention_weights(self, source: tf.Tensor, target_in: tf.Tensor) -> dict[str, tf.Tensor]:
         """Return all attention weights, (batch, num_layers, num_heads, query_len, key_len) each.
 
         Keys: "encoder" and "decoder" (self-attention), and "cross".

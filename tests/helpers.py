@@ -105,7 +105,7 @@ def run_loop(
 
         return train_step
 
-    def validation(translator, dataset, sentences):
+    def validation_metrics(translator, dataset, sentences):
         loss = {"validation_loss": next(losses, 1.0)}
         values = loss | {"validation_accuracy": 0.5, "validation_bleu": 1.0}
         return values, [("source", "reference", "output")] * 3
@@ -113,7 +113,7 @@ def run_loop(
     with training_in_process() as patch:
         patch.setattr(train, "make_train_step", make_train_step)
         if validation_losses is not None:
-            patch.setattr(train, "validation", validation)
+            patch.setattr(train, "validation_metrics", validation_metrics)
         patch.setattr(Translator, "trace", lambda translator: None)
         patch.setattr(train, "attention_image", lambda translator, texts: None)
         try:

@@ -36,7 +36,7 @@ def announced(function, before, after):
 
 run.SAVE_EVERY = 0.05  # seconds
 run.Run.write_checkpoint = announced(run.Run.write_checkpoint, "saving", "stepping")
-train.validation = announced(train.validation, "validating", "validated")
+train.validation_metrics = announced(train.validation_metrics, "validating", "validated")
 train.train(CONFIG)
 """
 SETTINGS = {"corpus": "mini:3000", "d_model": 32, "num_layers": 1, "epochs": 3, "vocab_size": 2000}

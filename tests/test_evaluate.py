@@ -339,7 +339,7 @@ def test_each_line_has_one_translation(translated):
     lines = out.split("\n")[:-1]
     assert len(lines) == len(LINES)
     assert [i for i, line in enumerate(lines) if not line] == [1, 2]  # empty stays empty
-    assert b"tokens: 3, the first is line 5;" in translated.stderr
+    assert b"tokens: 3, the first is text 5;" in translated.stderr
     assert b"line 12, is not valid" in translated.stderr and translated.stderr.count(b"\n") == 2
     assert b"I0000" not in translated.stderr  # no start-up lines of TensorFlow
 
@@ -453,7 +453,7 @@ def test_validation_translates_a_fixed_number_of_sentences_of_the_whole_split():
         labelled=False, loss_and_accuracy=lambda pairs: (1.0, 0.5), translate=lambda x, **_: x
     )
     dataset = SimpleNamespace(validation=None, validation_texts=corpora.Split(texts, texts))
-    values, samples = report.validation(model, dataset, 9)
+    values, samples = report.validation_metrics(model, dataset, 9)
     assert values["validation_bleu"] == pytest.approx(100)
     assert [sample[0] for sample in samples] == [texts[0], texts[49], texts[99]]
 
@@ -488,7 +488,7 @@ def test_no_dropout_in_loss_and_translations(tiny):
         dataset = SimpleNamespace(
             validation=pairs, validation_texts=corpora.Split(["a"] * 6, ["a"] * 6)
         )
-        results.append(report.validation(model, dataset, 6))
+        results.append(report.validation_metrics(model, dataset, 6))
     assert results[0] == results[1]
     assert math.isfinite(results[0][0]["validation_loss"])
 

@@ -29,6 +29,24 @@ def test_the_default_number_of_shards_depends_on_the_device(devices, shards, mon
     assert machine.adapt_to_device(Config(shards=3)).shards == 3
 
 
+@pytest.mark.parametrize(("devices", "visible", "warned"), [
+    ([], None, True), ([], "0", True), ([], "-1", False), (["GPU:0"], None, False)
+])  # fmt: skip
+def test_a_gpu_that_tensorflow_does_not_find_is_reported(
+    devices, visible, warned, monkeypatch, tmp_path, capsys
+):
+    monkeypatch.setattr("tensorflow.config.list_physical_devices", lambda kind: devices)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    machine.warn.cache_clear()
+    machine.adapt_to_device(Config())
+    assert not capsys.readouterr().err  # no driver
+    monkeypatch.setattr(machine, "NVIDIA_DRIVER", tmp_path)
+    machine.adapt_to_device(Config())
+    assert ("GPU" in capsys.readouterr().err) == warned
+
+
 @pytest.mark.parametrize(("precision", "warned"), [("bfloat16", True), ("float32", False)])
 def test_bfloat16_without_instructions_for_it_is_reported(precision, warned, monkeypatch, capsys):
     monkeypatch.setattr(machine, "has_bfloat16", lambda: False)

@@ -92,7 +92,7 @@ def test_summary_is_the_last_state_of_each_direction_before_padding(tiny):
 def test_attention_weights_sum_to_one_and_exclude_padding(tiny, kind):
     model = tiny(model="recurrent", recurrent_attention=kind)
     source, target = np.int32([[3, 4, 5, 2], [7, 2, 0, 0]]), np.int32([[1, 6], [1, 5]])
-    weights = model.attention(source, target)["cross"].numpy()
+    weights = model.attention_weights(source, target)["cross"].numpy()
     assert weights.shape == (2, 1, 1, 2, 4)
     np.testing.assert_allclose(weights.sum(axis=-1), 1, atol=1e-6)
     assert not np.any(weights[1, ..., 2:])

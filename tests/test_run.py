@@ -312,8 +312,9 @@ def test_a_run_is_resumed_with_its_own_code(run, call, tmp_path):
     process = call("train.py", *flags)
     assert process.returncode == 2 and "Traceback" not in process.stderr
     assert "model/loss.py" in process.stderr.splitlines()[-1]
-    process = call(folder / "source" / "train.py", *flags)
+    process = call(folder / "source" / "train.py", *flags, "--accumulate=2", "--accept-changes")
     assert process.returncode == 0 and steps_saved(folder)[-1] == next_step, process.stderr
+    assert "ANOTHER" in (folder / "source" / "model" / "loss.py").read_text()
 
 
 # train.py, with at most 3 GB of memory.

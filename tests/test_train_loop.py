@@ -37,7 +37,7 @@ from config import Config, UserError
 from data import pipeline
 from data.batches import plan
 from evaluation.translator import Translator
-from training import distribution, machine, run
+from training import description, distribution, machine, run
 from training.checkpoints import readable_checkpoints, rewrite_checkpoint_list
 from training.records import read_json_lines
 from training.run import Diverged, RunError
@@ -123,14 +123,28 @@ def test_every_epoch_trains_on_all_batches_of_its_own_plan(settings, expected, t
 
 
 @pytest.mark.parametrize("epoch", [0, 1])
-def test_max_steps_stops_within_an_epoch_and_the_next_batch_follows(settings, expected, epoch):
+def test_max_steps_stops_within_an_epoch_and_the_next_batch_follows(
+    settings, expected, epoch, capsys
+):
     run_dir, last = Path(settings["runs_dir"], "run"), len(expected[0]) * epoch + 5
     batches = run_loop(settings | {"max_steps": last}).batches
     assert steps_saved(run_dir)[-1] == last
     assert (counter(run_dir, "epoch"), counter(run_dir, "position")) == (epoch, 5)
     assert "validation_loss" in metrics_of(run_dir)[-1]  # a run that ends is validated
+    assert f"train.py --resume {run_dir} --max-steps N" in capsys.readouterr().out
     batches += run_loop(resumed(run_dir, max_steps=None)).batches
+    assert f"train.py --resume {run_dir} --epochs N" in capsys.readouterr().out
     assert_same_batches(batches, sum(expected, []))
+
+
+def test_an_epoch_begins_again_if_it_has_fewer_batches_than_are_done(settings, expected, tmp_path):
+    last, run_dir = len(expected[0]) - 1, tmp_path / "run"
+    run_loop(settings | {"max_steps": last})
+    larger = {"batch_tokens": 4 * settings["batch_tokens"], "accept_changes": True}
+    batches = run_loop(resumed(run_dir, max_steps=None, epochs=1, **larger)).batches
+    tokens = [sum((source > 0).sum() for source, _ in each) for each in (batches, expected[0])]
+    assert len(batches) < last and tokens[0] == tokens[1]
+    assert "validation_loss" in metrics_of(run_dir)[-1] and counter(run_dir, "epoch") == 1
 
 
 def test_one_epoch_and_two_more_are_three(settings, expected, finished, tmp_path):
@@ -513,6 +527,23 @@ def test_changed_code_is_not_resumed_unless_accepted(copied):
     (old,) = copied.glob("source.until-*")
     assert "ANOTHER" in (old / "model" / "loss.py").read_text()
     assert json.loads((copied / "config.json").read_text())["accept_changes"] is False
+
+
+def test_a_missing_copy_of_the_source_is_named_and_written_again_if_accepted(copied):
+    shutil.rmtree(copied / "source")
+    with pytest.raises(RunError, match="source is missing.*--accept-changes"):
+        run_loop(resumed(copied))
+    run_loop(resumed(copied, accept_changes=True))
+    assert (copied / "source" / "model" / "loss.py").exists()
+
+
+def test_the_runs_own_code_is_not_replaced(copied, monkeypatch):
+    """New settings with `python RUN/source/train.py`."""
+    monkeypatch.setattr(description, "ROOT", (copied / "source").resolve())
+    run_loop(resumed(copied, dropout_rate=0.3, accept_changes=True))
+    assert (copied / "source" / "model" / "loss.py").exists()
+    (old,) = copied.glob("*.until-*")
+    assert old.name.startswith("config.json")
 
 
 def test_changed_settings_are_written_once_the_checkpoint_fits(copied):

@@ -84,7 +84,10 @@ def check_corpus(run: Path, config: Config, dataset: Dataset) -> None:
 
 def check_code(run: Path, accept_changes: bool) -> bool:
     """Whether the code has changed. Raises RunError if it has, unless that is accepted."""
-    names = changed_files(run / "source", ROOT, *SAME_CODE)
+    source = run / "source"
+    if not source.exists() and not accept_changes:
+        raise RunError(f"{source} is missing: restore it, or use --accept-changes")
+    names = changed_files(source, ROOT, *SAME_CODE)
     if names and not accept_changes:
         raise RunError(
             f"{names[0]} has changed since {run} was started: resume with the run's own code, "
@@ -105,8 +108,9 @@ def update(run: Path, config: Config, code_changed: bool) -> None:
     if code_changed or changed:
         suffix = time.strftime(".until-%Y%m%d-%H%M%S")
         shutil.copy2(path, f"{path}{suffix}")  # a directory without config.json is not a run
-        for name in ("source", "source.diff", "provenance.json"):
-            with contextlib.suppress(FileNotFoundError):  # interrupted here before
-                (run / name).rename(run / (name + suffix))
-        write_source(run)
+        if ROOT != (run / "source").resolve():  # otherwise, this is the run's own code
+            for name in ("source", "source.diff", "provenance.json"):
+                with contextlib.suppress(FileNotFoundError):  # interrupted here before
+                    (run / name).rename(run / (name + suffix))
+            write_source(run)
     write_json(path, values)

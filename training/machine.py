@@ -14,15 +14,22 @@ from typing import IO
 
 from config import Config, first_line, warn
 
-# Of TensorFlow's graph optimizers, those that make no graph of this project faster. On a CPU, the
-# step and the searches are as fast without them, with the same bits, and the first call of a graph
-# takes 7 to 30 % less time.
-SLOW_TO_START = ("constant_folding", "dependency_optimization", "implementation_selector")
-SLOW_TO_START += ("layout_optimizer", "loop_optimization", "remapping", "shape_optimization")
+# TensorFlow's graph optimizers that are switched off on a CPU. Without them, the step and the
+# searches are as fast as with them, and the first call of a graph takes 7 to 30 % less time.
+DISABLED_OPTIMIZERS = (
+    "constant_folding",
+    "dependency_optimization",
+    "implementation_selector",
+    "layout_optimizer",
+    "loop_optimization",
+    "remapping",
+    "shape_optimization",
+)
+NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def import_tensorflow() -> None:
-    """Import TensorFlow without its messages and, on a CPU, without SLOW_TO_START.
+    """Import TensorFlow without its messages and, on a CPU, without DISABLED_OPTIMIZERS.
 
     The messages are shown only if the import fails or if CUDA_VISIBLE_DEVICES names a GPU that is
     not found. Meanwhile, a terminal shows "loading TensorFlow". Ctrl-C ends the process at once: an
@@ -45,8 +52,8 @@ def import_tensorflow() -> None:
             gpus = tf.config.list_physical_devices("GPU")  # prints lines, too
             show_messages = devices not in ("", "-1") and not gpus
             if not gpus:
-                switched_off = dict.fromkeys(SLOW_TO_START, False)
-                tf.config.optimizer.set_experimental_options(switched_off)
+                options = dict.fromkeys(DISABLED_OPTIMIZERS, False)
+                tf.config.optimizer.set_experimental_options(options)
         finally:
             os.dup2(stderr, 2)
             os.close(stderr)
@@ -79,11 +86,14 @@ def adapt_to_device(config: Config) -> Config:
     """Return the config with `shards` set: by default 2 on a CPU and 1 on a GPU.
 
     Not the number of cores, because the dropout masks depend on the number of shards. Warns if
-    products in bfloat16 are not faster than in float32.
+    products in bfloat16 are not faster than in float32, or if TensorFlow does not find the GPU.
     """
     import tensorflow as tf
 
     gpu = bool(tf.config.list_physical_devices("GPU"))
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+    if not gpu and not hidden and NVIDIA_DRIVER.exists():
+        warn('TensorFlow does not find the GPU and uses the CPU: pip install -e ".[cuda]"')
     if config.precision == "bfloat16" and not gpu and not has_bfloat16():
         warn(
             "this processor has no bfloat16 instructions, so --precision bfloat16 is not faster: "

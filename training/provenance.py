@@ -135,7 +135,7 @@ def changed_files(one: str | Path, other: str | Path, *parts: str) -> list[str]:
     """
     one, other, names = Path(one), Path(other), set()
     for folder, part in itertools.product((one, other), parts):
-        files = (folder / part).rglob("*.py") if (folder / part).is_dir() else [folder / part]
+        files = [folder / part] if part.endswith(".py") else (folder / part).rglob("*.py")
         names |= {path.relative_to(folder).as_posix() for path in files}
     return sorted(
         name for name in names if normalized_code(one / name) != normalized_code(other / name)

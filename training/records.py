@@ -41,20 +41,18 @@ def parse_object(text: bytes, name: str) -> dict:
 
 
 def load_config(run: str | Path) -> Config:
-    """Load the Config of a run directory. Raises UserError."""
+    """Load the Config of a run directory. Raises OSError and UserError."""
     path = Path(run) / "config.json"
     if not Path(run).exists():
         raise UserError(f"{run}: no such run directory")
     if not path.exists():
         note = "; it was never started and can be deleted" if Path(run, "source").exists() else ""
         raise UserError(f"{run}: not a run directory (no config.json){note}")
+    values = read_json(path)
+    known = {field.name for field in dataclasses.fields(Config)}
+    if unknown := sorted(values.keys() - known):
+        raise UserError(f"{path}: unknown settings {unknown}: use the code in {run}/source instead")
     try:
-        values = parse_object(path.read_bytes(), "it")
-        known = {field.name for field in dataclasses.fields(Config)}
-        if unknown := sorted(values.keys() - known):
-            raise UserError(
-                f"unknown settings {', '.join(unknown)}; use the code in {run}/source instead"
-            )
         return Config(**values)
-    except (OSError, UserError) as error:
-        raise UserError(f"{path} cannot be used: {' '.join(str(error).split())}") from None
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None

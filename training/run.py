@@ -133,6 +133,8 @@ class Run:
         config, train = self.config, self.dataset.train
         limits = (config.batch_tokens, config.batch_sentences)
         batches = plan(train, *limits, config.seed, self.epoch)
+        if self.position >= len(batches):  # --accept-changes, with fewer batches
+            self.position = 0
         self.epoch_steps = len(batches)
         remaining = len(batches) * (config.epochs - self.epoch) - self.position
         self.progress.total = min(self.step + remaining, self.last_step)
@@ -185,7 +187,7 @@ class Run:
 
     def epoch_finished(self) -> bool:
         """Whether all batches of the current epoch are done."""
-        return self.position >= self.epoch_steps  # fewer if batches changed on resume
+        return self.position == self.epoch_steps
 
     def validation_due(self) -> bool:
         """Whether to validate: after an epoch, every --validate-every steps, and at --max-steps."""
@@ -266,7 +268,7 @@ class Run:
         return checkpoint
 
     def restore(self, checkpoint: tf.train.Checkpoint) -> None:
-        """Restore the latest checkpoint of a resumed run. Raises UserError."""
+        """Restore the latest checkpoint of a resumed run. Raises RunError and UserError."""
         folder = self.path / "checkpoints"
         paths = readable_checkpoints(folder) if self.config.resume else []
         if self.config.resume and not paths:
@@ -369,9 +371,12 @@ class Run:
         if self.is_chief and stopped:
             print(f"stopped; resume with\n    python train.py --resume {self.path}")
         elif self.is_chief:
+            more = "--max-steps" if self.epoch < self.config.epochs else "--epochs"
             print(
                 f"finished {self.epoch} epochs, {self.step:,} steps; score the run with\n"
-                f"    python evaluate.py {self.path}"
+                f"    python evaluate.py {self.path}\n"
+                "or continue training with\n"
+                f"    python train.py --resume {self.path} {more} N"
             )
         if stopped:
             raise SystemExit(128 + self.stopped_by)

@@ -6,7 +6,7 @@ experiments/NAME.patch begins with lines of the form `key: text`, each at most o
     theme:     the part of the model or of training that it changes: see THEMES
     claim:     a published claim about it, and its source (optional)
     recipe:    the recipe of experiments.run, if it is not about translation (optional)
-    flags:     flags of train.py, in addition to those of the recipe (optional)
+    flags:     flags of train.py, in addition to those of the recipe, without quotes (optional)
     guard:     the test that fails with the patch, if the edit is a bug (optional)
 
 An empty line and a unified diff in the format of `git diff` follow if the experiment changes code.
@@ -14,7 +14,6 @@ An empty line and a unified diff in the format of `git diff` follow if the exper
 
 import hashlib
 import os
-import shlex
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,10 +50,6 @@ class Patch:
             raise ExperimentError(f"{self.path}: add a line `question: …`")
         if self.theme not in THEMES:
             raise ExperimentError(f"{self.path}: theme: choose from {', '.join(THEMES)}")
-        try:
-            shlex.split(self.flags)
-        except ValueError as error:
-            raise ExperimentError(f"{self.path}: flags: {error}") from None
 
     @property
     def path(self) -> Path:
@@ -68,12 +63,7 @@ class Patch:
             environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
             environment["GIT_CEILING_DIRECTORIES"] = str(Path(folder).resolve().parent)
             options = [*options, "--whitespace=nowarn", "-"]
-            try:
-                git("apply", *options, stdin=self.diff, cwd=folder, env=environment)
-            except ExperimentError as error:
-                raise ExperimentError(
-                    f"experiments/{self.path.name} does not apply: {error}"
-                ) from None
+            git("apply", *options, stdin=self.diff, cwd=folder, env=environment)
 
     @property
     def change(self) -> str:

@@ -4,6 +4,8 @@ Prints how often a difference is called where there is none, and how often a pla
 detected.
 """
 
+import math
+
 import numpy as np
 
 from config import make_parser
@@ -18,7 +20,8 @@ def check(recipe: Recipe, stored: dict, tries: int = 10_000) -> None:
     deviations, prior = stats.residuals(baseline, *rows), stats.pool(*rows)
     m, sigma = len(baseline), stats.pool(baseline, prior=prior)
     print(f"{recipe.name}: {tries:,} comparisons, shares by look in per cent")
-    for effect in [0.0, *stats.detectable(sigma, recipe.rule, m)]:
+    effects = [size for size in stats.detectable(sigma, recipe.rule, m) if size < math.inf]
+    for effect in [0.0, *effects]:
         words = stats.resample(deviations, prior, recipe.rule, m, effect, tries)
         shares = "; ".join(f"{word} {np.round(100 * x, 1)}" for word, x in words.items())
         print(f"effect {effect:.2f} {recipe.unit}: {shares}", flush=True)

@@ -1,6 +1,7 @@
 """Questions: which runs they need, which stored results count, and the verdicts."""
 
 import math
+import statistics
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from experiments.runs import Job, Setup
 from training.machine import cores
 from training.records import read_json
 
+NO_EFFECT = "equal to the baseline in every digit: this change has no effect on the scores"
+
 
 def read_stored(recipe: str) -> dict | None:
     """Return what `Question.store` has written for a recipe, or None."""
@@ -20,7 +23,7 @@ def read_stored(recipe: str) -> dict | None:
 
 
 def changed(stored: dict) -> set[str]:
-    """Return the stored experiments whose patches are other ones now, or are gone."""
+    """Return the stored experiments whose patch has changed since, or was deleted."""
     current = {name: patches.read(name).change for name in (BASELINE.name, *patches.names())}
     return {name for name, row in stored["rows"].items() if row["change"] != current.get(name)}
 
@@ -29,12 +32,10 @@ def baseline_scores(recipe: Recipe, results: list[dict]) -> list[float]:
     """Return the scores of the baseline. Raises ExperimentError if there are none, or a NaN."""
     if not results:
         raise ExperimentError("the baseline has no finished run, so nothing can be compared")
-    scores = recipe.values(results)
-    for score, result in zip(scores, results, strict=True):
-        if not math.isfinite(score):
-            reason = result.get("diverged", f"its score is {score}")
-            raise ExperimentError(f"the baseline diverged with seed {result['seed']}: {reason}")
-    return scores
+    for run in results:
+        if why := run.get("diverged"):
+            raise ExperimentError(f"the baseline diverged with seed {run['seed']}: {why}")
+    return recipe.values(results)
 
 
 def stored_rows(recipe: Recipe, stored: dict, chosen: Iterable[str] = ()) -> list[list[float]]:
@@ -47,17 +48,19 @@ def stored_rows(recipe: Recipe, stored: dict, chosen: Iterable[str] = ()) -> lis
 
 
 def judge_by_look(
-    recipe: Recipe, experiments: dict[str, list[dict]], baseline: list[dict], prior: stats.Sigma
+    recipe: Recipe, results: dict[str, list[dict]], prior: stats.Sigma
 ) -> dict[str, stats.Verdict]:
-    """Judge results look by look, with as many seeds each: what a look has decided stays."""
-    verdicts, scores, runs = {}, baseline_scores(recipe, baseline), {}
+    """Judge the experiments at each look, with the seeds that belong to it. A decision is final.
+
+    results: those of the experiments and of the baseline. Raises ExperimentError.
+    """
+    rows, verdicts, baseline = {}, {}, baseline_scores(recipe, results[BASELINE.name])
     for look in recipe.looks:
-        decided = {name for name, verdict in verdicts.items() if verdict.word != "undecided"}
-        undecided = [name for name in experiments if name not in decided]
-        runs |= {n: [run for run in experiments[n] if run["seed"] < look] for n in undecided}
-        rows = {name: recipe.values(results) for name, results in runs.items()}
-        latest = stats.judge(rows, scores, recipe.rule, prior)
-        verdicts |= {name: latest[name] for name in undecided if name in latest}
+        decided = {name: v for name, v in verdicts.items() if v.word != "undecided"}
+        for name in results:
+            if name not in decided and name != BASELINE.name:
+                rows[name] = recipe.values([run for run in results[name] if run["seed"] < look])
+        verdicts = stats.judge(rows, baseline, recipe.rule, prior) | decided
     return verdicts
 
 
@@ -87,7 +90,7 @@ class Question:
         stored = self.stored_runs(patch)
         if not stored or self.same_code(patch):
             return bool(stored)
-        here = self.setup.result((patch, 0))
+        here = self.setup.result(patch, 0)
         return here and self.judged(here) == self.judged(stored.get(0, {}))
 
     def judged(self, result: dict) -> tuple:
@@ -98,17 +101,12 @@ class Question:
     def results(self, patch: Patch, seeds: int) -> list[dict]:
         """Return the results of the first seeds: stored ones that count, and those of here."""
         stored = self.stored_runs(patch) if self.stored_is_valid(patch) else {}
-        runs = [stored.get(seed) or self.setup.result((patch, seed)) for seed in range(seeds)]
+        runs = [stored.get(seed) or self.setup.result(patch, seed) for seed in range(seeds)]
         return [run for run in runs if run]
 
     def baseline(self) -> list[dict]:
         """Return the results of the baseline: all that are stored, if they count."""
         return self.results(BASELINE, max(self.recipe.looks[-1], len(self.stored_runs(BASELINE))))
-
-    def has_no_effect(self, runs: list[dict]) -> bool:
-        """Whether all runs of an experiment have the scores of the baseline, to the last digit."""
-        scores = {run["seed"]: run.get("scores") for run in self.baseline()}
-        return all(run.get("scores", run) == scores.get(run["seed"]) for run in runs)
 
     def prior(self) -> stats.Sigma:
         """Return the standard deviation within the stored experiments that are not asked about."""
@@ -118,25 +116,22 @@ class Question:
         return stats.pool(*stored_rows(self.recipe, self.stored, chosen))
 
     def jobs(self, waiting: list[Patch], look: int) -> list[Job]:
-        """Return the runs of a look that are left, one seed of everything first.
+        """Return the runs of a look that are left, sorted by seed.
 
         If seed 0 decides whether stored results count, the other seeds wait for it.
         """
         jobs = []
         for patch, seeds in (BASELINE, self.recipe.looks[-1]), *((p, look) for p in waiting):
-            if self.stored_is_valid(patch) is None:
-                jobs.append((patch, 0))
-            else:
-                finished = {result["seed"] for result in self.results(patch, seeds)}
-                jobs += [(patch, seed) for seed in range(seeds) if seed not in finished]
+            seeds = 1 if self.stored_is_valid(patch) is None else seeds
+            finished = {result["seed"] for result in self.results(patch, seeds)}
+            jobs += [(patch, seed) for seed in range(seeds) if seed not in finished]
         jobs = [(p, seed) for p, seed in jobs if f"{p.name} seed {seed}" not in self.failed]
         return sorted(jobs, key=lambda job: job[1])
 
     def plan(self) -> str:
         """Describe the smallest detectable effect, and the time it takes on this machine."""
-        recipe, baseline, text = self.recipe, self.baseline(), ""
-        if self.stored_is_valid(BASELINE) is None:
-            baseline = [*self.stored_runs(BASELINE).values()]
+        recipe, text = self.recipe, ""
+        baseline = self.baseline() or [*self.stored_runs(BASELINE).values()]
         scores = baseline_scores(recipe, baseline) if baseline else []
         sigma = stats.pool(scores, prior=self.prior())
         if sigma.df:
@@ -147,10 +142,11 @@ class Question:
                 if size < math.inf:
                     text += f"{n} seeds detect a difference of {size:.2f} with 80 % power\n"
         finished = [read_json(path) for path in self.setup.folder.glob("*/seed-*.*.json")]
-        seconds, workers = recipe.seconds(finished) or recipe.seconds(baseline), len(cores())
+        times = [run["seconds"] for run in finished + baseline if "seconds" in run]
+        minutes = statistics.median(sum(each.values()) / 60 for each in times) if times else 0
         for look in sorted({recipe.looks[0], recipe.looks[-1]}):
-            runs = len(self.jobs(self.chosen, look))
-            time = f", about {runs * seconds / 60 / workers:.0f} minutes" if seconds else ""
+            runs, workers = len(self.jobs(self.chosen, look)), len(cores())
+            time = f", about {math.ceil(runs / workers) * minutes:.0f} minutes" if times else ""
             text += f"{look} seeds: {runs} runs left{time} on {workers} cores\n"
         seeds = [(BASELINE, recipe.looks[-1]), *((patch, recipe.looks[0]) for patch in self.chosen)]
         if more := sum(n - 1 for patch, n in seeds if self.stored_is_valid(patch) is None):
@@ -159,7 +155,7 @@ class Question:
 
     def run(self) -> None:
         """Add seeds, look by look, until each experiment is decided."""
-        waiting, finished = list(self.chosen), {}
+        waiting = list(self.chosen)
         self.failed |= self.setup.run(self.jobs(waiting, self.recipe.looks[0]))
         print(self.describe_stored(), end="", flush=True)
         for look in self.recipe.looks:
@@ -167,18 +163,11 @@ class Question:
                 self.failed |= self.setup.run(jobs)
             verdicts = self.verdicts(look)
             for patch in list(waiting):
-                runs = self.results(patch, look)
-                if len(runs) == finished.get(patch.name, 0):  # every run of this look has failed
-                    waiting.remove(patch)
-                    continue
-                finished[patch.name], verdict = len(runs), verdicts[patch.name]
-                decided, answer = verdict.word != "undecided", str(verdict)
-                if self.has_no_effect(runs):
-                    decided, answer = True, "equal to the baseline in every digit: this change has "
-                    answer += f"no effect on the scores of {self.recipe.name}"
-                print(f"{patch.name}, {verdict.seeds} seeds: {answer}", flush=True)
-                if decided:
-                    waiting.remove(patch)
+                verdict = verdicts.get(patch.name)  # None if every run has failed
+                if verdict:
+                    print(f"{patch.name}, {verdict.seeds} seeds: {verdict}", flush=True)
+                if not verdict or verdict.word != "undecided" or verdict.seeds < look:
+                    waiting.remove(patch)  # decided, or a run has failed
 
     def describe_stored(self) -> str:
         """Say which stored results are of other code, packages or processor, and if they count."""
@@ -190,18 +179,22 @@ class Question:
             if self.stored_runs(patch) and not self.same_code(patch):
                 names = ", ".join(differences[:3]) + ", …" * (len(differences) > 3)
                 names = names if patch == BASELINE else "code, packages or processor"
-                outcome = {
-                    True: "has equal bits: they count",
-                    False: "has other bits: they do not count",
-                    None: "failed: they do not count",
-                }[self.stored_is_valid(patch)]
+                outcome = "has equal bits: they count"
+                if not self.stored_is_valid(patch):
+                    outcome = "has other bits, or failed: they do not count"
                 text += f"{patch.name}: stored results differ in {names}; seed 0 {outcome}\n"
         return text
 
     def verdicts(self, look: int) -> dict[str, stats.Verdict]:
         """Judge the experiments. Raises ExperimentError if there is nothing to compare with."""
         results = {patch.name: self.results(patch, look) for patch in self.chosen}
-        return judge_by_look(self.recipe, results, self.baseline(), self.prior())
+        results[BASELINE.name] = self.baseline()
+        verdicts, values = judge_by_look(self.recipe, results, self.prior()), self.recipe.values
+        scores = {run["seed"]: values([run]) for run in results[BASELINE.name]}
+        for name in verdicts:
+            if all(values([run]) == scores.get(run["seed"]) for run in results[name]):
+                verdicts[name] = stats.Verdict(NO_EFFECT, 0.0, 0.0, 0.0, len(results[name]))
+        return verdicts
 
     def store(self) -> Path:
         """Write the results next to those that are stored already. Returns the path.
@@ -213,9 +206,8 @@ class Question:
             raise ExperimentError(f"the baseline has only {len(baseline)} results: none are stored")
         verdicts, runs = self.verdicts(recipe.looks[-1]), {BASELINE: baseline}
         for patch in (patch for patch in self.chosen if patch.name in verdicts):
-            results = self.results(patch, recipe.looks[-1])[: verdicts[patch.name].seeds]
-            if not self.has_no_effect(results):
-                runs[patch] = results
+            if verdicts[patch.name].word != NO_EFFECT:
+                runs[patch] = self.results(patch, recipe.looks[-1])
         rows = {}
         if self.stored_is_valid(BASELINE):
             gone = changed(self.stored) | verdicts.keys()

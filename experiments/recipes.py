@@ -1,9 +1,7 @@
 """Recipes: how the runs of experiments are trained, what they are scored on, and how precisely."""
 
 import math
-import statistics
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from config import Config, add_flags, make_parser
 from data import corpora, mini
@@ -11,23 +9,14 @@ from data.corpora import Split
 from experiments.stats import Rule
 
 
-class Sample(NamedTuple):
-    """Texts to score: a split of the corpus, or `size` pairs of `mini` with a seed of their own."""
-
-    split: str
-    size: int | None = None
-    seed: int = 0
-
-
 @dataclass(frozen=True)
 class Recipe:
     """Everything that the runs of an experiment and of its baseline share.
 
-    headline: "exact_match", the mean over the phenomena in per cent (see `trial.NOISY`); "bleu";
-        "accuracy"; or "loss", in nats per token, of which the negative is compared: higher is
-        better.
+    headline: "exact_match", the mean over the phenomena in per cent (see `trial.NOISY`); "bleu" or
+        "accuracy".
     delta: differences smaller than this, in the unit of the headline, do not matter.
-    sample: the texts that decide. final: those that are read once, for what is adopted.
+    sentences: number of compositional sentences of `mini` to score; 0 for the validation split.
     average: number of last epochs whose final weights are averaged.
     looks: numbers of seeds after which a question may be decided.
     """
@@ -36,29 +25,21 @@ class Recipe:
     flags: str
     headline: str
     delta: float
-    sample: Sample
-    final: Sample
+    sentences: int = 0
     average: int = 3
-    looks: tuple[int, ...] = (3, 6, 10, 16)
+    looks: tuple[int, ...] = (4, 6, 10, 16)
 
     @property
     def unit(self) -> str:
-        return {"bleu": "BLEU", "loss": "nats"}.get(self.headline, "points")
+        return "BLEU" if self.headline == "bleu" else "points"
 
     @property
     def rule(self) -> Rule:
         return Rule(self.delta, self.looks)
 
-    @staticmethod
-    def seconds(results: list[dict]) -> float | None:
-        """Return the median time of runs that were trained and scored; None if there are none."""
-        times = [sum(result["seconds"].values()) for result in results if "seconds" in result]
-        return statistics.median(times) if times else None
-
     def values(self, results: list[dict]) -> list[float]:
         """Return the headline of each result; NaN if a run diverged."""
-        scores = [result.get("scores", {}).get(self.headline, math.nan) for result in results]
-        return [-score if self.headline == "loss" else score for score in scores]
+        return [result.get("scores", {}).get(self.headline, math.nan) for result in results]
 
 
 # --shards 1: each run uses one core.
@@ -76,19 +57,10 @@ IMDB = (
     "--positions none --dropout-rate 0.3 --word-dropout 0.5 --label-smoothing 0 "
     "--warmup-steps 600 --learning-rate-scale 0.5 --epochs 5 --shards 1"
 )
-SMOKE = (
-    "--corpus mini:500 --num-layers 1 --d-model 32 --num-heads 2 --dff 64 --max-length 20 "
-    "--epochs 2 --shards 1 --validation-sentences 10"
-)
-SAMPLES = Sample("compositional", 6600, seed=1), Sample("compositional", 6600, seed=2)
-SMALL = Sample("compositional", 110, seed=1), Sample("compositional", 110, seed=2)
-SPLITS = Sample("validation"), Sample("test")
 RECIPES = {
-    "mini": Recipe("mini", MINI, "exact_match", 2.0, *SAMPLES),
-    "ted": Recipe("ted", TED, "bleu", 0.5, *SPLITS),
-    "imdb": Recipe("imdb", IMDB, "accuracy", 0.5, *SPLITS, average=5),
-    # Not a measurement: whether everything runs, in seconds.
-    "smoke": Recipe("smoke", SMOKE, "loss", 0.01, *SMALL, average=2, looks=(2, 3)),
+    "mini": Recipe("mini", MINI, "exact_match", delta=2.0, sentences=6600),
+    "ted": Recipe("ted", TED, "bleu", delta=0.5),
+    "imdb": Recipe("imdb", IMDB, "accuracy", delta=0.5, average=5),
 }
 
 
@@ -100,13 +72,17 @@ def parse(flags: list[str]) -> dict:
 
 
 def load_texts(recipe: Recipe, final: bool = False) -> Split:
-    """Return the texts to score; no generated text is in both samples. Raises UserError."""
-    sample = recipe.final if final else recipe.sample
-    if sample.size is None:
-        return corpora.open(Config(**parse(recipe.flags.split()))).load(sample.split)
-    pairs = mini.generate(sample.split, sample.size, sample.seed)
+    """Return the texts to score. Raises UserError.
+
+    final: other texts, which are read once, for a change that is adopted: the test split, or
+    generated sentences that are not among the first ones.
+    """
+    if not recipe.sentences:
+        corpus = corpora.open(Config(**parse(recipe.flags.split())))
+        return corpus.load("test" if final else "validation")
+    pairs = mini.generate("compositional", recipe.sentences, seed=1)
     if final:
-        other = mini.generate(recipe.sample.split, recipe.sample.size, recipe.sample.seed)
-        seen = {pair.source.lower() for pair in other}
-        pairs = [pair for pair in pairs if pair.source.lower() not in seen]
-    return Split(*map(list, zip(*pairs, strict=True)))
+        seen = {pair.source.lower() for pair in pairs}
+        others = mini.generate("compositional", recipe.sentences, seed=2)
+        pairs = [pair for pair in others if pair.source.lower() not in seen]
+    return Split.of(pairs)

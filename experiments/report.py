@@ -3,7 +3,6 @@
 report.html shows the diff, the seeds and the learning curves of each experiment.
 """
 
-import re
 from dataclasses import asdict
 from pathlib import Path
 
@@ -32,11 +31,9 @@ class Results:
         key = rows["baseline"]["key"]
         self.earlier = [name for name, row in rows.items() if row["baseline"] != key]
         self.runs = {name: row["runs"] for name, row in rows.items()}
-        runs = dict(self.runs)
-        baseline = runs.pop("baseline")
-        self.verdicts = judge_by_look(recipe, runs, baseline, stats.NO_ROWS)
-        healthy = [recipe.values(runs[n]) for n, v in self.verdicts.items() if not v.note]
-        scores = recipe.values(baseline)
+        self.verdicts = judge_by_look(recipe, self.runs, stats.NO_ROWS)
+        healthy = [recipe.values(self.runs[n]) for n, v in self.verdicts.items() if not v.note]
+        scores = recipe.values(self.runs["baseline"])
         self.mean, self.sigma = np.mean(scores), stats.pool(scores, *healthy)
 
     def cost(self, name: str) -> str:
@@ -59,15 +56,15 @@ class Results:
         """Describe what was measured, and how precisely."""
         recipe, m, asked = self.recipe, len(self.runs["baseline"]), max(1, len(self.verdicts))
         size = stats.detectable(self.sigma, recipe.rule, m, asked)[-1]
-        notes = {name: verdict.note for name, verdict in self.verdicts.items()}
+        own = [f"{name} ({v.note})" for name, v in self.verdicts.items() if v.note]
         decided = sum(verdict.word != "undecided" for verdict in self.verdicts.values())
         lists = {
-            "Decided": f"{decided} of {len(notes)}",
-            "Unhealthy": ", ".join(f"{name} ({note})" for name, note in notes.items() if note),
-            "Measured with other code than the baseline": ", ".join(self.earlier),
-            "Left out, as their patches have changed": ", ".join(sorted(self.changed)),
+            "Decided": [f"{decided} of {len(self.verdicts)}"],
+            "Judged with their own standard deviation": own,
+            "Measured with other code than the baseline": self.earlier,
+            "Left out, as their patches have changed": sorted(self.changed),
         }
-        text = " ".join(f"{title}: {names}." for title, names in lists.items() if names)
+        text = " ".join(f"{title}: {', '.join(names)}." for title, names in lists.items() if names)
         return (
             f"**{recipe.name}**: {self.headline} {self.mean:.1f}, mean of {m} baseline seeds; "
             f"standard deviation {self.sigma.value:.2f}. A difference of {size:.1f} is detected "
@@ -140,15 +137,15 @@ def write_page(path: Path, chosen: list[Patch], results: dict[str, Results]) -> 
 def write() -> None:
     """Write README.md, the plots and report.html. Raises ExperimentError and OSError."""
     readme = patches.HERE / "README.md"
-    before = readme.read_text("utf-8")
-    if any(before.count(mark) != 1 for mark in MARKS):
-        raise ExperimentError(f"{readme}: must contain {MARKS[0]} and {MARKS[1]} once each")
-    stored = {name: values for name in RECIPES if (values := read_stored(name))}
-    results = {name: Results(RECIPES[name], values) for name, values in stored.items()}
+    before, _, rest = readme.read_text("utf-8").partition(MARKS[0])
+    _, end, after = rest.partition(MARKS[1])
+    if not end:
+        raise ExperimentError(f"{readme}: must contain {MARKS[0]} and then {MARKS[1]}")
+    results = {n: Results(RECIPES[n], stored) for n in RECIPES if (stored := read_stored(n))}
     chosen = [patches.read(name) for name in patches.names()]
     parts = [each.summary() for each in results.values()]
     text = "\n".join([MARKS[0], *parts, table(chosen, results), MARKS[1]])
-    readme.write_text(re.sub(f"(?s){'.*'.join(MARKS)}", lambda _: text, before), "utf-8")
+    readme.write_text(before + text + after, "utf-8")
     for name, each in results.items():
         forest(each).savefig(patches.HERE / f"{name}.png", dpi=110)
     write_page(patches.HERE / "report.html", chosen, results)

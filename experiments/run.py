@@ -69,26 +69,25 @@ def run(flags: argparse.Namespace) -> int:
     """Answer the question of a command line. Returns the number of failures."""
     recipe, chosen = choose(flags)
     with tempfile.TemporaryDirectory(prefix="experiments-") as scratch:
-        setup, invalid = Setup(recipe, scratch, flags.final), {}
+        setup = Setup(recipe, scratch, flags.final)
+        question = Question(setup, chosen, None if flags.final else read_stored(recipe.name))
         for patch in list(chosen):  # before anything runs
             try:
                 if setup.key(patch) == setup.key(BASELINE):
-                    raise ExperimentError(f"{patch.name} changes nothing that can change a score")
+                    raise ExperimentError("changes nothing that can change a score")
             except ExperimentError as error:
                 if not flags.all:
-                    raise
-                invalid[patch.name] = str(error)
+                    raise ExperimentError(f"{patch.name}: {error}") from None
+                question.failed[patch.name] = str(error)
                 chosen.remove(patch)
-        question = Question(setup, chosen, None if flags.final else read_stored(recipe.name))
         try:
             print(question.plan(), end="", flush=True)
             if not flags.plan:
                 answer(question, flags.store)
         finally:
-            failed = invalid | question.failed
-            for name, reason in failed.items():
+            for name, reason in question.failed.items():
                 print(f"{name} FAILED: {reason}")
-    return len(failed)
+    return len(question.failed)
 
 
 def answer(question: Question, store: bool) -> None:
@@ -100,11 +99,11 @@ def answer(question: Question, store: bool) -> None:
         raise ExperimentError(f"another experiments.run is using {folder}: wait for it") from None
     with held:
         question.run()
-    for patch in (BASELINE, *question.chosen):
-        results = question.results(patch, question.recipe.looks[-1])
-        for result in results:
-            question.setup.delete_other((patch, result["seed"]))
-        write_events(folder / patch.name, results)
+        for patch in (BASELINE, *question.chosen):
+            results = question.results(patch, question.recipe.looks[-1])
+            for result in results:
+                question.setup.delete_other(patch, result["seed"])
+            write_events(folder / patch.name, results)
     if store:
         print(f"wrote {question.store()}; now run python -m experiments.report")
     print(f"learning curves: tensorboard --logdir {os.path.relpath(folder)}")
@@ -118,7 +117,7 @@ def parse_flags() -> argparse.Namespace:
     add("--all", action="store_true", help="all experiments of the recipe")
     add("--recipe", choices=RECIPES, help="how to train and to score [that of the experiment]")
     add("--plan", action="store_true", help="print the smallest detectable effect and the time")
-    add("--seeds", type=int, help="look once, after this many seeds [3, 6, 10 and 16]")
+    add("--seeds", type=int, help="look once, after this many seeds [4, 6, 10 and 16]")
     add("--final", action="store_true", help="score the held-out texts; once, for what you adopt")
     add("--store", action="store_true", help="write the results into experiments/results/")
     flags = parser.parse_args()

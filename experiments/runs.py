@@ -3,13 +3,10 @@
 import hashlib
 import json
 import os
-import queue
-import shlex
 import shutil
 import subprocess
 import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor, as_completed
+import time
 from importlib import metadata
 from pathlib import Path
 
@@ -41,7 +38,6 @@ def code_hashes(folder: Path) -> dict[str, str]:
     """Return a hash of each file that can change a score. Comments and docstrings are ignored."""
     parts = [folder / part for part in SCORED_CODE]
     files = sorted(file for part in parts for file in [part, *part.rglob("*")] if file.is_file())
-    files = [file for file in files if file.name != "__main__.py"]  # a command of its own
     codes = {file: normalized_code(file) for file in files if file.suffix == ".py"}
     texts = {file: file.read_text("utf-8") for file in files if file.suffix == ".tsv"}
     return {str(f.relative_to(folder)): short_hash(text) for f, text in (codes | texts).items()}
@@ -68,10 +64,10 @@ class Setup:
         self.commit = patches.git("rev-parse", "HEAD").strip()
         self.code = code_hashes(self.checkout(BASELINE))
         data = [pair for pair in code_hashes(patches.ROOT).items() if pair[0].startswith("data/")]
-        sample = repr(recipe.final if final else recipe.sample)
-        self.texts = self.cache / f"texts-{short_hash([data, recipe.flags, sample])}.json"
+        contents = [data, recipe.flags, recipe.sentences, final]
+        self.texts = self.cache / f"texts-{short_hash(contents)}.json"
         if not self.texts.exists():
-            print(f"preparing the texts to score: {sample}", file=sys.stderr)
+            print("preparing the texts to score", file=sys.stderr)
             write_json(self.texts, load_texts(recipe, final))
         self.identity = {
             "flags": recipe.flags,
@@ -83,16 +79,14 @@ class Setup:
 
     def checkout(self, patch: Patch) -> Path:
         """Return a patched copy of the last commit, with the present programs of experiments/."""
-        folder, unfinished = self.scratch / patch.name, self.scratch / "unfinished"
+        folder = self.scratch / patch.name
         if not folder.exists():
-            shutil.rmtree(unfinished, ignore_errors=True)  # of a patch that does not apply
             archive = self.scratch / "source.tar"
             patches.git("archive", f"--output={archive}", self.commit)
-            shutil.unpack_archive(archive, unfinished, filter="data")
+            shutil.unpack_archive(archive, folder, filter="data")
             for path in patches.HERE.glob("*.py"):
-                shutil.copy(path, unfinished / "experiments")
-            patch.apply(unfinished)
-            unfinished.rename(folder)
+                shutil.copy(path, folder / "experiments")
+            patch.apply(folder)
         return folder
 
     def key(self, patch: Patch) -> str:
@@ -102,83 +96,77 @@ class Setup:
             self.keys[patch] = short_hash([self.identity, code, patch.flags])
         return self.keys[patch]
 
-    def file(self, job: Job, ending: str = "") -> Path:
+    def file(self, patch: Patch, seed: int, ending: str = "") -> Path:
         """Return the directory of a run, or a file next to it."""
-        patch, seed = job
         return self.folder / patch.name / f"seed-{seed}{ending}"
 
-    def result(self, job: Job) -> dict | None:
+    def result(self, patch: Patch, seed: int) -> dict | None:
         """Return the result of a run, or None if it has not finished.
 
         The same code may have run under another name, before the edit was saved as a patch.
         """
-        patch, seed = job
         paths = self.folder.glob(f"*/seed-{seed}.{self.key(patch)}.json")
         return next(map(read_json, paths), None)
 
-    def delete_other(self, job: Job) -> None:
+    def delete_other(self, patch: Patch, seed: int) -> None:
         """Delete the directory of a run if it is that of other code."""
-        run, path = self.file(job), self.file(job, ".job.json")
-        if run.exists() and not (path.exists() and read_json(path)["key"] == self.key(job[0])):
+        run, path = self.file(patch, seed), self.file(patch, seed, ".job.json")
+        if run.exists() and not (path.exists() and read_json(path)["key"] == self.key(patch)):
             shutil.rmtree(run)
 
-    def write(self, job: Job) -> Path:
+    def write(self, patch: Patch, seed: int) -> Path:
         """Write the file for experiments.trial. Deletes the run directory of other code."""
-        (patch, seed), run, path = job, self.file(job), self.file(job, ".job.json")
-        self.delete_other(job)
+        run, path = self.file(patch, seed), self.file(patch, seed, ".job.json")
+        self.delete_other(patch, seed)
         files = {"run": run, "cache": self.cache, "texts": self.texts}
-        files["result"] = self.file(job, f".{self.key(patch)}.json")
+        files["result"] = self.file(patch, seed, f".{self.key(patch)}.json")
         about = {"name": patch.name, "seed": seed, "commit": self.commit}
-        values = {"key": self.key(patch), "diff": patch.diff, "about": about}
-        flags = [*self.recipe.flags.split(), *shlex.split(patch.flags), f"--seed={seed}"]
-        values |= {"flags": flags, "average": self.recipe.average}
+        values = {"key": self.key(patch), "about": about, "average": self.recipe.average}
+        values["flags"] = [*self.recipe.flags.split(), *patch.flags.split(), f"--seed={seed}"]
         run.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, values | {name: str(file) for name, file in files.items()})
         return path
 
+    def start(self, patch: Patch, seed: int, core: int) -> subprocess.Popen:
+        """Start a run on a core. It does not see any GPU."""
+        command = [sys.executable, "-m", "experiments.trial", str(self.write(patch, seed))]
+        options = {"cwd": self.checkout(patch), "env": os.environ | {"CUDA_VISIBLE_DEVICES": "-1"}}
+        with open(self.file(patch, seed, ".log"), "wb") as log:
+            options |= {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+            # In a session of its own, or Ctrl-C would reach it twice and end it unsaved.
+            process = subprocess.Popen(command, start_new_session=True, **options)
+        os.sched_setaffinity(process.pid, [core])  # before it has threads
+        return process
+
     def run(self, jobs: list[Job]) -> dict[str, str]:
         """Run unfinished jobs, one on each core. Returns the reasons of those that failed."""
-        free, processes, failed = queue.SimpleQueue(), set(), {}
-        starting, stopping = threading.Lock(), threading.Event()
-        for core in cores():
-            free.put([core])
-
-        def call(job):
-            log, tree = self.file(job, ".log"), self.checkout(job[0])
-            command = [sys.executable, "-m", "experiments.trial", str(self.write(job))]
-            with starting, open(log, "wb") as file:
-                if stopping.is_set():
-                    return "stopped"
-                options = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": file}
-                options |= {"cwd": tree, "env": os.environ | {"CUDA_VISIBLE_DEVICES": "-1"}}
-                # In a session of its own, or Ctrl-C would reach it twice and end it unsaved.
-                process = subprocess.Popen(command, start_new_session=True, **options)
-                processes.add(process)
-            status = process.wait()
-            lines = log.read_text("utf-8", "replace").strip().splitlines() or [f"status {status}"]
-            return f"{lines[-1]}; see {log}" if status else ""
-
-        # A thread, and the processes that it starts, are bound to a core. They do not see any GPU.
-        pool = ThreadPoolExecutor(free.qsize(), "run", lambda: os.sched_setaffinity(0, free.get()))
+        waiting, free = [job for job in jobs if not self.result(*job)], cores()
+        running, failed = {}, {}
+        progress = tqdm(total=len(waiting), unit="run", smoothing=0, disable=not waiting)
         try:
-            futures = {pool.submit(call, job): job for job in jobs if not self.result(job)}
-            with tqdm(total=len(futures), unit="run", smoothing=0, disable=not futures) as progress:
-                for future in as_completed(futures):
-                    job, reason = futures[future], future.result()
-                    name = f"{job[0].name} seed {job[1]}"
-                    failed |= {name: reason} if reason else {}
-                    shown = f"FAILED: {reason}"
-                    if not reason:
-                        result = self.result(job)
-                        score = self.recipe.values([result])[0]
-                        shown = f"{score:.2f}" if "scores" in result else result["diverged"]
-                    tqdm.write(f"{name}: {shown}")
+            while waiting or running:
+                while waiting and free:
+                    job, core = waiting.pop(0), free.pop(0)
+                    running[job] = core, self.start(*job, core)
+                time.sleep(0.1)
+                ended = [job for job, (_, each) in running.items() if each.poll() is not None]
+                for patch, seed in ended:
+                    core, _ = running.pop((patch, seed))
+                    free.append(core)
+                    name, result = f"{patch.name} seed {seed}", self.result(patch, seed)
+                    if result:
+                        text = result.get("diverged") or f"{self.recipe.values([result])[0]:.2f}"
+                    else:
+                        log = self.file(patch, seed, ".log")
+                        lines = log.read_text("utf-8", "replace").strip().splitlines()
+                        failed[name] = f"{lines[-1] if lines else 'no message'}; see {log}"
+                        text = f"FAILED: {failed[name]}"
+                    tqdm.write(f"{name}: {text}")
                     progress.update()
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-            with starting:  # running jobs save and exit
-                stopping.set()
-                for process in processes:
-                    process.terminate()  # does nothing to a process that has ended
-            pool.shutdown()
+            for _, process in running.values():
+                process.terminate()  # it saves and exits
+            for _, process in running.values():
+                process.wait()
+            progress.close()
         return failed

@@ -50,8 +50,8 @@ class Verdict:
     """A decision about experiment minus baseline, with its interval.
 
     The interval is that of 95 %; of "no difference", which it decides, that of 90 %. note: why the
-    row is unhealthy, or "". more: about how many further seeds would decide, if the difference
-    stays as it is; None if more than 1,000.
+    row is unhealthy, or "". more: about how many further seeds would decide at the last look, if
+    the difference stays as it is; None if more than 1,000.
     """
 
     word: str
@@ -83,9 +83,10 @@ def pool(*rows: Row, prior: Sigma = NO_ROWS) -> Sigma:
 
 
 def unhealthy(rows: dict[str, Row], baseline: Row, prior: Sigma = NO_ROWS) -> dict[str, str]:
-    """Return why rows may not share the deviation of the baseline, of each other and of `prior`.
+    """Return the rows whose variance is not that of the other rows, and why.
 
-    The row that differs most from the baseline comes first, and is not among the others then.
+    The other rows include the baseline and `prior`. The row that differs most from the baseline is
+    tested first; if it is rejected, it is not among the others when these are tested.
     """
     reference = pool(baseline, prior=prior).value + 1e-9
 
@@ -101,8 +102,7 @@ def unhealthy(rows: dict[str, Row], baseline: Row, prior: Sigma = NO_ROWS) -> di
         elif df and sigma.df:
             low, high = (f_quantile(p, df, sigma.df) for p in (UNHEALTHY, 1 - UNHEALTHY))
             if value**2 > high * sigma.value**2:
-                two_groups = np.diff(np.sort(rows[name])).max() > np.ptp(rows[name]) / 2
-                reason = "two groups or an outlier" if two_groups else "varies more than the others"
+                reason = "varies more than the others"
             elif value**2 < low * sigma.value**2:
                 reason = "nearly constant"
         if reason:
@@ -115,7 +115,7 @@ def levels(looks: tuple[int, ...], error: float = ERROR) -> tuple[float, ...]:
     """Return the two-sided level at each look, so that all looks together have level `error`.
 
     At a share t of the information, 4 (1 - Φ(z / √t)) of the error is spent, with z the upper
-    error / 4 quantile: twice the one-sided function of Lan & DeMets, each with half of the error.
+    error / 4 quantile: the one-sided function of Lan & DeMets on each side, with half of the error.
     The baseline has the last number of seeds from the start, so the information at a look is
     1 / (1 / n + 1 / last); the scores at two looks correlate as the root of its ratio.
     """
@@ -189,27 +189,35 @@ def compare(row: Row, baseline: Row, sigma: Sigma, note: str = "") -> Comparison
     return Comparison(float(np.mean(row) - np.mean(baseline)), error, baseline_error, df)
 
 
+class Limits(NamedTuple):
+    """Half widths of the intervals of 95 and 90 %, in standard errors."""
+
+    limit: float
+    limit_90: float
+
+
 def decide(
-    compared: Comparison, n: int, limit: float, limit_90: float, delta: float, note: str = ""
+    compared: Comparison, n: int, now: Limits, last: Limits, delta: float, note: str = ""
 ) -> Verdict:
-    """Decide about n seeds. limit, limit_90: half widths of the intervals in standard errors."""
+    """Decide about n seeds. now, last: the limits at this look and at the last one."""
     size, error = abs(compared.difference), math.hypot(compared.error, compared.baseline_error)
+    limit, limit_90 = now
     word, half_width, more = "undecided", limit * error, 0
     if size > half_width:
         word = "better" if compared.difference > 0 else "worse"
     elif size + limit_90 * error < delta:
         word, half_width = "no difference", limit_90 * error
     else:  # the baseline gets no more seeds
-        largest = max(size / limit, (delta - size) / limit_90)  # error that decides
+        largest = max(size / last.limit, (delta - size) / last.limit_90)  # error that decides
         variance = largest**2 - compared.baseline_error**2
         seeds = compared.error**2 * n / variance if variance > 0 else math.inf
-        more = int(seeds) + 1 - n if seeds < n + 1000 else None
+        more = max(1, int(seeds) + 1 - n) if seeds < n + 1000 else None
     low, high = compared.difference - half_width, compared.difference + half_width
     return Verdict(word, compared.difference, low, high, n, note, more)
 
 
-def limits(n: int, m: int, df: float, rule: Rule, sizes: tuple[int, ...]) -> tuple[float, float]:
-    """Return the half widths of the intervals of 95 and 90 %, in standard errors.
+def limits(n: int, m: int, df: float, rule: Rule, sizes: tuple[int, ...]) -> Limits:
+    """Return the limits after n seeds.
 
     n, m: seeds of an experiment and of the baseline. sizes: those of all experiments. Several have
     Dunnett's interval of 95 %, one has Student's.
@@ -217,30 +225,26 @@ def limits(n: int, m: int, df: float, rule: Rule, sizes: tuple[int, ...]) -> tup
     level = level_at(n, rule)
     many = len(sizes) > 1
     limit = dunnett_limit(level, sizes, m, int(df)) if many else t_quantile(level / 2, df)
-    return limit, t_quantile(level_at(n, rule, 2 * ERROR) / 2, df)
+    return Limits(limit, t_quantile(level_at(n, rule, 2 * ERROR) / 2, df))
 
 
 def judge(
-    rows: dict[str, Row], baseline: Row, rule: Rule, prior: Sigma = NO_ROWS, asked: int = 0
+    rows: dict[str, Row], baseline: Row, rule: Rule, prior: Sigma = NO_ROWS
 ) -> dict[str, Verdict]:
-    """Judge experiments that share a baseline.
-
-    prior: the standard deviation within further rows. asked: the number of experiments in the
-    question, if `rows` has fewer.
-    """
+    """Judge experiments that share a baseline. prior: the deviation within further rows."""
     rows = {name: row for name, row in rows.items() if len(row)}
     notes, m, verdicts = unhealthy(rows, baseline, prior), len(baseline), {}
     sigma = pool(baseline, *(row for n, row in rows.items() if n not in notes), prior=prior)
     for name, row in rows.items():
         n, note = len(row), notes.get(name, "")
-        if note == "diverged" or not sigma.df or (note and n < 2):
+        if note == "diverged" or not sigma.df:
             word = "worse" if note == "diverged" else "undecided"
             verdicts[name] = Verdict(word, math.nan, math.nan, math.nan, n, note, None)
             continue
         compared = compare(row, baseline, sigma, note)
-        sizes = (*sorted(map(len, rows.values())), *[n] * (asked - len(rows)))
-        half_widths = limits(n, m, max(1, compared.df), rule, sizes)
-        verdicts[name] = decide(compared, n, *half_widths, rule.delta, note)
+        sizes, df = tuple(sorted(map(len, rows.values()))), max(1, compared.df)
+        now, last = (limits(seeds, m, df, rule, sizes) for seeds in (n, rule.looks[-1]))
+        verdicts[name] = decide(compared, n, now, last, rule.delta, note)
     return verdicts
 
 
@@ -251,18 +255,12 @@ def residuals(*rows: Row) -> np.ndarray:
 
 
 def resample(
-    scores: Row,
-    prior: Sigma,
-    rule: Rule,
-    m: int,
-    effect: float = 0.0,
-    tries: int = 10_000,
-    asked: int = 1,
+    scores: Row, prior: Sigma, rule: Rule, m: int, effect: float = 0.0, tries: int = 10_000
 ) -> dict[str, np.ndarray]:
     """Return the share of each verdict by look, when both sides are drawn from the same scores.
 
     Both are drawn with replacement, m scores for the baseline, always the same draws; `effect` is
-    added to the experiment. prior, asked: as in `judge`.
+    added to the experiment. prior: as in `judge`.
     """
     random = np.random.default_rng(0)
     shares = {word: np.zeros(len(rule.looks)) for word in ("better", "worse", "no difference")}
@@ -270,7 +268,7 @@ def resample(
         row = random.choice(scores, rule.looks[-1]) + effect
         baseline = random.choice(scores, m)
         for i, n in enumerate(rule.looks):
-            word = judge({"": row[:n]}, baseline, rule, prior, asked)[""].word
+            word = judge({"": row[:n]}, baseline, rule, prior)[""].word
             if word != "undecided":
                 shares[word][i:] += 1 / tries
                 break

@@ -23,7 +23,7 @@ from data.tokenizer import Labels, Tokenizer
 
 CHECKED_BYTES = 12 << 20  # `check` reads smaller corpora only, which takes about a second
 TOKENIZER_PAIRS = 250_000  # maximum number of pairs used to train the tokenizers
-VALIDATION_PAIRS = 5_000  # maximum number of pairs of the validation split used
+VALIDATION_PAIRS = 5_000  # maximum number of validation pairs used
 
 
 class Dataset(NamedTuple):

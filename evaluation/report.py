@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Output = tuple[float, str]  # score (NaN if it was not computed), translation or label
 MISTAKES_SHOWN = 20
-TABLE_TEXTS = 5_000  # maximum texts of a split of a .tsv file that are scored by default
+TABLE_TEXTS = 5_000  # maximum number of texts scored by default, per split of a .tsv file
 
 
 def validation_metrics(

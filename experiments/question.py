@@ -13,7 +13,7 @@ from experiments.runs import Job, Setup
 from training.machine import cores
 from training.records import read_json
 
-NO_EFFECT = "equal to the baseline in every digit: this change has no effect on the scores"
+NO_EFFECT = "equal to the baseline in every digit: this change has no effect on the headline"
 
 
 def read_stored(recipe: str) -> dict | None:
@@ -29,7 +29,7 @@ def changed(stored: dict) -> set[str]:
 
 
 def baseline_scores(recipe: Recipe, results: list[dict]) -> list[float]:
-    """Return the scores of the baseline. Raises ExperimentError if there are none, or a NaN."""
+    """Return the scores of the baseline. Raises ExperimentError without any, or if one diverged."""
     if not results:
         raise ExperimentError("the baseline has no finished run, so nothing can be compared")
     for run in results:
@@ -142,7 +142,8 @@ class Question:
                 if size < math.inf:
                     text += f"{n} seeds detect a difference of {size:.2f} with 80 % power\n"
         finished = [read_json(path) for path in self.setup.folder.glob("*/seed-*.*.json")]
-        times = [run["seconds"] for run in finished + baseline if "seconds" in run]
+        here = [run for run in finished if "seconds" in run]
+        times = [run["seconds"] for run in here or baseline if "seconds" in run]
         minutes = statistics.median(sum(each.values()) / 60 for each in times) if times else 0
         for look in sorted({recipe.looks[0], recipe.looks[-1]}):
             runs, workers = len(self.jobs(self.chosen, look)), len(cores())

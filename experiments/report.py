@@ -60,7 +60,7 @@ class Results:
         decided = sum(verdict.word != "undecided" for verdict in self.verdicts.values())
         lists = {
             "Decided": [f"{decided} of {len(self.verdicts)}"],
-            "Judged with their own standard deviation": own,
+            "Diverged, or with a variance unlike that of the others": own,
             "Measured with other code than the baseline": self.earlier,
             "Left out, as their patches have changed": sorted(self.changed),
         }

@@ -40,8 +40,9 @@ def test_a_gpu_that_tensorflow_does_not_find_is_reported(
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     machine.warn.cache_clear()
+    monkeypatch.setattr(machine, "NVIDIA_DRIVER", tmp_path / "missing")
     machine.adapt_to_device(Config())
-    assert not capsys.readouterr().err  # no driver
+    assert not capsys.readouterr().err
     monkeypatch.setattr(machine, "NVIDIA_DRIVER", tmp_path)
     machine.adapt_to_device(Config())
     assert ("GPU" in capsys.readouterr().err) == warned

@@ -29,7 +29,7 @@ class Results:
         self.changed = changed(stored)
         rows = {n: row for n, row in stored["rows"].items() if n not in self.changed}
         key = rows["baseline"]["key"]
-        self.earlier = [name for name, row in rows.items() if row["baseline"] != key]
+        self.earlier = sum(row["baseline"] != key for row in rows.values())
         self.runs = {name: row["runs"] for name, row in rows.items()}
         self.verdicts = judge_by_look(recipe, self.runs, stats.NO_ROWS)
         healthy = [recipe.values(self.runs[n]) for n, v in self.verdicts.items() if not v.note]
@@ -57,11 +57,12 @@ class Results:
         recipe, m, asked = self.recipe, len(self.runs["baseline"]), max(1, len(self.verdicts))
         size = stats.detectable(self.sigma, recipe.rule, m, asked)[-1]
         own = [f"{name} ({v.note})" for name, v in self.verdicts.items() if v.note]
+        earlier = [f"{self.earlier} of {len(self.verdicts)}"] if self.earlier else []
         decided = sum(verdict.word != "undecided" for verdict in self.verdicts.values())
         lists = {
             "Decided": [f"{decided} of {len(self.verdicts)}"],
             "Diverged, or with a variance unlike that of the others": own,
-            "Measured with other code than the baseline": self.earlier,
+            "Measured with earlier code, whose baseline has equal bits": earlier,
             "Left out, as their patches have changed": sorted(self.changed),
         }
         text = " ".join(f"{title}: {', '.join(names)}." for title, names in lists.items() if names)

@@ -528,7 +528,7 @@ def test_stored_rows_are_dropped_with_their_patch_and_keep_their_code(repository
     ask("same", "--store")
     report.write()
     text = (rows / "README.md").read_text("utf-8")
-    assert "Measured with other code than the baseline: more." in text and "better +8.0" in text
+    assert "earlier code, whose baseline has equal bits: 1 of 2." in text and "better +8.0" in text
     edit(rows / "more.patch", "--bonus=8", "--bonus=9")
     report.write()
     text = (rows / "README.md").read_text("utf-8")

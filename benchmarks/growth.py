@@ -2,6 +2,7 @@
 
 import itertools
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -43,10 +44,10 @@ def write_table(path: Path, pairs: int) -> None:
             file.writelines(f"{a}\t{b}\n" for a, b in zip(texts[::2], texts[1::2], strict=True))
 
 
-def launches(rounds: int, folder: str) -> dict[str, dict]:
+def launches(rounds: int, folder: str, numbers: Sequence[int]) -> dict[str, dict]:
     """Measure launches by number of pairs: the first, which writes the cache, and later ones."""
     rows = {}
-    for pairs in PAIRS:
+    for pairs in numbers:
         path = Path(folder, f"{pairs}.tsv")
         write_table(path, pairs)
         job = {"corpus": str(path), "cache": f"{folder}/cache", "folder": folder}
@@ -135,9 +136,11 @@ def main() -> None:
     parser.add_argument(
         "--picture", type=Path, default=Path("growth.png"), help="output file [growth.png]"
     )
+    sizes = f"numbers of pairs [{' '.join(map(str, PAIRS))}]"
+    parser.add_argument("--pairs", type=int, nargs="+", default=PAIRS, metavar="N", help=sizes)
     flags = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        launched = launches(flags.rounds, folder)
+        launched = launches(flags.rounds, folder, flags.pairs)
         lengths = steps(flags.rounds, folder, {f"{n} tokens": (n, {}) for n in LENGTHS})
         points = {}
         for size in SIZES:

@@ -115,7 +115,9 @@ def test_a_run_begins_with_what_is_trained_and_how_to_watch_it(run, trained):
 
 
 def test_a_run_ends_with_how_to_score_it(run, trained):
-    assert f"python evaluate.py runs/{run.name}" in trained[1].stdout.splitlines()[-1]
+    *_, score, _, resume = trained[1].stdout.splitlines()
+    assert score.endswith(f"python evaluate.py runs/{run.name}")
+    assert resume.endswith(f"python train.py --resume runs/{run.name} --epochs N")
 
 
 # ---- The run directory ---------------------------------------------------------------------------

@@ -125,7 +125,7 @@ def test_two_workers_make_the_steps_of_one(settings, single):
 @pytest.mark.slow
 def test_a_mirrored_strategy_of_one_device_makes_the_same_steps(settings, single, monkeypatch):
     values = {"validation_loss": 1.0, "validation_accuracy": 0.5}
-    monkeypatch.setattr(train, "validation", lambda *_: (values, [("", "", "")]))
+    monkeypatch.setattr(train, "validation_metrics", lambda *_: (values, [("", "", "")]))
     monkeypatch.setattr(train, "attention_image", lambda *_: None)
     run = train_here(**settings, strategy="mirrored", name="one-device")
     assert_same_weights(run, single)

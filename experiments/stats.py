@@ -233,6 +233,7 @@ def judge(
 ) -> dict[str, Verdict]:
     """Judge experiments that share a baseline. prior: the deviation within further rows."""
     rows = {name: row for name, row in rows.items() if len(row)}
+    sizes = tuple(sorted(map(len, rows.values())))
     notes, m, verdicts = unhealthy(rows, baseline, prior), len(baseline), {}
     sigma = pool(baseline, *(row for n, row in rows.items() if n not in notes), prior=prior)
     for name, row in rows.items():
@@ -242,8 +243,8 @@ def judge(
             verdicts[name] = Verdict(word, math.nan, math.nan, math.nan, n, note, None)
             continue
         compared = compare(row, baseline, sigma, note)
-        sizes, df = tuple(sorted(map(len, rows.values()))), max(1, compared.df)
-        now, last = (limits(seeds, m, df, rule, sizes) for seeds in (n, rule.looks[-1]))
+        df, looks = max(1, compared.df), (n, rule.looks[-1])
+        now, last = (limits(seeds, m, df, rule, sizes) for seeds in looks)
         verdicts[name] = decide(compared, n, now, last, rule.delta, note)
     return verdicts
 

@@ -623,6 +623,13 @@ def test_texts_for_the_final_score_are_not_among_those_that_decide():
     assert len(first.sources) == 300 and len({*first.tags}) == 11
 
 
+@pytest.mark.parametrize("name", ["ted", "imdb"])
+def test_the_test_split_is_read_only_for_the_final_score(name, monkeypatch):
+    monkeypatch.setattr(recipes.corpora, "open", lambda config: SimpleNamespace(load=str))
+    splits = [recipes.load_texts(RECIPES[name], final) for final in (False, True)]
+    assert splits == ["validation", "test"]
+
+
 # ---- The report ----------------------------------------------------------------------------------
 
 

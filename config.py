@@ -29,8 +29,8 @@ def setting(
 ) -> Any:
     """Return a dataclass field with a default value and the help text of its flag.
 
-    low, high: minimum and exclusive maximum of a number. group: title of the group of flags in
-    --help that starts with this one.
+    low, high: minimum and exclusive maximum of a number, which `Config` checks. group: title of the
+    group of flags in --help that starts with this one.
     """
     metadata = {"help": text, "low": low, "high": high, "group": group}
     return dataclasses.field(default=default, metadata=metadata)
@@ -94,7 +94,7 @@ class Config:
     label_smoothing: float = setting(0.1, "label smoothing", low=0, high=1, group="training")
     warmup_steps: int = setting(1000, "steps of learning-rate warm-up")
     learning_rate_scale: float = setting(
-        1.0, "factor on the learning rate of the paper", low=0, high=float("inf")
+        1.0, "factor that multiplies the paper's learning rate", low=0, high=float("inf")
     )
     epochs: int = setting(20, "passes over the training split", low=0)
     max_steps: int | None = setting(None, "stop after this many steps in total, and validate")

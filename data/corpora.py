@@ -12,9 +12,7 @@ from pathlib import Path
 
 from config import Config
 from data import local, mini, tfds
-from data.splits import SPLITS, SUPPORTED, Corpus, CorpusError, Split, TextPair
-
-__all__ = ["SPLITS", "Corpus", "CorpusError", "Split", "find", "open"]
+from data.splits import SUPPORTED, Corpus, CorpusError, TextPair
 
 
 def open(config: Config) -> Corpus:

@@ -106,7 +106,7 @@ def id_type(tokenizer: Tokenizer | Labels) -> np.dtype:
 
 
 def map_pairs(folder: Path, name: str, tokenizers: tuple[Tokenizer, Tokenizer | Labels]) -> Pairs:
-    """Memory-map the arrays of a split. Raises OSError, and ValueError if they do not fit."""
+    """Memory-map the arrays of a split. Raises OSError, and ValueError if they are inconsistent."""
     sides = []
     for side, trained in zip(("source", "target"), tokenizers, strict=True):
         ids_file, offsets_file = array_files(folder, f"{name}.{side}")

@@ -78,8 +78,8 @@ def locked(path: Path) -> Iterator[None]:
 def cache_folder(config: Config, corpus: Corpus) -> Path:
     """Return the directory of a Dataset in the cache.
 
-    Its name is a hash of everything that the Dataset depends on: the corpus' files, settings, and
-    this package.
+    Its name is a hash of the corpus' files, the settings and the code of this package, but not of
+    the versions of libraries.
     """
     settings = [config.reverse, config.labelled, config.tokenizer, config.vocab_size]
     settings += [config.shared_vocabulary, config.lowercase, config.max_length]

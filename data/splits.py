@@ -43,7 +43,7 @@ class Split(NamedTuple):
     def of(cls, pairs: Iterable[TextPair]) -> "Split":
         """Collect pairs in memory."""
         columns = [list(column) for column in zip(*pairs, strict=True)]
-        return cls(*columns or ([], []))
+        return cls(*(columns or ([], [])))
 
     def take(self, indices: Iterable[int]) -> "Split":
         """Return the pairs at these indices."""
@@ -52,7 +52,7 @@ class Split(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """A split that was read once, without keeping it in memory."""
+    """What one pass over a split yields: its size, its hash, a sample and its labels."""
 
     pairs: int
     sha256: str  # of the texts; depends on their order and on the direction
@@ -73,7 +73,7 @@ class Corpus:
     files: Callable[[], dict[str, list[Path]]]  # returns the files of each existing split
     rows: Callable[[str], Iterator[TextPair]]  # yields the pairs of an existing split
     labelled: bool = False  # whether the targets are labels instead of translations
-    local: bool = False  # whether it consists of files of the user
+    local: bool = False  # whether the files are the user's own
 
     def all_files(self) -> list[Path]:
         """The files of all splits, sorted."""
@@ -116,7 +116,7 @@ class Corpus:
         return replace(self, languages=self.languages[::-1], rows=rows)
 
     def fingerprint(self) -> str:
-        """Hex digest of the corpus' files. Does not depend on the directory they are in."""
+        """Hex digest of the corpus' files. Does not depend on where they are."""
         digest = hashlib.sha256(Path(self.name).name.encode())  # mini:9 has the files of mini
         for file in self.all_files():
             inside = file.is_relative_to(self.name)
@@ -127,14 +127,14 @@ class Corpus:
 
 
 def strip_markup(text: str) -> str:
-    """Replace line breaks, also HTML's, and runs of white space with single spaces."""
+    """Replace line breaks, including <br>, and runs of white space with single spaces."""
     return " ".join(re.sub(r"<br\s*/?>", " ", text).split())
 
 
 def assign_split(text: str) -> str:
     """Assign a text to a split by its hash: 96 % train, 2 % validation, 2 % test.
 
-    Equal texts are in the same split, and adding texts to a corpus moves no other.
+    Equal texts are in the same split, and adding texts to a corpus does not move the others.
     """
     percent = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % 100
     return "train" if percent < 96 else "validation" if percent < 98 else "test"

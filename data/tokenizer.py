@@ -21,7 +21,7 @@ class Tokenizer:
 
     Decoding undoes encoding, except that U+2581, SentencePiece's symbol for a space, becomes a
     space, and that text is in lower case with `lowercase`. With `words`, spaces surround
-    punctuation, and words that are not in the vocabulary are missing.
+    punctuation, and words that are not in the vocabulary are omitted.
     """
 
     ending = [EOS]  # the last ids of a target
@@ -112,7 +112,7 @@ def word_pattern() -> re.Pattern:
 def train(
     texts: Iterable[str], vocab_size: int, lowercase: bool = False, words: bool = False
 ) -> Tokenizer:
-    """Train a tokenizer of at most `vocab_size` tokens, fewer if the text does not have as many.
+    """Train a tokenizer of at most `vocab_size` tokens, fewer if the texts do not yield as many.
 
     Byte-pair encoding (Sennrich et al. 2016). Unseen characters are encoded as bytes, text is not
     normalised, and numbers are split into digits. words: use the most frequent words instead.

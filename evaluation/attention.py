@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from config import UserError
-from data.corpora import Split
+from data.splits import Split
 from data.tokenizer import BOS, EOS, PAD
 from evaluation import command_line, page
 from evaluation.plots import figure
@@ -104,7 +104,9 @@ def heat_maps(
             image = plot.imshow(weights[layer, head], cmap="Blues", vmin=0, vmax=1)
             plot.tick_params(length=0, labelsize=font)
             plot.tick_params("x", rotation=90)
-            plot.tick_params("y", labelright=head == heads - 1 > 2)  # far from the left labels
+            plot.tick_params(
+                "y", labelright=heads > 3 and head == heads - 1
+            )  # far from the left labels
             plot.spines[:].set(visible=True, color="0.7", linewidth=0.5)
             plot.set_title(f"layer {layer + 1}, head {head + 1}", fontsize=9 * scale)
         bar = canvas.colorbar(image, ax=plots, aspect=40, fraction=0.03, pad=0.01)
@@ -119,7 +121,8 @@ def heat_maps(
 def attention_image(translator: "Translator", split: Split) -> bytes | None:
     """Return a PNG of the attention in one text and its target, or None without attention.
 
-    It shows the mean of the last layer's heads. The text is the first of about six words.
+    It shows the mean of the last layer's heads. The text is the first of those closest to six
+    words.
     """
     i = min(range(len(split.sources)), key=lambda i: abs(len(split.sources[i].split()) - 6))
     kinds, _ = attention_weights(translator, split.sources[i], split.targets[i])

@@ -44,7 +44,7 @@ def make_parser(description: str) -> argparse.ArgumentParser:
         type=positive,
         default=1,
         metavar="N",
-        help="average the weights after the last N epochs [1]",
+        help="average the weights saved at the ends of the last N epochs [1]",
     )
     add(
         "--accept-changes",

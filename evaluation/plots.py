@@ -102,7 +102,7 @@ def by_length(stem: str | Path, groups: dict[str, int], runs: dict[str, Sequence
     with figure(stem, max(6, 1.1 * len(groups) + 2), 4) as canvas:
         plot = canvas.subplots()
         for number, (run, values) in enumerate(runs.items()):
-            style = {"color": COLOURS[number % 6], "marker": MARKERS[number % 5]}  # 30 differ
+            style = {"color": COLOURS[number % 6], "marker": MARKERS[number % 5]}  # 30 styles
             plot.plot(values, label=run, **style)
         ticks = [f"{words}\n{count:,}" for words, count in groups.items()]
         plot.set_xticks(range(len(groups)), ticks)
@@ -198,7 +198,7 @@ def start_at_zero(plot) -> None:
 
 
 def format_log_axis(plot) -> None:
-    """Label a logarithmic y axis with plain numbers, also if its range is narrow."""
+    """Label a logarithmic y axis with plain numbers, even if its range is narrow."""
     from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
     low, high = plot.get_ylim()

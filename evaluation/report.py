@@ -11,7 +11,7 @@ import numpy as np
 
 from config import Config, UserError, write_json
 from data import corpora, encoding, pipeline
-from data.corpora import Split
+from data.splits import Split
 from evaluation import metrics
 from training.records import read_json
 
@@ -94,7 +94,8 @@ def measure(translator: "Translator", split: Split) -> tuple[dict, list[Output]]
         loss = dict(zip(("loss", "accuracy"), translator.loss_and_accuracy(pairs), strict=True))
     common = {"parameters": translator.num_parameters, "search": str(translator.search)}
     if translator.labelled:
-        return label_scores(texts, split.targets, translator.target_tokenizer.names) | {
+        scores = label_scores(texts, split.targets, translator.target_tokenizer.names)
+        return scores | {
             "loss": loss["loss"],
             "texts_per_second": len(texts) / seconds,
             "texts": len(texts),

@@ -12,7 +12,7 @@ class Search:
 
     beam: int = setting(1, "hypotheses per sentence; 1 is greedy search", group="search")
     length_penalty: float = setting(0.6, "with --beam: exponent of the length penalty")
-    n_best: int = setting(1, "with --beam: outputs per line, as 'line number TAB score TAB text'")
+    n_best: int = setting(1, "with --beam: outputs per text (not for evaluate.py)")
     sample: bool = setting(
         False, "sample each token; required by the flags below", group="sampling"
     )

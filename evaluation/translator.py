@@ -97,8 +97,8 @@ class Translator:
     ) -> tuple[float, float]:
         """Return loss (nats per token) and accuracy (0 to 1) over the target tokens of batches.
 
-        batches: index arrays into the Pairs; all Pairs by default. Without dropout and label
-        smoothing.
+        batches: index arrays into the Pairs; by default, those of all Pairs. Without dropout and
+        label smoothing.
         """
         batches = batches or plan(pairs, batch_tokens=4096, batch_sentences=4096)
         totals = list(self.pool.map(lambda batch: self.totals(*pairs.batch(batch)), batches))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from config import Config, add_flags, make_parser
 from data import corpora, mini
-from data.corpora import Split
+from data.splits import Split
 from experiments.stats import Rule
 
 

@@ -45,7 +45,7 @@ def score(translator, sample) -> dict:
 def train_and_score(job: dict) -> dict:
     """Train a run, or what remains of it, and score it. Raises UserError and OSError."""
     import train
-    from data.corpora import Split
+    from data.splits import Split
     from evaluation import translator
 
     run, began = Path(job["run"]), time.monotonic()

@@ -24,7 +24,7 @@ def scaled_dot_product_attention(
         sum to 1.
     """
     depth = query.shape[-1]
-    # The same scores as (query · key) / √depth, with fewer multiplications.
+    # Equal to (query · key) / √depth.
     scores = tf.matmul(query * depth**-0.5, key, transpose_b=True)  # (…, query_len, key_len)
     if mask is not None:
         scores += tf.where(mask, 0.0, -1e9)  # exp(−1e9) is exactly 0
@@ -35,8 +35,9 @@ def scaled_dot_product_attention(
 class MultiHeadAttention(tf.Module):
     """Several attention heads, each on its own projection of the inputs: section 3.2.2.
 
-    `__call__` projects keys and values, then calls `attend`. Decoding calls `attend` with
-    projections that it has computed before, so an edit of the attention itself belongs there.
+    `__call__` projects keys and values, then calls `attend`. Only self-attention uses it, and only
+    over whole sequences: cross-attention and decoding call the two parts themselves. So an edit of
+    the attention itself belongs in `attend`.
     """
 
     def __init__(self, config: Config, seed: Seed):
@@ -95,7 +96,8 @@ class MultiHeadAttention(tf.Module):
         each becomes a row. past: the keys and values of earlier tokens. The newest token may attend
         to all of them, so there is no mask; an edit of `look_ahead_mask` needs one here, too.
 
-        Returns the output (sources, hypotheses, d_model), weights, and `past` with x appended.
+        Returns the output (sources, hypotheses, d_model), the weights (rows, num_heads, 1, length),
+        and `past` with the new keys and values.
         """
         rows = tf.reshape(x, (-1, 1, x.shape[-1]))  # (sources · hypotheses, 1, d_model)
         past_keys, past_values = past

@@ -276,9 +276,8 @@ def beam_search(
 
         scores = tf.where(is_eos, -INF, extended.scores)
         alive, index = best_hypotheses(extended.tokens, scores, beam)
-        # The row of each parent in "past".
         parent = tf.gather(parent, index, batch_dims=1)  # (rows, beam)
-        parent += beam * tf.range(tf.size(sources))[:, tf.newaxis]
+        past_rows = parent + beam * tf.range(tf.size(sources))[:, tf.newaxis]
 
         # Upper bound of the score of every continuation: log probabilities only decrease, and the
         # penalty is largest at the limit.
@@ -289,11 +288,11 @@ def beam_search(
 
         past = state["past"]
         shared = {name: state[name] for name in state if name != "past"}
-        sources, alive, finished, parent, shared = drop_finished(
-            done, (sources, alive, finished, parent, shared)
+        sources, alive, finished, past_rows, shared = drop_finished(
+            done, (sources, alive, finished, past_rows, shared)
         )
-        parent = tf.reshape(parent, [-1])
-        past = tf.nest.map_structure(lambda x: tf.gather(x, parent), past)
+        past_rows = tf.reshape(past_rows, [-1])  # (rows · beam,)
+        past = tf.nest.map_structure(lambda x: tf.gather(x, past_rows), past)
         return BeamState(outputs, sources, alive, finished, shared | {"past": past})
 
     start = start_beams(model, source, bos, beam, n_best)

@@ -1,4 +1,4 @@
-"""Faster versions of functions whose plain versions are elsewhere in `model/`.
+"""Faster versions of `layers.layer_norm`, `loss.cross_entropy` and two functions of TensorFlow.
 
 A kernel has the values and gradients of its plain version. For `layer_norm` and `cross_entropy`,
 `fastest` compares the two on small examples and returns the plain version if they differ, so that
@@ -112,9 +112,9 @@ def blockwise_top_k(x: tf.Tensor, k: int, block: int = 32) -> tuple[tf.Tensor, t
     whole = x.shape[-1] // block * block
     if whole < 2 * k * block:
         return tf.math.top_k(x, k)
-    blocks = tf.reshape(x[:, :whole], (-1, whole // block, block))
+    blocks = tf.reshape(x[:, :whole], (-1, whole // block, block))  # (rows, blocks, block)
     best = tf.math.top_k(tf.reduce_max(blocks, axis=-1), k).indices  # (rows, k)
-    values = tf.reshape(tf.gather(blocks, best, batch_dims=1), (-1, k * block))
+    values = tf.reshape(tf.gather(blocks, best, batch_dims=1), (-1, k * block))  # (rows, k · block)
     index = tf.reshape(best[:, :, tf.newaxis] * block + tf.range(block), (-1, k * block))
     rest = tf.tile(tf.range(whole, x.shape[-1])[tf.newaxis], (tf.shape(x)[0], 1))
     values, index = tf.concat([values, x[:, whole:]], 1), tf.concat([index, rest], 1)

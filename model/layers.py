@@ -12,8 +12,9 @@ from model import kernels
 
 
 class Seed(NamedTuple):
-    """A random seed: `key` identifies the draw and `step` the update that it belongs to.
+    """A random seed: `key` identifies the draw, and `step` the update that it belongs to.
 
+    If a batch is divided into n parts, `step` is n times the update plus the index of the part.
     Every draw is a function of (run seed, name, step). An edit elsewhere in the model therefore
     leaves it unchanged, and two runs with the same seed differ only by the edit.
     """
@@ -176,7 +177,7 @@ class LayerNorm(tf.Module):
 
 
 def no_norm(x: tf.Tensor) -> tf.Tensor:
-    """Return x: takes the place of a layer norm that pre-norm or post-norm does not have."""
+    """Return x. Used in place of the layer norm that pre-norm or post-norm does not have."""
     return x
 
 

@@ -81,7 +81,8 @@ class DecoderLayer(tf.Module):
         """x (batch, target_len, d_model) → the same, a dict of weights, and the extended `past`.
 
         projected_memory: from `cross_attention.project_keys_values`.
-        past: in decoding, the keys and values of earlier tokens; x then holds only new tokens.
+        past: in decoding, the keys and values of earlier tokens; x is then the newest token of each
+            hypothesis, (sources, hypotheses, d_model).
         """
         rate = self.dropout_rate
         y = self.self_pre_norm(x)

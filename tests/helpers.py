@@ -14,7 +14,7 @@ from tensorflow.python.framework.config import disable_op_determinism
 
 import train
 from data import corpora
-from data.corpora import Split
+from data.splits import Split
 from evaluation.translator import Translator
 from training import machine, run
 from training.command_line import config_from_flags

@@ -16,7 +16,7 @@ from config import Config, UserError
 from data import corpora, encoding, pipeline, tokenizer
 from data.__main__ import parse_config, show
 from data.batches import Pairs, Rows, plan
-from data.splits import assign_split
+from data.splits import Corpus, CorpusError, Split, assign_split
 
 SIZE = 20_000
 
@@ -168,7 +168,7 @@ def id_rows(side):
 
 
 def test_a_source_ends_in_eos_and_a_target_is_bos_to_eos(trained_tokenizer):
-    split = corpora.Split(["o livro", "a casa"], ["the book", "the house"])
+    split = Split(["o livro", "a casa"], ["the book", "the house"])
     pairs, _ = encoding.encode(split, trained_tokenizer, trained_tokenizer, max_length=128)
     sources, targets = map(trained_tokenizer.encode, split[:2])
     assert id_rows(pairs.source) == [[*ids, 3] for ids in sources]
@@ -179,7 +179,7 @@ def test_long_pairs_are_dropped_and_counted(trained_tokenizer):
     lengths = [len(ids) for ids in trained_tokenizer.encode(["o", "o livro" * 9])]
     assert lengths[0] < 9 < lengths[1]
     o, livro = "o", "o livro" * 9
-    split = corpora.Split([o, livro, o, livro], [o, o, livro, livro])
+    split = Split([o, livro, o, livro], [o, o, livro, livro])
     for max_length, kept in (9, 1), (lengths[1] - 1, 1), (lengths[1], 4):
         pairs, dropped = encoding.encode(split, trained_tokenizer, trained_tokenizer, max_length)
         assert (len(pairs.source.lengths), dropped) == (kept, 4 - kept)
@@ -226,7 +226,7 @@ def equal(a, b):
 
 def test_a_cached_corpus_is_equal_and_is_not_encoded_again(settings, trained, monkeypatch):
     first = pipeline.load(settings)
-    monkeypatch.setattr(corpora.Corpus, "read", lambda *a: pytest.fail("read the texts again"))
+    monkeypatch.setattr(Corpus, "read", lambda *a: pytest.fail("read the texts again"))
     assert equal(first, pipeline.load(settings)) and len(trained) == 1
 
 
@@ -244,7 +244,7 @@ def test_a_dataset_decodes_to_the_texts(settings):
 def test_reverse_exchanges_the_sides_of_a_dataset(settings):
     forward = load_split(settings.corpus, "validation")
     data = pipeline.load(dataclasses.replace(settings, reverse=True))
-    backward = corpora.Split(forward.targets, forward.sources)
+    backward = Split(forward.targets, forward.sources)
     swapped = corpora.find(settings.corpus, reverse=True)
     assert data.validation_texts == backward
     assert data.source_tokenizer.decode(id_rows(data.validation.source)) == forward.targets
@@ -346,7 +346,7 @@ def test_damaged_files_of_an_interrupted_preparation_are_reported(
         with pytest.raises(UserError, match="--cache-dir"):
             pipeline.load(settings)
     (unfinished / file).write_bytes((unfinished / file).read_bytes()[:-9])
-    with pytest.raises(corpora.CorpusError, match=f"{unfinished}.* damaged"):
+    with pytest.raises(CorpusError, match=f"{unfinished}.* damaged"):
         pipeline.load(settings)
 
 
@@ -359,7 +359,7 @@ def test_a_corpus_that_changes_while_it_is_read_is_rejected(settings, tmp_path, 
         return pairs
 
     monkeypatch.setattr(pipeline, "train_tokenizers", train_and_append)
-    with pytest.raises(corpora.CorpusError, match="80 pairs .* 81"):
+    with pytest.raises(CorpusError, match="80 pairs .* 81"):
         pipeline.load(settings)
 
 
@@ -368,7 +368,7 @@ def test_an_empty_validation_split_is_rejected(settings, tmp_path):
         (tmp_path / "reviews/train" / label).mkdir(parents=True)
         (tmp_path / "reviews/train" / label / "0.txt").write_text(text)
     reviews = {"model": "classifier", "corpus": str(tmp_path / "reviews")}
-    with pytest.raises(corpora.CorpusError, match="validation split is empty"):
+    with pytest.raises(CorpusError, match="validation split is empty"):
         pipeline.load(dataclasses.replace(settings, **reviews))
 
 
@@ -378,7 +378,7 @@ def test_a_damaged_cache_is_rejected(settings, tmp_path, damage):
     (ids,) = (tmp_path / "cache").glob("*/train.source.ids")
     content = ids.read_bytes()
     ids.write_bytes({"other": b"12345678", "truncated": content[:-9], "empty": b""}[damage])
-    with pytest.raises(corpora.CorpusError, match=f"{ids.parent} is damaged"):
+    with pytest.raises(CorpusError, match=f"{ids.parent} is damaged"):
         pipeline.load(settings)
     ids.write_bytes(content)
     assert equal(data, pipeline.load(settings))
@@ -422,7 +422,7 @@ def test_a_vocabulary_smaller_than_the_alphabet_is_rejected(settings):
 
 
 def test_a_corpus_without_short_pairs_is_rejected(settings, tmp_path):
-    with pytest.raises(corpora.CorpusError, match="--max-length"):
+    with pytest.raises(CorpusError, match="--max-length"):
         pipeline.load(dataclasses.replace(settings, max_length=1))
     assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".lock"]
 
@@ -450,20 +450,20 @@ def test_labelled_texts_are_cut_and_targets_are_bos_and_a_label(tmp_path):
 def test_labels_missing_in_training_are_rejected(tmp_path, split):
     text = next(f"only {i}" for i in range(999) if assign_split(f"only {i}") == split)
     rows = [("ab"[i % 2], f"text number {i}") for i in range(500)] + [("rare", text)]
-    with pytest.raises(corpora.CorpusError, match=f"{split} split: .*'rare'.* a, b"):
+    with pytest.raises(CorpusError, match=f"{split} split: .*'rare'.* a, b"):
         pipeline.load(labelled(tmp_path / "a.tsv", rows))
 
 
 def test_exchanged_columns_of_a_labelled_table_are_rejected(tmp_path):
     rows = [(f"text number {i}", "ab"[i % 2] + str(i)) for i in range(500)]
-    with pytest.raises(corpora.CorpusError, match="label first"):
+    with pytest.raises(CorpusError, match="label first"):
         pipeline.load(labelled(tmp_path / "a.tsv", rows))
 
 
 def test_a_corpus_needs_a_validation_split(settings, tmp_path):
     for file in (tmp_path / "corpus").glob("validation.*"):
         file.unlink()
-    with pytest.raises(corpora.CorpusError, match="validation"):
+    with pytest.raises(CorpusError, match="validation"):
         pipeline.load(settings)
 
 

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from data import tokenizer
-from data.corpora import Split
+from data.splits import Split
 from evaluation.report import confusion, f1_scores, mistakes
 from evaluation.search import Search
 from evaluation.translator import Translator

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from config import Config
 from data import corpora
 from data import tfds as corpora_tfds
-from data.corpora import CorpusError, Split
+from data.splits import SPLITS, Corpus, CorpusError, Split
 
 generated = settings(
     max_examples=60,
@@ -89,7 +89,7 @@ for name, keyword in {
 }.items():
     try:
         corpora.find(name)
-    except corpora.CorpusError as error:
+    except CorpusError as error:
         assert keyword in str(error), error
         assert "\\n" not in str(error) and "builder_kwargs" not in str(error), error
     else:
@@ -353,7 +353,7 @@ def test_a_fifth_of_train_is_held_out_without_a_validation_split(reviews):
 def test_a_labelled_table_is_label_tab_text(tmp_path):
     rows = [f"{'pos' if i % 2 else 'neg'}\ttext {i}\tmore\n" for i in range(600)]
     write(tmp_path / "a.tsv", "".join(rows))
-    splits = [load_split(str(tmp_path / "a.tsv"), s, labelled=True) for s in corpora.SPLITS]
+    splits = [load_split(str(tmp_path / "a.tsv"), s, labelled=True) for s in SPLITS]
     assert sum(len(split.sources) for split in splits) == 600
     assert load_split(str(tmp_path / "a.tsv"), "test", reverse=True, labelled=True) == splits[2]
     for split in splits:
@@ -409,7 +409,7 @@ def test_labels_and_translations_are_not_confused(reviews, tmp_path):
 def sha256(split):
     """The hash of a split, as that of a corpus."""
     rows = [*zip(*filter(None, split), strict=True)]
-    corpus = corpora.Corpus("name", ("a", "b"), lambda: {"train": []}, lambda split: iter(rows))
+    corpus = Corpus("name", ("a", "b"), lambda: {"train": []}, lambda split: iter(rows))
     return corpus.summarize("train", 1).sha256
 
 
@@ -641,7 +641,7 @@ def anki(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_equal_sentences_of_spa_eng_are_in_one_split(anki, reverse):
-    splits = [load_split("spa-eng", split, reverse) for split in corpora.SPLITS]
+    splits = [load_split("spa-eng", split, reverse) for split in SPLITS]
     english = [set(split.targets if reverse else split.sources) for split in splits]
     spanish = [set(split.sources if reverse else split.targets) for split in splits]
     assert sum(map(len, english)) == 600 and len(set.union(*english)) == 600

@@ -19,6 +19,7 @@ from helpers import TINY, load_split, train_here, write_corpus
 from config import Config
 from data import corpora
 from data.batches import Pairs, Rows
+from data.splits import Split
 from evaluation import report, translator
 from evaluation.metrics import bleu
 from evaluation.translator import Translator
@@ -288,8 +289,11 @@ def test_a_damaged_checkpoint_is_skipped_with_a_warning(copy, translate, damage,
     result = translate(copy, "a")
     assert result.status == 0 and f"{newest} is damaged" in result.err
     assert readable_checkpoints(folder, 9) == older[::-1]
-    for path in older:
+    for path in older[1:]:
         cut(Path(f"{path}.index"))
+    assert older[0].endswith("ckpt-0") and readable_checkpoints(folder) == older[:1]
+    assert readable_checkpoints(folder, 2, ends_of_epochs=True) == []  # it does not end an epoch
+    cut(Path(f"{older[0]}.index"))
     result = translate(copy, "a")
     assert result.status == 2 and "every checkpoint is damaged" in result.err
     shutil.rmtree(folder)
@@ -452,7 +456,7 @@ def test_validation_translates_a_fixed_number_of_sentences_of_the_whole_split():
     model = SimpleNamespace(
         labelled=False, loss_and_accuracy=lambda pairs: (1.0, 0.5), translate=lambda x, **_: x
     )
-    dataset = SimpleNamespace(validation=None, validation_texts=corpora.Split(texts, texts))
+    dataset = SimpleNamespace(validation=None, validation_texts=Split(texts, texts))
     values, samples = report.validation_metrics(model, dataset, 9)
     assert values["validation_bleu"] == pytest.approx(100)
     assert [sample[0] for sample in samples] == [texts[0], texts[49], texts[99]]
@@ -485,9 +489,7 @@ def test_no_dropout_in_loss_and_translations(tiny):
         model = Translator(
             tiny(num_layers=1, dropout_rate=rate, word_dropout=rate), labels, labels, 20
         )
-        dataset = SimpleNamespace(
-            validation=pairs, validation_texts=corpora.Split(["a"] * 6, ["a"] * 6)
-        )
+        dataset = SimpleNamespace(validation=pairs, validation_texts=Split(["a"] * 6, ["a"] * 6))
         results.append(report.validation_metrics(model, dataset, 6))
     assert results[0] == results[1]
     assert math.isfinite(results[0][0]["validation_loss"])

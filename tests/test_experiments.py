@@ -19,7 +19,7 @@ import tensorflow as tf
 from helpers import TINY, run_loop, steps_saved, training_in_process, write_corpus
 from test_page import browse, needs_browser
 
-from data.corpora import Split
+from data.splits import Split
 from evaluation import translator
 from experiments import patches, question, recipes, report, run, runs, stats, trial
 from experiments.patches import ExperimentError

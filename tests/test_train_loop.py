@@ -358,6 +358,13 @@ def test_the_oldest_checkpoints_are_deleted(settings, tmp_path, expected):
     assert [path.stem for path in best.glob("*.index")] == [f"ckpt-{ends[0]}"]
 
 
+def test_a_new_checkpoint_is_kept_next_to_a_damaged_one_of_a_later_step(copied, expected):
+    first, second, last = map(int, np.cumsum([len(epoch) for epoch in expected]))
+    (copied / "checkpoints" / f"ckpt-{last}.index").write_bytes(b"")
+    run_loop(resumed(copied, max_steps=second + 1, keep_checkpoints=2))
+    assert steps_saved(copied) == [first, second, second + 1]
+
+
 def test_checkpoints_within_an_epoch_hold_position_and_metrics(settings, monkeypatch, tmp_path):
     """The one after the last batch holds the validation, too, however often it is saved."""
     monkeypatch.setattr(run, "SAVE_EVERY", 0)

@@ -1,1 +1,1 @@
-"""What a training run leans on: its directory, checkpoints, provenance and replicas."""
+"""Support for train.py: the run directory, checkpoints, provenance and replicas."""

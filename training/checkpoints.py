@@ -21,8 +21,8 @@ def readable_checkpoints(
     """
     import tensorflow as tf
 
-    intact, damaged = [], []
-    for path in reversed(saved_checkpoints(folder)):
+    intact, damaged, paths = [], [], saved_checkpoints(folder)
+    for path in reversed(paths):
         if len(intact) == count:
             break
         try:
@@ -37,7 +37,7 @@ def readable_checkpoints(
                 f"warning: {path} is damaged, using an older checkpoint: {first_line(error)}",
                 file=sys.stderr,
             )
-    if damaged and not intact:
+    if damaged and len(damaged) == len(paths):
         raise UserError(f"{folder}: every checkpoint is damaged ({', '.join(damaged)})")
     return intact
 

@@ -20,7 +20,7 @@ from training.records import RunError
 
 
 def make_strategy(name: str) -> tf.distribute.Strategy:
-    """Create the tf.distribute strategy of `--strategy`, before TensorFlow's first operation.
+    """Create the strategy of `--strategy`. Call this before the first TensorFlow operation.
 
     "none": one replica. "mirrored": one replica per local GPU, or per logical CPU device if there
     is no GPU. "multi_worker": one per worker in TF_CONFIG. Raises RunError.

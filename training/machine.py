@@ -69,8 +69,8 @@ def import_tensorflow() -> None:
 def without_keras() -> Iterator[None]:
     """Import TensorFlow without Keras 3, which would take a quarter of the time.
 
-    TensorFlow imports Keras only to register its optimizers, and continues without if there is no
-    Keras. Keras 2, which this variable selects, is a separate package and usually not installed.
+    TensorFlow imports Keras only to register its optimizers, and continues if Keras is missing.
+    Keras 2, which this variable selects, is a separate package and usually not installed.
     """
     before = os.environ.get("TF_USE_LEGACY_KERAS")
     os.environ["TF_USE_LEGACY_KERAS"] = "1"

@@ -66,7 +66,7 @@ def working_tree_diff(git: Callable[..., str], *paths: str) -> str:
     """Return the diff of the working tree, new files included, against the last commit.
 
     git: a function that runs git with arguments and environment variables. paths: git pathspecs.
-    The user's own settings and index of git do not matter and do not change.
+    The user's git configuration has no effect, and the index does not change.
     """
     options = ["--no-color", "--no-ext-diff", "--no-textconv", "--unified=3", "--binary"]
     settings = ["-c", "diff.noprefix=false", "-c", "diff.mnemonicPrefix=false"]

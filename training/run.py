@@ -133,7 +133,7 @@ class Run:
         config, train = self.config, self.dataset.train
         limits = (config.batch_tokens, config.batch_sentences)
         batches = plan(train, *limits, config.seed, self.epoch)
-        if self.position >= len(batches):  # --accept-changes, with fewer batches
+        if self.position >= len(batches):  # resumed with settings that give fewer batches
             self.position = 0
         self.epoch_steps = len(batches)
         remaining = len(batches) * (config.epochs - self.epoch) - self.position
@@ -145,7 +145,7 @@ class Run:
             yield train.batch(indices)
 
     def restart_timers(self) -> None:
-        """Measure speed and seconds from now on."""
+        """Restart the clocks of `tokens_per_second` and of the `seconds` of the next validation."""
         self.timed_from = self.logged_at = time.monotonic()
         self.tokens = 0
 
@@ -212,7 +212,7 @@ class Run:
         values = {name: float(value) for name, value in metrics.items()}
         now = time.monotonic()
         progress = f"loss {values['loss']:.3f}"
-        if self.tokens:  # none at the first step, which was left out
+        if self.tokens:  # none at the first step, which is excluded from the speed
             values["tokens_per_second"] = self.tokens / (now - self.logged_at)
             progress += f", {values['tokens_per_second']:,.0f} tokens/s"
         self.logged_at, self.tokens = now, 0
@@ -240,7 +240,7 @@ class Run:
         sys.stdout.flush()
         if loss < self.best_loss:
             self.best_loss = loss
-            self.write_checkpoint(self.best)
+            self.write_checkpoint(self.best_manager)
 
     def log_attention_and_embedding(self, attention_png: bytes | None) -> None:
         """Show a picture of attention, if there is one, and the source embedding in TensorBoard."""
@@ -253,18 +253,18 @@ class Run:
 
     def create_checkpoints(self) -> tf.train.Checkpoint:
         """Create the checkpoint of the state, and its managers."""
-        self.variables = {
+        self.counter_variables = {
             name: tf.Variable(getattr(self, name), dtype=dtype, trainable=False)
             for name, dtype in COUNTERS.items()
         }
-        state = {"model": self.model, "optimizer": self.optimizer, **self.variables}
+        state = {"model": self.model, "optimizer": self.optimizer, **self.counter_variables}
         checkpoint, folder = tf.train.Checkpoint(**state), self.path / "checkpoints"
         if self.is_chief:
             rewrite_checkpoint_list(folder)
             rewrite_checkpoint_list(folder / "best")
         # `delete_old_checkpoints` chooses which to keep.
-        self.latest = tf.train.CheckpointManager(checkpoint, folder, max_to_keep=None)
-        self.best = tf.train.CheckpointManager(checkpoint, folder / "best", max_to_keep=1)
+        self.latest_manager = tf.train.CheckpointManager(checkpoint, folder, max_to_keep=None)
+        self.best_manager = tf.train.CheckpointManager(checkpoint, folder / "best", max_to_keep=1)
         return checkpoint
 
     def restore(self, checkpoint: tf.train.Checkpoint) -> None:
@@ -278,7 +278,7 @@ class Run:
                 checkpoint.restore(paths[0]).assert_consumed()
             except (AssertionError, ValueError, tf.errors.OpError) as error:
                 raise RunError(f"{paths[0]} does not fit the model: {first_line(error)}") from None
-            for name, variable in self.variables.items():
+            for name, variable in self.counter_variables.items():
                 setattr(self, name, variable.numpy().item())
             self.step = int(self.optimizer.step.numpy())
             if self.is_chief:
@@ -300,14 +300,14 @@ class Run:
         if self.step != self.saved_step:
             if self.is_chief:
                 self.metrics_size = self.logs.size()
-                self.write_checkpoint(self.latest)
+                self.write_checkpoint(self.latest_manager)
                 self.delete_old_checkpoints()
             self.saved_step = self.step
         self.saved_at = time.monotonic()
 
     def write_checkpoint(self, manager: tf.train.CheckpointManager) -> None:
         """Write a checkpoint. If that fails, older ones stay intact. Raises RunError."""
-        for name, variable in self.variables.items():
+        for name, variable in self.counter_variables.items():
             variable.assign(getattr(self, name))
         try:
             manager.save(checkpoint_number=self.step)
@@ -325,8 +325,8 @@ class Run:
         `--average` uses those at the ends of epochs, which do not depend on the clock.
         """
         folder = self.path / "checkpoints"
-        *old, _ = saved_checkpoints(folder)
-        # The newest one, if within an epoch, is kept in addition: it will not outlive the epoch.
+        old = [path for path in saved_checkpoints(folder) if checkpoint_step(path) != self.step]
+        # One within an epoch is kept in addition. It is deleted before any that ends an epoch.
         keep = self.config.keep_checkpoints + (self.position > 0)
         if (excess := len(old) + 1 - keep) > 0:
             for path in sorted(old, key=ends_epoch)[:excess]:
@@ -342,7 +342,7 @@ class Run:
     def advice(self) -> str:
         """Say what to do when training has diverged."""
         return (
-            f"the last good checkpoint is {self.latest.directory}/ckpt-{self.saved_step}; start a "
+            f"the last good checkpoint is {self.path}/checkpoints/ckpt-{self.saved_step}; start a "
             "new run with a smaller --learning-rate-scale or more --warmup-steps"
         )
 

@@ -22,7 +22,7 @@ def number_words(n: int, gender: int) -> Text:
     """Spell out a number before a noun of this gender: 21 → vinte e um or uma, twenty-one."""
     if n in lexicon.NUMBERS:
         pt, en = lexicon.NUMBERS[n]
-        return pt[-gender], en  # one form for both genders, or two
+        return pt[-1] if gender else pt[0], en  # one form for both genders, or two
     (tens_pt, tens_en), (pt, en) = number_words(n - n % 10, gender), number_words(n % 10, gender)
     return f"{tens_pt} e {pt}", f"{tens_en}-{en}"
 

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def benchmark_parser(description: str, rounds: bool = True) -> argparse.ArgumentParser:
     """Create a parser with the flags that all benchmarks share. rounds: whether to add --rounds."""
-    parser = make_parser(description)
+    parser = make_parser(description, prog=f"python -m benchmarks.{Path(sys.argv[0]).stem}")
     add = parser.add_argument
     if rounds:
         add("--rounds", type=int, default=3, help="runs of each contestant [3]")

@@ -3,7 +3,7 @@
 experiments/NAME.patch begins with lines of the form `key: text`, each at most once:
 
     question:  what the experiment tests
-    theme:     the part of the model or of training that it changes: see THEMES
+    theme:     the part of the model or of training that it changes: see THEMES (optional)
     claim:     a published claim about it, and its source (optional)
     recipe:    the recipe of experiments.run, if it is not about translation (optional)
     flags:     flags of train.py, in addition to those of the recipe, without quotes (optional)

@@ -124,9 +124,9 @@ class Question:
         for patch, seeds in (BASELINE, self.recipe.looks[-1]), *((p, look) for p in waiting):
             seeds = 1 if self.stored_is_valid(patch) is None else seeds
             finished = {result["seed"] for result in self.results(patch, seeds)}
-            jobs += [(patch, seed) for seed in range(seeds) if seed not in finished]
-        jobs = [(p, seed) for p, seed in jobs if f"{p.name} seed {seed}" not in self.failed]
-        return sorted(jobs, key=lambda job: job[1])
+            jobs += [Job(patch, seed) for seed in range(seeds) if seed not in finished]
+        jobs = [job for job in jobs if job not in self.failed]
+        return sorted(jobs, key=lambda job: job.seed)
 
     def plan(self) -> str:
         """Describe the smallest detectable effect, and the time it takes on this machine."""
@@ -146,12 +146,14 @@ class Question:
         times = [run["seconds"] for run in here or baseline if "seconds" in run]
         minutes = statistics.median(sum(each.values()) / 60 for each in times) if times else 0
         for look in sorted({recipe.looks[0], recipe.looks[-1]}):
-            runs, workers = len(self.jobs(self.chosen, look)), len(cores())
+            asked = (BASELINE, recipe.looks[-1]), *((patch, look) for patch in self.chosen)
+            unknown = [(p, n) for p, n in asked if self.stored_is_valid(p) is None]
+            stored = [seed in self.stored_runs(p) for p, n in unknown for seed in range(1, n)]
+            runs, workers = len(self.jobs(self.chosen, look)) + stored.count(False), len(cores())
             time = f", about {math.ceil(runs / workers) * minutes:.0f} minutes" if times else ""
-            text += f"{look} seeds: {runs} runs left{time} on {workers} cores\n"
-        seeds = [(BASELINE, recipe.looks[-1]), *((patch, recipe.looks[0]) for patch in self.chosen)]
-        if more := sum(n - 1 for patch, n in seeds if self.stored_is_valid(patch) is None):
-            text += f"up to {more} more runs if seed 0 of stored results has other bits here\n"
+            text += f"{look} seeds: {runs} runs left{time} on {workers} cores"
+            more = f"; {runs + sum(stored)} if seed 0 of stored results has other bits here"
+            text += (more if any(stored) else "") + "\n"
         return text
 
     def run(self) -> None:
@@ -171,7 +173,7 @@ class Question:
                     waiting.remove(patch)  # decided, or a run has failed
 
     def describe_stored(self) -> str:
-        """Say which stored results are of other code, packages or processor, and if they count."""
+        """Describe the stored results of other code or machines, and whether they count."""
         text, differences = "", []
         if self.stored:
             old, new = (x["identity"] | x["code"] for x in (self.stored, vars(self.setup)))

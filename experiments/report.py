@@ -69,7 +69,8 @@ class Results:
         return (
             f"**{recipe.name}**: {self.headline} {self.mean:.1f}, mean of {m} baseline seeds; "
             f"standard deviation {self.sigma.value:.2f}. A difference of {size:.1f} is detected "
-            f"with 80 % power. {text} Processor: {self.stored['identity']['processor']}.\n\n"
+            f"with 80 % power after {recipe.looks[-1]} seeds. {text} "
+            f"Processor: {self.stored['identity']['processor']}.\n\n"
             f"![differences from the baseline, {recipe.name}]({recipe.name}.png)\n"
         )
 
@@ -82,11 +83,14 @@ def table(chosen: list[Patch], results: dict[str, Results]) -> str:
         text += f"### {theme.capitalize()}\n\n{header}"
         for patch in (patch for patch in chosen if patch.theme == theme):
             measured = [r for r in results.values() if patch.name in r.verdicts]
-            shown = {r.recipe.name: str(r.verdicts[patch.name]) for r in measured}
-            if "imdb" in shown:
-                shown["mini"] = f"on IMDB: {shown['imdb']}"
+            shown = dict.fromkeys(("mini", "ted", "imdb"), "not measured yet")
+            for each in measured:
+                verdict = each.verdicts[patch.name]
+                shown[each.recipe.name] = f"{verdict}, {verdict.seeds} seeds"
+            if patch.recipe == "imdb":
+                shown |= {"mini": f"on IMDB: {shown['imdb']}", "ted": "–"}
             cells = [f"[{patch.name}]({patch.name}.patch): {patch.question}", patch.claim]
-            cells += [shown.get(name, "not measured yet") for name in ("mini", "ted")]
+            cells += [shown["mini"], shown["ted"]]
             cells.append(measured[0].cost(patch.name) if measured else "")
             text += f"| {' | '.join(cells)} |\n"
         text += "\n"

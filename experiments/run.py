@@ -113,7 +113,7 @@ def parse_flags() -> argparse.Namespace:
     """Parse the command line. Raises ExperimentError."""
     parser = make_parser(__doc__, prog="python -m experiments.run")
     add = parser.add_argument
-    add("names", nargs="*", metavar="NAME", help="experiments/NAME.patch [the working tree's edit]")
+    add("names", nargs="*", metavar="NAME", help="experiments/NAME.patch, or baseline [your edit]")
     add("--all", action="store_true", help="all experiments of the recipe")
     add("--recipe", choices=RECIPES, help="how to train and to score [that of the experiment]")
     add("--plan", action="store_true", help="print the smallest detectable effect and the time")
@@ -123,6 +123,8 @@ def parse_flags() -> argparse.Namespace:
     flags = parser.parse_args()
     if flags.seeds is not None and flags.seeds < 2:
         raise ExperimentError("--seeds must be at least 2")
+    if flags.all and flags.names:
+        raise ExperimentError("--all and names exclude each other")
     if flags.store and (flags.final or flags.seeds):
         raise ExperimentError("--store cannot be combined with --final or --seeds")
     return flags

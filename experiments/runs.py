@@ -9,6 +9,7 @@ import sys
 import time
 from importlib import metadata
 from pathlib import Path
+from typing import NamedTuple
 
 from tqdm import tqdm
 
@@ -24,9 +25,18 @@ from training.records import read_json
 SCORED_CODE = ("model", "data", "config.py", "train.py", "training/run.py", "experiments/trial.py")
 SCORED_CODE += ("training/checkpoints.py", "training/distribution.py", "training/machine.py")
 SCORED_CODE += ("evaluation/translator.py", "evaluation/metrics.py", "evaluation/search.py")
-Job = tuple[Patch, int]  # an experiment and a seed: one run
 PACKAGES = ("tensorflow", "numpy", "sentencepiece", "sacrebleu")
 MODEL_FIELDS = {"model name", "cpu family", "model", "CPU part"}  # of /proc/cpuinfo
+
+
+class Job(NamedTuple):
+    """One run: an experiment and the number of its seed."""
+
+    patch: Patch
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.patch.name} seed {self.seed}"
 
 
 def short_hash(value: object) -> str:
@@ -57,6 +67,7 @@ class Setup:
 
     def __init__(self, recipe: Recipe, scratch: str | Path, final: bool = False):
         self.recipe, self.scratch, self.keys = recipe, Path(scratch), {}
+        self.first_seed = 100 if final else 0  # the final score is of other runs, too
         self.cache = patches.ROOT / ".cache"
         self.folder = patches.ROOT / "runs/experiments" / (recipe.name + "-final" * final)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -122,7 +133,8 @@ class Setup:
         files["result"] = self.file(patch, seed, f".{self.key(patch)}.json")
         about = {"name": patch.name, "seed": seed, "commit": self.commit}
         values = {"key": self.key(patch), "about": about, "average": self.recipe.average}
-        values["flags"] = [*self.recipe.flags.split(), *patch.flags.split(), f"--seed={seed}"]
+        values["flags"] = [*self.recipe.flags.split(), *patch.flags.split()]
+        values["flags"].append(f"--seed={self.first_seed + seed}")
         run.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, values | {name: str(file) for name, file in files.items()})
         return path
@@ -138,7 +150,7 @@ class Setup:
         os.sched_setaffinity(process.pid, [core])  # before it has threads
         return process
 
-    def run(self, jobs: list[Job]) -> dict[str, str]:
+    def run(self, jobs: list[Job]) -> dict[Job, str]:
         """Run unfinished jobs, one on each core. Returns the reasons of those that failed."""
         waiting, free = [job for job in jobs if not self.result(*job)], cores()
         running, failed = {}, {}
@@ -150,18 +162,17 @@ class Setup:
                     running[job] = core, self.start(*job, core)
                 time.sleep(0.1)
                 ended = [job for job, (_, each) in running.items() if each.poll() is not None]
-                for patch, seed in ended:
-                    core, _ = running.pop((patch, seed))
+                for job in ended:
+                    core, _ = running.pop(job)
                     free.append(core)
-                    name, result = f"{patch.name} seed {seed}", self.result(patch, seed)
-                    if result:
+                    if result := self.result(*job):
                         text = result.get("diverged") or f"{self.recipe.values([result])[0]:.2f}"
                     else:
-                        log = self.file(patch, seed, ".log")
+                        log = self.file(*job, ".log")
                         lines = log.read_text("utf-8", "replace").strip().splitlines()
-                        failed[name] = f"{lines[-1] if lines else 'no message'}; see {log}"
-                        text = f"FAILED: {failed[name]}"
-                    tqdm.write(f"{name}: {text}")
+                        failed[job] = f"{lines[-1] if lines else 'no message'}; see {log}"
+                        text = f"FAILED: {failed[job]}"
+                    tqdm.write(f"{job}: {text}")
                     progress.update()
         finally:
             for _, process in running.values():

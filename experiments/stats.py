@@ -22,7 +22,7 @@ import numpy as np
 from scipy import optimize, stats
 
 ERROR, POWER = 0.05, 0.8
-UNHEALTHY = 0.001  # p-value below which the variance of a row is not that of the others
+UNHEALTHY = 0.001  # on each side: smaller tail probabilities of a row's variance are unhealthy
 OWN_VARIANCE = 10  # number of seeds from which on each row has its own variance
 Row = Sequence[float]
 f_quantile, t_quantile = cache(stats.f.ppf), cache(stats.t.isf)  # slow, and called often
@@ -135,7 +135,7 @@ def levels(looks: tuple[int, ...], error: float = ERROR) -> tuple[float, ...]:
 
 
 def level_at(n: int, rule: Rule, error: float = ERROR) -> float:
-    """Return the level for n seeds: that of the first look with as many, or of the last one."""
+    """Return the level for n seeds: that of the first look with at least n, or of the last one."""
     index = sum(look < n for look in rule.looks[:-1])
     return levels(rule.looks, error)[index]
 
@@ -179,7 +179,7 @@ def welch_df(error: float, df: float, other_error: float, other_df: float) -> fl
 def compare(row: Row, baseline: Row, sigma: Sigma, note: str = "") -> Comparison:
     """Compare a row with the baseline. note: why it is unhealthy.
 
-    The baseline has the pooled `sigma`, a healthy row of fewer than OWN_VARIANCE seeds, too.
+    `sigma`, pooled, is that of the baseline, and of a healthy row of fewer than OWN_VARIANCE seeds.
     """
     n, m = len(row), len(baseline)
     own = pool(row) if note or n >= OWN_VARIANCE else sigma
@@ -249,39 +249,12 @@ def judge(
     return verdicts
 
 
-def residuals(*rows: Row) -> np.ndarray:
-    """Return the deviations from the means of rows, scaled to the variance of a run."""
-    rows = [np.asarray(row) for row in rows if len(row) > 1]
-    return np.concatenate([(r - r.mean()) * math.sqrt(r.size / (r.size - 1)) for r in rows])
-
-
-def resample(
-    scores: Row, prior: Sigma, rule: Rule, m: int, effect: float = 0.0, tries: int = 10_000
-) -> dict[str, np.ndarray]:
-    """Return the share of each verdict by look, when both sides are drawn from the same scores.
-
-    Both are drawn with replacement, m scores for the baseline, always the same draws; `effect` is
-    added to the experiment. prior: as in `judge`.
-    """
-    random = np.random.default_rng(0)
-    shares = {word: np.zeros(len(rule.looks)) for word in ("better", "worse", "no difference")}
-    for _ in range(tries):
-        row = random.choice(scores, rule.looks[-1]) + effect
-        baseline = random.choice(scores, m)
-        for i, n in enumerate(rule.looks):
-            word = judge({"": row[:n]}, baseline, rule, prior)[""].word
-            if word != "undecided":
-                shares[word][i:] += 1 / tries
-                break
-    return shares
-
-
 def detectable(sigma: Sigma, rule: Rule, m: int, asked: int = 1) -> list[float]:
-    """Return the smallest effect that is called better in 80 % of the cases, by look: simulated.
+    """Return, for each look, the smallest effect that 80 % of simulations call better by then.
 
     sigma: of all rows, with the m seeds of the baseline. asked: number of experiments.
     """
-    random, tries, found = np.random.default_rng(0), 2000, []
+    random, tries, sizes = np.random.default_rng(0), 2000, []
     scores = random.normal(0, sigma.value, (tries, rule.looks[-1]))
     baselines = random.normal(0, sigma.value / m**0.5, tries)
     effects = sigma.value * np.linspace(0.4, 4, 37)
@@ -298,5 +271,5 @@ def detectable(sigma: Sigma, rule: Rule, m: int, asked: int = 1) -> list[float]:
         undecided &= np.abs(difference) <= limit * error
         undecided &= np.abs(difference) + limit_90 * error >= rule.delta
         rising = np.maximum.accumulate(better.mean(axis=1))
-        found.append(float(np.interp(POWER, rising, effects, right=math.inf)))
-    return found
+        sizes.append(float(np.interp(POWER, rising, effects, right=math.inf)))
+    return sizes

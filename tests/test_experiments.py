@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import patched
+import power
 import pytest
 import scipy.stats
 import tensorflow as tf
@@ -209,17 +210,17 @@ def test_seeds_after_the_last_look_have_its_level():
 
 def test_equal_models_are_rarely_called_different_and_a_planted_effect_is_detected():
     prior, rule = Sigma(stats.pool(BASELINE).value, 200), RECIPES["mini"].rule
-    deviations = stats.residuals(BASELINE)
+    deviations = power.residuals(BASELINE)
     assert np.var(deviations) == pytest.approx(np.var(BASELINE, ddof=1))
     strict = rule._replace(delta=0.01)  # so that no question ends as "no difference"
     for each in (rule, strict):
-        shares = stats.resample(deviations, prior, each, 16, tries=2000)
+        shares = power.resample(deviations, prior, each, 16, tries=2000)
         assert shares["better"][-1] + shares["worse"][-1] <= 0.06
     assert shares["better"][-1] + shares["worse"][-1] > 0.02  # or the intervals are too wide
     sizes = [stats.detectable(prior, rule, *more) for more in ((16,), (16, 30), (6,))]
     assert min(sizes[1][-1], sizes[2][-1]) > 1.05 * sizes[0][-1]  # many questions; few seeds
     for look in (0, 3):
-        shares = stats.resample(deviations, prior, rule, 16, sizes[0][look], 500)
+        shares = power.resample(deviations, prior, rule, 16, sizes[0][look], 500)
         assert shares["better"][look] > 0.74, look  # 0.8, less the error of 500 tries
 
 
@@ -375,6 +376,9 @@ def test_stored_results_count_only_if_seed_0_has_equal_bits(repository, ask, mon
     assert run_again()[:2] == (0, 0)
     edit(repository / "model/answer.py", "return 1", "return 3")  # not the headline
     commit()
+    plan = ask("more", "--plan")[1]  # seeds 3 and 4 of `more` are not stored
+    assert "3 seeds: 2 runs left" in plan and "s; 8 if seed 0 of stored results has" in plan
+    assert "5 seeds: 4 runs left" in plan and "s; 10 if seed 0 of stored results has" in plan
     *count, out = run_again()
     assert count == [1, 1] and "more, 3 seeds: better +8.0" in out
     assert "baseline: stored results differ in model/answer.py; seed 0 has equal bits" in out
@@ -486,6 +490,13 @@ def test_an_interrupted_command_looks_at_the_same_seeds_again(repository, ask):
     assert "more, 3 seeds: better +8.0" in out
 
 
+def test_the_final_score_is_of_runs_with_other_seeds(repository, ask):
+    assert "more, 2 seeds: better" in ask("more", "--final", "--seeds", "2")[1]
+    for name, seed in (("baseline", 1), ("more", 0)):
+        job = repository / f"runs/experiments/mini-final/{name}/seed-{seed}.job.json"
+        assert f"--seed={100 + seed}" in json.loads(job.read_text())["flags"]
+
+
 def test_a_diverged_baseline_is_an_error_that_names_the_seed(repository, ask):
     ask("baseline", "more", "--store")
     path = result_of(repository, "baseline", 2)
@@ -499,6 +510,8 @@ def test_a_diverged_baseline_is_an_error_that_names_the_seed(repository, ask):
 
 
 def test_only_the_results_of_the_recipe_itself_are_stored(repository, ask, monkeypatch):
+    with pytest.raises(ExperimentError, match="--all"):
+        ask("more", "--all")
     for flag in (["--final"], ["--seeds", "3"]):
         with pytest.raises(ExperimentError, match="--store"):
             ask("more", "--store", *flag)

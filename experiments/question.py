@@ -152,7 +152,7 @@ class Question:
             runs, workers = len(self.jobs(self.chosen, look)) + stored.count(False), len(cores())
             time = f", about {math.ceil(runs / workers) * minutes:.0f} minutes" if times else ""
             text += f"{look} seeds: {runs} runs left{time} on {workers} cores"
-            more = f"; {runs + sum(stored)} if seed 0 of stored results has other bits here"
+            more = f"; {runs + sum(stored)} runs if seed 0 does not reproduce the stored results"
             text += (more if any(stored) else "") + "\n"
         return text
 
@@ -182,10 +182,10 @@ class Question:
             if self.stored_runs(patch) and not self.same_code(patch):
                 names = ", ".join(differences[:3]) + ", …" * (len(differences) > 3)
                 names = names if patch == BASELINE else "code, packages or processor"
-                outcome = "has equal bits: they count"
+                outcome = "reproduces them: they count"
                 if not self.stored_is_valid(patch):
-                    outcome = "has other bits, or failed: they do not count"
-                text += f"{patch.name}: stored results differ in {names}; seed 0 {outcome}\n"
+                    outcome = "does not reproduce them, or failed: they do not count"
+                text += f"{patch.name}: stored results are of other {names}; seed 0 {outcome}\n"
         return text
 
     def verdicts(self, look: int) -> dict[str, stats.Verdict]:

@@ -68,8 +68,8 @@ class Results:
         text = " ".join(f"{title}: {', '.join(names)}." for title, names in lists.items() if names)
         return (
             f"**{recipe.name}**: {self.headline} {self.mean:.1f}, mean of {m} baseline seeds; "
-            f"standard deviation {self.sigma.value:.2f}. A difference of {size:.1f} is detected "
-            f"with 80 % power after {recipe.looks[-1]} seeds. {text} "
+            f"standard deviation {self.sigma.value:.2f}. In this table, a difference of "
+            f"{size:.1f} is detected with 80 % power after {recipe.looks[-1]} seeds. {text} "
             f"Processor: {self.stored['identity']['processor']}.\n\n"
             f"![differences from the baseline, {recipe.name}]({recipe.name}.png)\n"
         )

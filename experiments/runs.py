@@ -45,7 +45,10 @@ def short_hash(value: object) -> str:
 
 
 def code_hashes(folder: Path) -> dict[str, str]:
-    """Return a hash of each file that can change a score. Comments and docstrings are ignored."""
+    """Return a hash of each file that can change a score.
+
+    Comments and docstrings of code are ignored.
+    """
     parts = [folder / part for part in SCORED_CODE]
     files = sorted(file for part in parts for file in [part, *part.rglob("*")] if file.is_file())
     codes = {file: normalized_code(file) for file in files if file.suffix == ".py"}

@@ -36,8 +36,8 @@ class MultiHeadAttention(tf.Module):
     """Several attention heads, each on its own projection of the inputs: section 3.2.2.
 
     `__call__` projects keys and values, then calls `attend`. Only self-attention uses it, and only
-    over whole sequences: cross-attention and decoding call the two parts themselves. So an edit of
-    the attention itself belongs in `attend`.
+    over whole sequences: cross-attention and decoding call the two parts themselves. So edit
+    `scaled_dot_product_attention` or `attend`.
     """
 
     def __init__(self, config: Config, seed: Seed):

@@ -46,6 +46,12 @@ def test_every_patch_applies(name):
     EXPERIMENTS[name].apply(ROOT, "--check")
 
 
+def test_stored_results_are_of_the_present_patches():
+    for recipe in RECIPES:
+        stored = question.read_stored(recipe)
+        assert not stored or not question.changed(stored)
+
+
 @pytest.mark.parametrize("name", [name for name, patch in EXPERIMENTS.items() if patch.guard])
 def test_every_guard_exists(name):
     file, _, test = EXPERIMENTS[name].guard.partition("::")
@@ -377,21 +383,22 @@ def test_stored_results_count_only_if_seed_0_has_equal_bits(repository, ask, mon
     edit(repository / "model/answer.py", "return 1", "return 3")  # not the headline
     commit()
     plan = ask("more", "--plan")[1]  # seeds 3 and 4 of `more` are not stored
-    assert "3 seeds: 2 runs left" in plan and "s; 8 if seed 0 of stored results has" in plan
-    assert "5 seeds: 4 runs left" in plan and "s; 10 if seed 0 of stored results has" in plan
+    assert "3 seeds: 2 runs left" in plan and "s; 8 runs if seed 0 does not" in plan
+    assert "5 seeds: 4 runs left" in plan and "s; 10 runs if seed 0 does not" in plan
     *count, out = run_again()
     assert count == [1, 1] and "more, 3 seeds: better +8.0" in out
-    assert "baseline: stored results differ in model/answer.py; seed 0 has equal bits" in out
+    assert "baseline: stored results are of other model/answer.py; seed 0 reproduces them" in out
     assert (
-        "more: stored results differ in code, packages or processor; seed 0 has equal bits" in out
+        "more: stored results are of other code, packages or processor; seed 0 reproduces them"
+        in out
     )
     edit(repository / "model/answer.py", "return 40", "return 41")
     commit()
     *count, out = run_again()
     assert count == [5, 3] and "more, 3 seeds: better +8" in out
-    assert "baseline: stored results differ in model/answer.py; seed 0 has other bits" in out
+    assert "baseline: stored results are of other model/answer.py; seed 0 does not" in out
     monkeypatch.setattr(runs, "processor", lambda: "a new one")
-    assert "differ in processor" in run_again()[2]
+    assert "are of other processor" in run_again()[2]
 
 
 def test_a_changed_patch_is_run_again_and_the_baseline_is_not(repository, ask):

@@ -77,6 +77,7 @@ def test_checking_a_name_neither_imports_tensorflow_nor_downloads(tmp_path):
     program = """
 import sys
 from data import corpora
+from data.splits import CorpusError
 corpora.find("ted_hrlr_translate/pt_to_en")
 assert corpora.find("ted_hrlr_translate/ru_to_pt").languages == ("ru", "pt")
 assert corpora.find("ted_hrlr_translate/pt_to_en", reverse=True).languages == ("en", "pt")

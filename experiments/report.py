@@ -114,8 +114,8 @@ def forest(results: Results) -> Figure:
         axes.plot([verdict.low, verdict.high], [y, y], color=colour, lw=2)
         fill = "white" if verdict.word == "undecided" else colour
         marker, place = "o><"[np.sign(x).astype(int) * (abs(x) > limit)], np.clip(x, -limit, limit)
-        (handle,) = axes.plot(place, y, marker, color=colour, mfc=fill)
-        handles.setdefault(verdict.word, handle)
+        axes.plot(place, y, marker, color=colour, mfc=fill)
+        handles[verdict.word] = axes.plot([], [], "o", color=colour, mfc=fill)[0]
         if abs(x) > limit:
             axes.annotate(f"{x:+.0f}", (place, y), (8, -3), textcoords="offset points")
     figure.legend(handles.values(), handles, loc="outside lower center", ncols=3, frameon=False)

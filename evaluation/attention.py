@@ -104,9 +104,8 @@ def heat_maps(
             image = plot.imshow(weights[layer, head], cmap="Blues", vmin=0, vmax=1)
             plot.tick_params(length=0, labelsize=font)
             plot.tick_params("x", rotation=90)
-            plot.tick_params(
-                "y", labelright=heads > 3 and head == heads - 1
-            )  # far from the left labels
+            # On the right, too, if the labels on the left are far away.
+            plot.tick_params("y", labelright=heads > 3 and head == heads - 1)
             plot.spines[:].set(visible=True, color="0.7", linewidth=0.5)
             plot.set_title(f"layer {layer + 1}, head {head + 1}", fontsize=9 * scale)
         bar = canvas.colorbar(image, ax=plots, aspect=40, fraction=0.03, pad=0.01)

@@ -214,9 +214,8 @@ def export_saved_model(translator: "Translator", folder: str | Path) -> None:
     `tf.saved_model.load(folder).translate(source)` needs no code of this project: source (batch,
     source_len), int32, ids with or without eos, 0 = padding → a dict of "ids" (batch, n_best,
     output_len) and "scores" (batch, n_best). Sources are truncated to `max_length` tokens, as in
-    translate.py. The search is that of the Translator; samples are drawn with its seed, so
-    equal calls return equal samples. Texts: see
-    `export_ctranslate2`. Raises FileExistsError.
+    translate.py. The search is that of the Translator; samples are drawn with its seed, so equal
+    calls return equal samples. Texts: see `export_ctranslate2`. Raises FileExistsError.
     """
     import tensorflow as tf
 

@@ -95,13 +95,14 @@ def measure(translator: "Translator", split: Split) -> tuple[dict, list[Output]]
     common = {"parameters": translator.num_parameters, "search": str(translator.search)}
     if translator.labelled:
         scores = label_scores(texts, split.targets, translator.target_tokenizer.names)
-        return scores | {
+        scores |= {
             "loss": loss["loss"],
             "texts_per_second": len(texts) / seconds,
             "texts": len(texts),
             "texts_cut": too_long,
             **common,
-        }, outputs
+        }
+        return scores, outputs
     scores = metrics.score(texts, split.targets)
     scores |= loss | {
         "sentences_per_second": len(texts) / seconds,

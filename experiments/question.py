@@ -115,13 +115,17 @@ class Question:
         chosen = {patch.name for patch in self.chosen}
         return stats.pool(*stored_rows(self.recipe, self.stored, chosen))
 
+    def seeds(self, waiting: list[Patch], look: int) -> list[tuple[Patch, int]]:
+        """Return the numbers of seeds that a look needs: all looks need the whole baseline."""
+        return [(BASELINE, self.recipe.looks[-1]), *((patch, look) for patch in waiting)]
+
     def jobs(self, waiting: list[Patch], look: int) -> list[Job]:
         """Return the runs of a look that are left, sorted by seed.
 
         If seed 0 decides whether stored results count, the other seeds wait for it.
         """
         jobs = []
-        for patch, seeds in (BASELINE, self.recipe.looks[-1]), *((p, look) for p in waiting):
+        for patch, seeds in self.seeds(waiting, look):
             seeds = 1 if self.stored_is_valid(patch) is None else seeds
             finished = {result["seed"] for result in self.results(patch, seeds)}
             jobs += [Job(patch, seed) for seed in range(seeds) if seed not in finished]
@@ -146,8 +150,8 @@ class Question:
         times = [run["seconds"] for run in here or baseline if "seconds" in run]
         minutes = statistics.median(sum(each.values()) / 60 for each in times) if times else 0
         for look in sorted({recipe.looks[0], recipe.looks[-1]}):
-            asked = (BASELINE, recipe.looks[-1]), *((patch, look) for patch in self.chosen)
-            unknown = [(p, n) for p, n in asked if self.stored_is_valid(p) is None]
+            seeds = self.seeds(self.chosen, look)
+            unknown = [(p, n) for p, n in seeds if self.stored_is_valid(p) is None]
             stored = [seed in self.stored_runs(p) for p, n in unknown for seed in range(1, n)]
             runs, workers = len(self.jobs(self.chosen, look)) + stored.count(False), len(cores())
             time = f", about {math.ceil(runs / workers) * minutes:.0f} minutes" if times else ""

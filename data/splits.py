@@ -52,7 +52,7 @@ class Split(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """What one pass over a split yields: its size, its hash, a sample and its labels."""
+    """Facts that one pass over a split collects: its size, its hash, a sample and its labels."""
 
     pairs: int
     sha256: str  # of the texts; depends on their order and on the direction

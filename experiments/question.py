@@ -82,11 +82,11 @@ class Question:
         return {run["seed"]: run for run in row["runs"]} if same else {}
 
     def same_code(self, patch: Patch) -> bool:
-        """Whether the stored results of an experiment were measured with the present code."""
+        """Return whether the stored results of an experiment are of the present code."""
         return self.rows[patch.name]["key"] == self.setup.key(patch)
 
     def stored_is_valid(self, patch: Patch) -> bool | None:
-        """Whether the stored results of an experiment count; None until its seed 0 has run here."""
+        """Return whether the stored results count, or None until seed 0 has run here."""
         stored = self.stored_runs(patch)
         if not stored or self.same_code(patch):
             return bool(stored)

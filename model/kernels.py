@@ -30,7 +30,7 @@ def fastest(plain: Callable, kernel: Callable) -> Callable:
 
 
 def agree(plain: Callable, kernel: Callable) -> bool:
-    """Whether two functions have equal values and gradients on the kernel's examples."""
+    """Return whether two functions have equal values and gradients on the kernel's examples."""
     for arguments in EXAMPLES[kernel]():
         from_kernel = value_and_gradients(kernel, arguments)
         try:

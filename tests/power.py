@@ -1,4 +1,4 @@
-"""How small an effect can experiments detect? python -m tests.power mini
+"""Measure how small an effect experiments detect: python -m tests.power mini
 
 Not part of the suite; takes minutes. Resamples the stored scores of a recipe, and prints how often
 a difference is called where there is none, and how often a planted effect is detected.

@@ -45,7 +45,7 @@ DEEP = b"[" * 100_000  # deeper than Python's stack
 
 
 def one_line(error):
-    """Whether an error message is one line."""
+    """Return whether an error message is one line."""
     return str(error).strip() and len(str(error).splitlines()) == 1
 
 

@@ -1,4 +1,4 @@
-"""What depends on the device."""
+"""Behaviour that depends on the device."""
 
 import pytest
 

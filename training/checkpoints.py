@@ -43,7 +43,7 @@ def readable_checkpoints(
 
 
 def ends_epoch(path: str | Path) -> bool:
-    """Whether a checkpoint was saved at the end of an epoch. False if it is damaged.
+    """Return whether a checkpoint was saved at the end of an epoch. False if it is damaged.
 
     When a run saves within an epoch depends on the clock.
     """

@@ -83,7 +83,7 @@ def check_corpus(run: Path, config: Config, dataset: Dataset) -> None:
 
 
 def check_code(run: Path, accept_changes: bool) -> bool:
-    """Whether the code has changed. Raises RunError if it has, unless that is accepted."""
+    """Return whether the code has changed. Raises RunError if it has, unless that is accepted."""
     source = run / "source"
     if not source.exists() and not accept_changes:
         raise RunError(f"{source} is missing: restore it, or use --accept-changes")

@@ -113,7 +113,7 @@ def cpu_info(path: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
 
 
 def has_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether the processor multiplies in bfloat16. True if that is unknown."""
+    """Return whether the processor multiplies in bfloat16. True if that is unknown."""
     info = cpu_info(cpuinfo)
     flags = info.get("flags", info.get("Features"))  # the latter on Arm
     return flags is None or not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(flags.split())

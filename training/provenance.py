@@ -1,4 +1,4 @@
-"""Where a run came from: source, commit and versions. Also compares two copies of the source."""
+"""Record the source, commit and versions of a run, and compare two copies of the source."""
 
 import ast
 import hashlib

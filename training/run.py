@@ -177,7 +177,7 @@ class Run:
         self.progress.set_description(f"epoch {self.epoch + 1}/{self.config.epochs}")
 
     def stop_requested(self) -> bool:
-        """Whether any worker has received a signal, or --max-steps is reached.
+        """Return whether any worker has received a signal, or --max-steps is reached.
 
         All workers must call this together, so that all of them stop at the same step.
         """
@@ -186,11 +186,11 @@ class Run:
         return self.stopped_by > 0 or self.step >= self.last_step
 
     def epoch_finished(self) -> bool:
-        """Whether all batches of the current epoch are done."""
+        """Return whether all batches of the current epoch are done."""
         return self.position == self.epoch_steps
 
     def validation_due(self) -> bool:
-        """Whether to validate: after an epoch, every --validate-every steps, and at --max-steps."""
+        """Return whether to validate: after an epoch, at --validate-every or --max-steps."""
         every = self.config.validate_every
         due = self.epoch_finished() or self.step >= self.last_step
         return self.is_chief and (due or (every is not None and self.step % every == 0))
@@ -203,7 +203,7 @@ class Run:
     # ---- Metrics ----
 
     def log_due(self) -> bool:
-        """Whether to log the current step."""
+        """Return whether to log the current step."""
         return self.step == 1 or self.step % LOG_EVERY == 0
 
     def log_training(self, metrics: dict[str, tf.Tensor]) -> None:
@@ -287,7 +287,7 @@ class Run:
         distribution.assert_same_across_workers(self.strategy, checkpoint=str(self.step))
 
     def save_due(self) -> bool:
-        """Whether to save within an epoch. The last step is saved after `end_epoch` instead."""
+        """Return whether to save within an epoch. Its last step is saved after `end_epoch`."""
         last = self.epoch_finished() or self.step >= self.last_step
         return time.monotonic() - self.saved_at > SAVE_EVERY and not last
 

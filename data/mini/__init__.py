@@ -61,7 +61,7 @@ class Pair(NamedTuple):
 
 @cache
 def is_held_out(feature: tuple[str, ...]) -> bool:
-    """Whether sentences with this feature are in the compositional split."""
+    """Return whether sentences with this feature are in the compositional split."""
     return zlib.crc32(" ".join(feature).encode()) < HELD_OUT[feature[0]] * 2**32
 
 

@@ -29,8 +29,8 @@ def setting(
 ) -> Any:
     """Return a dataclass field with a default value and the help text of its flag.
 
-    low, high: minimum and exclusive maximum of a number, which `Config` checks. group: title of the
-    group of flags in --help that starts with this one.
+    low, high: minimum and exclusive maximum of a number, which `Config` checks. group: if
+    given, the flag starts a group with this title in --help.
     """
     metadata = {"help": text, "low": low, "high": high, "group": group}
     return dataclasses.field(default=default, metadata=metadata)
@@ -216,7 +216,7 @@ def make_parser(description: str, **options) -> argparse.ArgumentParser:
 
 
 def add_flags(parser: argparse.ArgumentParser, settings: type) -> None:
-    """Add a flag for each field of a dataclass of `setting`s. Those not given are left out."""
+    """Add a flag for each field of a dataclass of `setting`s. Parsing omits flags not given."""
     hints, group = typing.get_type_hints(settings), parser
     for field in dataclasses.fields(settings):
         if title := field.metadata["group"]:

@@ -83,7 +83,7 @@ def make_train_step(model: tf.Module, optimizer: Adam, config: Config) -> Callab
 
 
 def validate(run: Run, translator: Translator, dataset: pipeline.Dataset) -> None:
-    """Log validation scores, three translations, and the attention weights of one sentence."""
+    """Score and log the model; save it as best if its validation loss is the lowest so far."""
     with run.tracing("the validation"):
         translator.trace()
     values, samples = validation_metrics(translator, dataset, run.config.validation_sentences)

@@ -1,4 +1,7 @@
-"""The models, built from a config."""
+"""The models, built from a config.
+
+Sections, equations and tables without a source are those of Vaswani et al. 2017.
+"""
 
 import tensorflow as tf
 

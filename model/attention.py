@@ -1,4 +1,4 @@
-"""Attention: section 3.2."""
+"""Attention: Vaswani et al. 2017, section 3.2."""
 
 import tensorflow as tf
 
@@ -35,9 +35,9 @@ def scaled_dot_product_attention(
 class MultiHeadAttention(tf.Module):
     """Several attention heads, each on its own projection of the inputs: section 3.2.2.
 
-    `__call__` projects keys and values, then calls `attend`. Only self-attention uses it, and only
-    over whole sequences: cross-attention and decoding call the two parts themselves. So edit
-    `scaled_dot_product_attention` or `attend`.
+    To change attention, edit `scaled_dot_product_attention` or `attend`. `__call__` is only for
+    self-attention over whole sequences: cross-attention and decoding call `project_keys_values` and
+    `attend` themselves.
     """
 
     def __init__(self, config: Config, seed: Seed):

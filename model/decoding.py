@@ -210,7 +210,7 @@ def pad_one(tokens: tf.Tensor) -> tf.Tensor:
 
 
 def keep_finished(finished: Hypotheses, ended: Hypotheses, n_best: int) -> Hypotheses:
-    """Return the n_best of the finished hypotheses and those that have just ended."""
+    """Add those that have just ended to the finished hypotheses, and keep the n_best."""
     tokens = tf.concat([pad_one(finished.tokens), ended.tokens], axis=1)
     scores = tf.concat([finished.scores, ended.scores], axis=1)
     return best_hypotheses(tokens, scores, n_best)[0]
@@ -268,7 +268,7 @@ def beam_search(
         extended, parent = extend_hypotheses(alive, logits, beam)
         is_eos = extended.tokens[:, :, -1] == eos  # (rows, 2 · beam)
 
-        # Only the best `beam` extensions may end: the others would not stay in the beam either.
+        # Only the best `beam` extensions may end: the others would have left the beam.
         ends = (is_eos | at_limit[:, tf.newaxis])[:, :beam]
         scores = tf.where(ends, extended.scores[:, :beam] / penalty(length, length_penalty), -INF)
         finished = keep_finished(finished, Hypotheses(extended.tokens[:, :beam], scores), n_best)

@@ -82,8 +82,9 @@ def matmul(
 def leading_dimensions(x: tf.Tensor, count: int) -> list:
     """Return the dimensions x.shape[:count] for `tf.reshape`, with few operations in the graph.
 
-    The first unknown dimension is -1, the others are computed. Only the batch can be of size 0 (a
-    shard of a batch with fewer rows than shards), and it is always the first.
+    The first unknown dimension is -1, which `tf.reshape` infers; the others are computed. It cannot
+    infer a dimension if another one is 0. Only the batch can be empty (a shard of a batch with
+    fewer rows than shards), and it comes first.
     """
     dimensions = list(x.shape[:count])
     unknown = [i for i, size in enumerate(dimensions) if size is None]
@@ -177,7 +178,7 @@ class LayerNorm(tf.Module):
 
 
 def no_norm(x: tf.Tensor) -> tf.Tensor:
-    """Return x. Used in place of the layer norm that pre-norm or post-norm does not have."""
+    """Return x unchanged: what pre-norm has after a sublayer, and post-norm before it."""
     return x
 
 

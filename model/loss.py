@@ -28,7 +28,8 @@ def cross_entropy(logits: tf.Tensor, labels: tf.Tensor, label_smoothing: float =
     """Cross-entropy of each token, in nats: (tokens, vocab_size), (tokens,) → (tokens,).
 
     With label smoothing ε, the target distribution is 1 − ε on the label plus ε / vocab_size on
-    every token, the label included: section 5.4, Szegedy et al. 2016.
+    every token, the label included: Vaswani et al. 2017, section 5.4, and Szegedy et al. 2016,
+    section 7.
     """
     vocab_size = logits.shape[-1]
     share = label_smoothing / vocab_size
@@ -41,10 +42,10 @@ def token_sums(
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Return sums over the tokens: the objective, the loss and the number of correct predictions.
 
-    The objective is the cross-entropy with label smoothing, in nats; only it is differentiated. The
-    loss is the cross-entropy without, so an edit of `cross_entropy` changes both; to minimize
-    something else and report the same loss, change the objective only. Sums, so that batches of any
-    size add up to a true mean.
+    The objective, which is minimized, is the cross-entropy with label smoothing, in nats. The loss,
+    which is reported, is the cross-entropy without it. To minimize something else and report the
+    same loss, change the line of the objective: an edit of `cross_entropy` changes both. Sums of
+    several batches give the mean over all their tokens; means would not.
 
     logits (tokens, vocab_size), labels (tokens,).
     """

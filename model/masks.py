@@ -35,10 +35,10 @@ def masks(source: tf.Tensor, target_in: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor
 
 
 def word_dropout(ids: tf.Tensor, rate: float, seed: Seed | None) -> tf.Tensor:
-    """Replace a fraction `rate` of the words by padding: Iyyer et al. 2015, section 3.
+    """Replace a fraction `rate` of the words with padding: Iyyer et al. 2015, section 3.
 
-    Padding is masked and not counted in means. Replacing words by the unknown token instead would
-    shift every mean toward that token's vector, in training only.
+    Attention and mean pooling ignore padding. If words were replaced with the unknown token, its
+    vector would shift every mean, in training only.
 
     ids: (batch, length). Without a seed, or with a rate of 0, they are returned unchanged.
     """

@@ -1,4 +1,4 @@
-"""The learning rate and the optimizer of section 5.3."""
+"""The learning rate and the optimizer: Vaswani et al. 2017, section 5.3."""
 
 from collections.abc import Sequence
 
@@ -18,13 +18,13 @@ def learning_rate(step: int | tf.Tensor, config: Config) -> tf.Tensor:
 
 
 class Adam(tf.Module):
-    """Kingma & Ba 2015, with the constants of section 5.3. For gradient g at step t:
+    """Adam, with the constants of Vaswani et al. 2017, section 5.3. For gradient g at step t:
 
         m ← β₁ m + (1 − β₁) g
         v ← β₂ v + (1 − β₂) g²
         variable ← variable − rate · √(1 − β₂ᵗ) / (1 − β₁ᵗ) · m / (√v + ε)
 
-    As in Keras; algorithm 1 of the Adam paper has ε · √(1 − β₂ᵗ) instead of ε (see its section 2).
+    As in Keras. Kingma & Ba 2015 have ε · √(1 − β₂ᵗ) instead of ε (algorithm 1; see section 2).
     """
 
     def __init__(

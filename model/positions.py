@@ -1,4 +1,4 @@
-"""Positional encodings, which are added to the embeddings: section 3.5."""
+"""Positional encodings, added to the embeddings: Vaswani et al. 2017, section 3.5."""
 
 import numpy as np
 import tensorflow as tf
@@ -38,7 +38,7 @@ class Learned(tf.Module):
 
 
 class NoPositions(tf.Module):
-    """No positional encoding: the encoder sees a bag of words; the decoder has only its mask."""
+    """No positional encoding: only the decoder's look-ahead mask depends on the order of words."""
 
     def __init__(self, d_model: int, max_length: int | None = None, seed: Seed | None = None):
         self.d_model = d_model

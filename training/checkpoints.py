@@ -16,7 +16,7 @@ def readable_checkpoints(
     """Return the paths of up to `count` intact checkpoints of a directory, newest first.
 
     Reading every value verifies its checksum. A damaged checkpoint is reported on standard error,
-    and an older one takes its place. ends_of_epochs: leave out the others. Raises UserError if
+    and an older one takes its place. ends_of_epochs: leave out all others. Raises UserError if
     there are checkpoints but all are damaged.
     """
     import tensorflow as tf
@@ -45,7 +45,7 @@ def readable_checkpoints(
 def ends_epoch(path: str | Path) -> bool:
     """Return whether a checkpoint was saved at the end of an epoch. False if it is damaged.
 
-    When a run saves within an epoch depends on the clock.
+    Checkpoints within an epoch are saved by the clock, so no two runs have them at equal steps.
     """
     import tensorflow as tf
 

@@ -47,7 +47,7 @@ def write(run: Path, config: Config, dataset: Dataset) -> None:
     ignored = (*MAY_CHANGE_ON_RESUME, "name")
     values = {k: v for k, v in values.items() if k not in ignored and v is not None}
     score = "accuracy" if config.labelled else "bleu"
-    # In "validation": events in the run directory itself would be another, empty run.
+    # Events in the run directory itself would appear in TensorBoard as another, empty run.
     with tf.summary.create_file_writer(str(run / "validation")).as_default():
         hparams.hparams_config(
             hparams=[hparams.HParam(name) for name in values],
@@ -107,7 +107,7 @@ def update(run: Path, config: Config, code_changed: bool) -> None:
     )
     if code_changed or changed:
         suffix = time.strftime(".until-%Y%m%d-%H%M%S")
-        shutil.copy2(path, f"{path}{suffix}")  # a directory without config.json is not a run
+        shutil.copy2(path, f"{path}{suffix}")  # if interrupted here, it still has config.json
         if ROOT != (run / "source").resolve():  # otherwise, this is the run's own code
             for name in ("source", "source.diff", "provenance.json"):
                 with contextlib.suppress(FileNotFoundError):  # interrupted here before

@@ -1,6 +1,6 @@
 """Several GPUs or machines on one batch: tf.distribute around the same train step.
 
-Every worker draws the same batch, and each replica computes its rows of it, so n replicas with
+Every worker reads the same batch, and each replica computes its rows of it, so n replicas with
 `--shards s` make the same update as one with `--shards n · s`.
 """
 
@@ -84,8 +84,8 @@ def sum_over_shards(
 
     TensorFlow computes the parts in parallel, because they are independent branches of the graph.
     The function is traced once for all parts. With r replicas there are r · shards parts, and each
-    replica computes its own; see `sum_over_replicas`. Part i of n has the rows i, i + n, i + 2n, …
-    and the dropout seed of step n · step + i.
+    replica computes its own; see `sum_over_replicas`. At step t, part i of n has the rows i, i + n,
+    i + 2n, … and the dropout seed of step n · t + i.
     """
 
     @tf.function(input_signature=[IDS, IDS, tf.TensorSpec([], seed.step.dtype)], autograph=False)

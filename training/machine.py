@@ -67,10 +67,10 @@ def import_tensorflow() -> None:
 
 @contextlib.contextmanager
 def without_keras() -> Iterator[None]:
-    """Import TensorFlow without Keras 3, which would take a quarter of the time.
+    """Import TensorFlow, in a `with` statement, without Keras 3, a quarter of the time.
 
     TensorFlow imports Keras only to register its optimizers, and continues if Keras is missing.
-    Keras 2, which this variable selects, is a separate package and usually not installed.
+    TF_USE_LEGACY_KERAS selects Keras 2, a separate package that is usually not installed.
     """
     before = os.environ.get("TF_USE_LEGACY_KERAS")
     os.environ["TF_USE_LEGACY_KERAS"] = "1"

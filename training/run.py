@@ -99,7 +99,7 @@ class Run:
             description.write(self.path, config, dataset)
         self.restore(self.create_checkpoints())
         if self.is_chief:
-            if config.resume:  # only now: a checkpoint that does not fit changes nothing
+            if config.resume:  # only now: a failed resume leaves the directory as it is
                 description.update(self.path, config, code_changed)
             self.logs = Logs(self.path)
             self.logs.truncate(self.metrics_size)
@@ -221,7 +221,7 @@ class Run:
             self.logs.write("train", self.step, {"epoch": self.epoch + 1, **values})
 
     def log_validation(self, values: dict, samples: list[tuple[str, str, str]]) -> None:
-        """Write the metrics of a validation, and keep the model as best if its loss is lowest.
+        """Write the metrics of a validation, and save the model as best if its loss is lowest.
 
         samples: (source, reference, output) texts. Raises Diverged and RunError.
         """
@@ -326,7 +326,7 @@ class Run:
         """
         folder = self.path / "checkpoints"
         old = [path for path in saved_checkpoints(folder) if checkpoint_step(path) != self.step]
-        # One within an epoch is kept in addition. It is deleted before any that ends an epoch.
+        # The present one, if within an epoch, is additional: it displaces none that ends an epoch.
         keep = self.config.keep_checkpoints + (self.position > 0)
         if (excess := len(old) + 1 - keep) > 0:
             for path in sorted(old, key=ends_epoch)[:excess]:

@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import re
+import signal
 import sys
 import types
 import typing
@@ -206,6 +207,13 @@ def check_value(field: dataclasses.Field, value: Any) -> None:
             raise UserError(f"{flag(name)} {value}: must be at least {low:g}")
         if value >= high:
             raise UserError(f"{flag(name)} {value}: must be less than {high:,}")
+
+
+def handle_signals() -> None:
+    """Print in UTF-8, and end without a traceback at Ctrl-C or when the output is not read."""
+    sys.stdout.reconfigure(encoding="utf-8")
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
 
 def make_parser(description: str, **options) -> argparse.ArgumentParser:

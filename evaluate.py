@@ -60,6 +60,13 @@ def main(flags: argparse.Namespace) -> None:
     scores, outputs = report.measure(translator, split)
     scores["texts_in_split"] = total
 
+    names = []
+    if flags.limit is None:
+        labelled = flags.config.labelled
+        names = report.write(flags.run, file_suffix(flags), labelled, split, scores, outputs)
+    if flags.per_sentence:
+        report.write_per_sentence(flags.per_sentence, flags.config.labelled, split, outputs)
+
     checkpoint = f"{flags.checkpoint} checkpoint"
     if flags.average > 1:
         checkpoint = f"average of the last {flags.average} epochs"
@@ -69,12 +76,8 @@ def main(flags: argparse.Namespace) -> None:
         f"{len(outputs):,} texts{part}, {translator.search}"
     )
     report.print_scores(scores)
-    if flags.limit is None:
-        labelled = flags.config.labelled
-        names = report.write(flags.run, file_suffix(flags), labelled, split, scores, outputs)
+    if names:
         print(f"written in {flags.run}: {', '.join(names)}")
-    if flags.per_sentence:
-        report.write_per_sentence(flags.per_sentence, flags.config.labelled, split, outputs)
 
 
 if __name__ == "__main__":

@@ -99,5 +99,6 @@ def show_batches(dataset: Dataset, settings: Config) -> None:
 
 
 if __name__ == "__main__":
+    config.handle_signals()
     with config.errors_in_one_line():
         show(parse_config())

@@ -75,6 +75,10 @@ def labelled_folder(path: Path) -> Corpus:
             f"split; all splits have {', '.join(labels) or 'none'}"
         )
 
+    for label in labels:
+        if label != label.encode("utf-8", "replace").decode():
+            raise CorpusError(f"{path}: the directory name {label!r} is not UTF-8; rename it")
+
     def text_files(split: str, label: str) -> list[Path]:
         files = sorted((path / split / label).glob("*.txt"))
         if not files:

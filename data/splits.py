@@ -4,6 +4,7 @@ import functools
 import hashlib
 import itertools
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -117,12 +118,12 @@ class Corpus:
 
     def fingerprint(self) -> str:
         """Hex digest of the corpus' files. Does not depend on where they are."""
-        digest = hashlib.sha256(Path(self.name).name.encode())  # mini:9 has the files of mini
+        digest = hashlib.sha256(os.fsencode(Path(self.name).name))  # mini:9 has the files of mini
         for file in self.all_files():
             inside = file.is_relative_to(self.name)
             path = file.relative_to(self.name).as_posix() if inside else file.name
             with file.open("rb") as content:
-                digest.update(path.encode() + hashlib.file_digest(content, "sha256").digest())
+                digest.update(os.fsencode(path) + hashlib.file_digest(content, "sha256").digest())
         return digest.hexdigest()
 
 

@@ -143,6 +143,8 @@ def train(
                 f"--vocab-size {vocab_size} is too small for the characters of these texts: "
                 f"raise it to {needed[1]}"
             ) from None
+        if "sentences_.empty()" in str(error):
+            raise UserError("there is no text that a tokenizer could be trained on") from None
         raise UserError(f"SentencePiece cannot be trained on these texts: {error}") from error
     return Tokenizer(model.getvalue(), lowercase, words)
 

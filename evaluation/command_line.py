@@ -4,7 +4,6 @@ Does not import TensorFlow before `load`, so that mistakes on the command line a
 """
 
 import argparse
-import signal
 import sys
 from collections.abc import Callable
 from dataclasses import fields
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import config
-from config import UserError, errors_in_one_line, fail
+from config import UserError, errors_in_one_line, fail, handle_signals
 from data.tokenizer import load_pair
 from evaluation.search import Search
 from training import machine
@@ -69,18 +68,11 @@ def valid_text(text: str, name: str = "the command line", warn: bool = True) -> 
     return valid
 
 
-def handle_signals() -> None:
-    """End the process without a traceback at Ctrl-C, or when its output is no longer read."""
-    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-
-
 def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     """Parse the command line; a mistake exits with one line and status 2.
 
     Adds `config` and `tokenizers`, those of the run, and `search`, a Search.
     """
-    sys.stdout.reconfigure(encoding="utf-8")
     handle_signals()
     flags = parser.parse_intermixed_args()  # TEXT may follow flags
     with errors_in_one_line():

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from config import UserError, make_parser
+from config import UserError, handle_signals, make_parser
 from evaluation import command_line, metrics, plots, report
 from training.records import load_config, read_json, read_json_lines
 
@@ -130,7 +130,7 @@ def parse_flags() -> argparse.Namespace:
     add("others", nargs="*", type=Path, metavar="OTHER", help="other runs, in the same figures")
     text = "draw translations-NAME.txt or labels-NAME.txt, such as test-beam4 [test]"
     add("--outputs", default="test", metavar="NAME", help=text)
-    command_line.handle_signals()
+    handle_signals()
     return parser.parse_intermixed_args()
 
 

@@ -36,6 +36,8 @@ def validation_metrics(
     count = len(dataset.validation_texts.sources)
     spaced = np.linspace(0, count - 1, min(count, max_sentences)).astype(int)
     sources, references, _ = dataset.validation_texts.take(spaced)
+    if translator.target_tokenizer.lowercase:
+        references = [text.lower() for text in references]
     shown = [0, len(sources) // 2, len(sources) - 1]
     if translator.labelled:
         outputs = translator.translate([sources[i] for i in shown])
@@ -62,7 +64,8 @@ def load_split(run: Path, config: Config, name: str, whole: bool = False) -> tup
     """Load a split of a run's corpus. Also returns how many texts it has.
 
     Of a .tsv file, which has no splits of its own, loads at most `TABLE_TEXTS` evenly spaced texts,
-    unless `whole`. Raises UserError if the text of the split has changed since training.
+    unless `whole`. With `--lowercase`, references are in lower case, as translations are. Raises
+    UserError if the text of the split has changed since training.
     """
     recorded = recorded_hash(run, name)
     sampled = config.corpus.endswith(".tsv") and not whole
@@ -73,7 +76,10 @@ def load_split(run: Path, config: Config, name: str, whole: bool = False) -> tup
             f"{run}/corpus.json, so scores would not be comparable: restore the text, or train "
             "again"
         )
-    return Split.of(split.sample), split.pairs
+    texts = Split.of(split.sample)
+    if config.lowercase and not config.labelled:
+        texts = texts._replace(targets=[text.lower() for text in texts.targets])
+    return texts, split.pairs
 
 
 def measure(translator: "Translator", split: Split) -> tuple[dict, list[Output]]:

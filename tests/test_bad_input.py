@@ -126,6 +126,25 @@ def test_a_run_resumes_with_the_directories_of_the_command_line(tmp_path):
     assert resumed.cache_dir == "/mine"
 
 
+def test_more_epochs_are_not_limited_by_the_steps_of_the_former_command(tmp_path):
+    (tmp_path / "config.json").write_text('{"corpus": "mini:9", "max_steps": 3, "epochs": 2}')
+    flags = {"resume": str(tmp_path)}
+    assert command_line.resume_config(flags).max_steps == 3
+    assert command_line.resume_config(flags | {"epochs": 4}).max_steps is None
+    assert command_line.resume_config(flags | {"epochs": 4, "max_steps": 9}).max_steps == 9
+
+
+@pytest.mark.parametrize("name", ["[a] b", "a*", "a?", "a\\b"])
+def test_a_path_that_tensorflow_reads_as_a_pattern_is_rejected(tmp_path, name):
+    folder = tmp_path / name
+    folder.mkdir()
+    (folder / "config.json").write_text('{"corpus": "mini:9"}')
+    with pytest.raises(UserError, match="rename"):
+        records.load_config(folder)
+    with pytest.raises(UserError, match="rename"):
+        command_line.config_from_flags({"corpus": "mini:9", "runs_dir": str(folder)})
+
+
 LINE = st.dictionaries(st.sampled_from(["step", "loss", "epoch"]), JSON | st.integers(1, 9))
 
 

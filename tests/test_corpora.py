@@ -335,6 +335,16 @@ def test_a_directory_of_labels_is_read_and_shuffled(reviews, capfd):
     assert len({*test.targets[:10]}) == 2  # shuffled
 
 
+def test_names_of_directories_need_not_be_utf_8_unless_they_are_labels(reviews, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("names")
+    latin = Path(shutil.copytree(reviews, folder / "portugu\udcea"))
+    assert corpora.find(str(latin), labelled=True).fingerprint()
+    for split in SPLITS[::2]:
+        (latin / split / "pos").rename(latin / split / "b\udcea")
+    with pytest.raises(CorpusError, match="not UTF-8"):
+        corpora.find(str(latin), labelled=True)
+
+
 def test_a_fifth_of_train_is_held_out_without_a_validation_split(reviews):
     name = str(reviews)
     train, held_out = (load_split(name, s, labelled=True) for s in ("train", "validation"))

@@ -379,8 +379,8 @@ def test_invalid_bytes_on_the_command_line_are_replaced_with_a_warning(run, tran
 
 
 def test_a_closed_pipe_ends_without_a_traceback():
-    program = "from evaluation import command_line as c\n"
-    program += "c.handle_signals()\n"
+    program = "import config\n"
+    program += "config.handle_signals()\n"
     program += "while True: print('line')"
     command = f'"{sys.executable}" -c "$0" | head -1'
     done = subprocess.run(
@@ -454,12 +454,20 @@ def test_top_p_is_a_share_of_the_probabilities_at_the_temperature():
 def test_validation_translates_a_fixed_number_of_sentences_of_the_whole_split():
     texts = [f"a text of six words {i}" for i in range(100)]
     model = SimpleNamespace(
-        labelled=False, loss_and_accuracy=lambda pairs: (1.0, 0.5), translate=lambda x, **_: x
+        labelled=False,
+        target_tokenizer=SimpleNamespace(lowercase=False),
+        loss_and_accuracy=lambda pairs: (1.0, 0.5),
+        translate=lambda x, **_: x,
     )
     dataset = SimpleNamespace(validation=None, validation_texts=Split(texts, texts))
     values, samples = report.validation_metrics(model, dataset, 9)
     assert values["validation_bleu"] == pytest.approx(100)
     assert [sample[0] for sample in samples] == [texts[0], texts[49], texts[99]]
+
+    dataset.validation_texts = Split(texts, [text.upper() for text in texts])
+    model.target_tokenizer.lowercase = True
+    values, _ = report.validation_metrics(model, dataset, 9)
+    assert values["validation_bleu"] == pytest.approx(100)
 
 
 def test_of_a_table_only_a_sample_is_scored_unless_all_of_it_is_asked_for(tmp_path, monkeypatch):
@@ -477,12 +485,34 @@ def test_of_a_table_only_a_sample_is_scored_unless_all_of_it_is_asked_for(tmp_pa
     assert 2 < len(sample.sources) <= 5
 
 
+def test_references_are_in_lower_case_if_translations_are(tmp_path):
+    table = tmp_path / "a.tsv"
+    table.write_text("".join(f"Source {i}\tTarget {i}\n" for i in range(900)))
+    sha256 = corpora.find(str(table)).summarize("test", 1).sha256
+    (tmp_path / "corpus.json").write_text(json.dumps({"splits": {"test": {"sha256": sha256}}}))
+    texts, _ = report.load_split(tmp_path, Config(corpus=str(table), lowercase=True), "test")
+    assert texts.sources[0].startswith("Source") and texts.targets[0].startswith("target")
+
+
+def test_scores_are_written_before_they_are_printed(copy, score, monkeypatch):
+    """The reader of the output may close it, as `head` does."""
+
+    def closed(scores):
+        raise BrokenPipeError
+
+    monkeypatch.setattr(report, "print_scores", closed)
+    score(copy)
+    assert len(outputs(copy)) == 2
+
+
 def test_no_dropout_in_loss_and_translations(tiny):
     """Neither dropout nor word dropout, whatever the configuration of training."""
     rows = [[4 + (i * j) % 7 for j in range(3 + i)] + [3] for i in range(6)]
     pairs = Pairs(Rows.of(rows), Rows.of([[2, *row] for row in rows]))
     labels = SimpleNamespace(
-        encode=lambda texts: rows, decode=lambda ids: [str(list(row)) for row in ids]
+        encode=lambda texts: rows,
+        decode=lambda ids: [str(list(row)) for row in ids],
+        lowercase=False,
     )
     results = []
     for rate in (0.0, 0.9):

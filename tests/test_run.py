@@ -1,5 +1,6 @@
 """train.py as a user runs it: the run directory, and a killed run that is resumed."""
 
+import dataclasses
 import json
 import os
 import re
@@ -27,8 +28,8 @@ from tensorboard.plugins.projector import ProjectorConfig
 
 from config import Config
 from model.optimizer import learning_rate
-from training import provenance
-from training.description import new_name
+from training import description, provenance
+from training.records import RunError
 
 ROOT = Path(__file__).resolve().parents[1]
 SETTINGS = TINY | {"corpus": "talks", "epochs": 2}
@@ -53,6 +54,7 @@ def checkout(tmp_path_factory):
     (folder / "model" / "idea.py").write_text("# another idea\n")
     git(folder, "config", "diff.noprefix", "true")
     write_corpus(folder / "talks")
+    write_corpus(folder / "data" / "large")
     return folder
 
 
@@ -128,10 +130,19 @@ def test_a_run_without_a_name_is_named_after_corpus_model_seed_and_time(run):
 
 
 @pytest.mark.parametrize("corpus", ["mini:300", "ted_hrlr_translate/pt_to_en", "/data/my talks/",
-                                    "../a,b (c).tsv", ".", "~/é"])  # fmt: skip
+                                    "../a,b (c).tsv", ".", "~/é", "+a"])  # fmt: skip
 def test_the_name_of_a_run_without_a_name_is_a_valid_name(corpus):
-    name = new_name(Config(corpus=corpus))
+    name = description.new_name(Config(corpus=corpus))
     assert Config(name=name).name == name == Path(name).name
+
+
+def test_runs_that_begin_in_the_same_second_have_different_names(tmp_path, monkeypatch):
+    monkeypatch.setattr(description, "new_name", lambda config: "one")
+    config = Config(runs_dir=str(tmp_path))
+    folders = [description.create_directory(config) for _ in range(3)]
+    assert [folder.name for folder in folders] == ["one", "one-2", "one-3"]
+    with pytest.raises(RunError, match="choose another --name"):
+        description.create_directory(dataclasses.replace(config, name="one"))
 
 
 def test_config_json_has_every_setting(run):
@@ -158,6 +169,11 @@ def test_the_source_is_copied(run, checkout):
     names = {path.relative_to(run / "source").parts[0] for path in run.rglob("source/**/*")}
     assert names.isdisjoint({"runs", "talks", ".git", ".cache"})
     assert not list(run.rglob("source/**/__pycache__"))
+
+
+def test_a_corpus_in_the_directory_of_the_code_is_not_source(run):
+    assert not (run / "source" / "data" / "large").exists()
+    assert "data/large" not in (run / "source.diff").read_text("utf-8")
 
 
 def test_edits_and_new_files_are_in_source_diff(run):

@@ -39,7 +39,8 @@ from data.batches import plan
 from evaluation.translator import Translator
 from training import description, distribution, machine, run
 from training.checkpoints import readable_checkpoints, rewrite_checkpoint_list
-from training.records import read_json_lines
+from training.logs import Logs
+from training.records import load_config, read_json_lines
 from training.run import Diverged, RunError
 
 EPOCHS = 3
@@ -450,6 +451,20 @@ def test_a_damaged_checkpoint_is_reported_and_an_older_one_is_used(copied, damag
         readable_checkpoints(copied / "checkpoints")
 
 
+def test_a_checkpoint_that_a_running_training_deletes_is_not_reported(copied, capsys, monkeypatch):
+    steps = steps_saved(copied)
+
+    def delete(path):
+        for file in Path(path).parent.glob(f"ckpt-{steps[-1]}.*"):
+            file.unlink()
+        return load(path)
+
+    load = tf.train.load_checkpoint
+    monkeypatch.setattr(tf.train, "load_checkpoint", delete)
+    (path,) = readable_checkpoints(copied / "checkpoints")
+    assert path.endswith(f"ckpt-{steps[-2]}") and capsys.readouterr().err == ""
+
+
 def test_a_run_resumes_from_an_older_checkpoint(copied, finished, expected, capsys):
     """The last checkpoint is damaged, and so is TensorFlow's list of them."""
     last = steps_saved(copied)[-1]
@@ -507,6 +522,22 @@ def test_a_damaged_run_is_not_resumed(copied, name):
     (copied / name).write_bytes(b"garbage")
     with pytest.raises(UserError, match=name):
         run_loop(resumed(copied, epochs=9))
+
+
+def test_a_renamed_run_resumes_and_can_be_loaded(copied):
+    renamed = copied.rename(copied.with_name("run (copy)"))
+    run_loop(resumed(renamed))
+    assert load_config(renamed).name == "run"
+
+
+def test_metrics_that_do_not_fit_on_the_disk_are_reported_with_the_remedy(tmp_path):
+    logs = Logs(tmp_path)
+    logs.file = open("/dev/full", "ab")
+    with pytest.raises(RunError, match="free some space"):
+        try:
+            logs.write("train", 1, {"loss": 1.0})
+        finally:
+            logs.close()
 
 
 def test_another_corpus_is_not_resumed(copied):
@@ -603,8 +634,9 @@ def test_expected_errors_are_one_line_and_others_keep_their_traceback(
 
 
 def test_a_full_disk_is_distinguished_from_full_memory():
-    error = tf.errors.ResourceExhaustedError(None, None, "runs/x/events; No space left on device")
-    assert "disk" in machine.out_of_memory_message(error, "use less")
+    for reason in ("No space left on device", "Disk quota exceeded"):
+        error = tf.errors.ResourceExhaustedError(None, None, f"runs/x/events; {reason}")
+        assert "free some disk space" in machine.out_of_memory_message(error, "use less")
     error = tf.errors.ResourceExhaustedError(None, None, "OOM: tensor with shape[3,4] and type")
     message = machine.out_of_memory_message(error, "use less")
     assert "[3,4]" in message and "use less" in message

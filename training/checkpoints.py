@@ -32,6 +32,8 @@ def readable_checkpoints(
             if not ends_of_epochs or ends_epoch(path):
                 intact.append(str(path))
         except (tf.errors.OpError, IndexError, ValueError) as error:
+            if path not in saved_checkpoints(folder):  # a running training has just deleted it
+                continue
             damaged.append(path.name)
             print(
                 f"warning: {path} is damaged, using an older checkpoint: {first_line(error)}",

@@ -16,7 +16,7 @@ from config import (
     make_parser,
 )
 from data import pipeline
-from training.records import load_config
+from training.records import check_path, load_config
 
 
 def resume_config(flags: dict) -> Config:
@@ -28,6 +28,8 @@ def resume_config(flags: dict) -> Config:
     run = load_config(flags["resume"])
     # Not the recorded directories: the run may have been moved.
     flags = {"runs_dir": Config.runs_dir, "cache_dir": Config.cache_dir} | flags
+    if "epochs" in flags:  # not the recorded limit, which would stop the run before
+        flags = {"max_steps": None} | flags
     for name, value in flags.items():
         changed = value != getattr(run, name) and name not in MAY_CHANGE_ON_RESUME
         if changed and not flags.get("accept_changes"):
@@ -60,6 +62,7 @@ def config_from_flags(flags: dict) -> Config:
     """Return the Config for the flags given on a command line. Raises UserError and OSError."""
     config = resume_config(flags) if "resume" in flags else Config(**flags)
     run = Path(config.runs_dir, config.name or "")
+    check_path(run)
     if config.name and not config.resume and run.exists():
         raise UserError(f"{run} already exists: choose another --name, or use --resume {run}")
     for name in NOT_APPLICABLE[config.model]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import re
 import shutil
 import time
@@ -27,13 +28,24 @@ SAME_CODE = (
 
 def new_name(config: Config) -> str:
     """Return the name of a run without --name: corpus, model, seed and time."""
-    corpus = re.sub(r"[^\w.+-]+", "-", config.corpus).strip("-.") or "corpus"
+    corpus = re.sub(r"[^\w.+-]+", "-", config.corpus).strip("-.+") or "corpus"
     return f"{corpus}-{config.model}-seed{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
+def create_directory(config: Config) -> Path:
+    """Create the directory of a new run. Raises OSError, and RunError if --name exists."""
+    path = Path(config.runs_dir, config.name or new_name(config))
+    others = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
+    for candidate in [path] if config.name else itertools.chain([path], others):
+        with contextlib.suppress(FileExistsError):  # begun in the same second
+            candidate.mkdir(parents=True)
+            return candidate
+    raise RunError(f"{path} already exists: choose another --name")
+
+
 def settings(run: Path, config: Config) -> dict:
-    """Return the contents of config.json."""
-    transient = {"name": run.name, "resume": None, "accept_changes": False}
+    """Return the contents of config.json. A run that was renamed keeps its name there."""
+    transient = {"name": config.name or run.name, "resume": None, "accept_changes": False}
     return dataclasses.asdict(config) | transient
 
 

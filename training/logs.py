@@ -1,5 +1,6 @@
 """Metrics of a run: metrics.jsonl, and TensorBoard's events."""
 
+import contextlib
 import io
 import json
 from pathlib import Path
@@ -88,4 +89,5 @@ class Logs:
         """Close all files."""
         for writer in self.events.values():
             writer.close()
-        self.file.close()
+        with contextlib.suppress(OSError):  # `write` has flushed all that fits on the disk
+            self.file.close()

@@ -176,7 +176,7 @@ def out_of_memory_errors() -> tuple[type[Exception], ...]:
 
 def out_of_memory_message(error: Exception, hint: str) -> str:
     """Describe one of the `out_of_memory_errors`. hint: which settings need less memory."""
-    if "No space left" in str(error):
+    if re.search("No space left|quota exceeded", str(error), re.IGNORECASE):
         return f"{first_line(error)}: free some disk space"
     shape = re.search(r"tensor with shape\s*(\[[\d,]+\])", str(error))
     return (

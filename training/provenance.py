@@ -16,7 +16,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("model", "data", "training", "evaluation", "experiments", "benchmarks", "tests", "docs")
-SOURCE = ("*.py", "*.cfg", "*.toml", "*.md", "*.txt", *PACKAGES)
+SOURCE = ["*.py", "*.cfg", "*.toml", "*.md", "constraints.txt", "data/mini/*.tsv"]
+SOURCE += [f"{p}/**/*.{kind}" for p in PACKAGES for kind in ("py", "md", "html", "patch")]
 
 
 def provenance() -> dict:
@@ -80,18 +81,15 @@ def working_tree_diff(git: Callable[..., str], *paths: str) -> str:
 def source_diff() -> str:
     """Return the diff of the project's source against the commit, "" if there is none."""
     patterns = (f":(glob){pattern}" for pattern in SOURCE)
-    return working_tree_diff(git, *patterns, ":(exclude)*.png")
+    return working_tree_diff(git, *patterns)
 
 
 def copy_source(folder: Path) -> None:
-    """Copy the project's source files to a directory."""
-    ignored = shutil.ignore_patterns("__pycache__", ".*", "*.png")
-    for path in (path for pattern in SOURCE for path in sorted(ROOT.glob(pattern))):
-        if path.is_dir():
-            shutil.copytree(path, folder / path.name, ignore=ignored)
-        else:
-            folder.mkdir(exist_ok=True)
-            shutil.copy2(path, folder)
+    """Copy the project's source files to a directory. A corpus in data/ is not one of them."""
+    for path in (path for pattern in SOURCE for path in ROOT.glob(pattern)):
+        copy = folder / path.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(path, copy)
 
 
 def normalized_code(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 from config import Config, UserError
@@ -40,8 +41,18 @@ def parse_object(text: bytes, name: str) -> dict:
     return value
 
 
+def check_path(run: str | Path) -> None:
+    """Raise UserError if TensorFlow would read the path of checkpoints as a pattern."""
+    if re.search(r"[\[*?\\]", str(run)):
+        raise UserError(
+            f"{run}: TensorFlow cannot read checkpoints if their path contains [ * ? or \\: rename "
+            "the directory, or give a relative path"
+        )
+
+
 def load_config(run: str | Path) -> Config:
     """Load the Config of a run directory. Raises OSError and UserError."""
+    check_path(run)
     path = Path(run) / "config.json"
     if not Path(run).exists():
         raise UserError(f"{run}: no such run directory")

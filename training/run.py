@@ -78,15 +78,15 @@ class Run:
         self.config, self.dataset, self.model, self.optimizer = config, dataset, model, optimizer
         self.strategy = strategy or tf.distribute.get_strategy()
         self.is_chief = distribution.is_chief(self.strategy)
-        name = config.name or description.new_name(config)
-        self.path = Path(config.resume or Path(config.runs_dir, name))
         self.step = self.epoch = self.position = self.metrics_size = 0
         self.best_loss = math.inf
         self.last_step = config.max_steps or sys.maxsize
         self.stop_signal, self.stopped_by = machine.StopSignal(), 0
         self.assert_workers_agree()
+        self.path = Path(config.resume or Path(config.runs_dir, config.name or ""))
         if self.is_chief:
-            self.path.mkdir(parents=True, exist_ok=config.resume is not None)
+            if not config.resume:
+                self.path = description.create_directory(config)
             try:
                 self.lock = machine.lock(self.path / ".lock")
             except BlockingIOError:

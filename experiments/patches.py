@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from config import UserError
+from experiments.recipes import RECIPES
 from training.provenance import working_tree_diff
 
 HERE = Path(__file__).resolve().parent
@@ -34,36 +35,25 @@ class ExperimentError(UserError):
 
 @dataclass(frozen=True)
 class Patch:
-    """Contents of a patch file. Raises ExperimentError."""
+    """Contents of a patch file."""
 
     name: str
     question: str
     theme: str = THEMES[-1]
     claim: str = ""
-    recipe: str = ""
+    recipe: str = "mini"
     flags: str = ""
     guard: str = ""
     diff: str = ""
 
-    def __post_init__(self):
-        if not self.question:
-            raise ExperimentError(f"{self.path}: add a line `question: …`")
-        if self.theme not in THEMES:
-            raise ExperimentError(f"{self.path}: theme: choose from {', '.join(THEMES)}")
-
-    @property
-    def path(self) -> Path:
-        return HERE / f"{self.name}.patch"
-
-    def apply(self, folder: str | Path, *options: str) -> None:
-        """Apply the diff to a copy of the source. options: such as --check, of `git apply`."""
+    def apply(self, folder: Path, *words: str) -> None:
+        """Apply the diff to a copy of the source. words: such as --check, of `git apply`."""
         if self.diff:
             # Hide any repository around the folder: git would take paths as relative to its root,
             # and skip them silently.
-            environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
-            environment["GIT_CEILING_DIRECTORIES"] = str(Path(folder).resolve().parent)
-            options = [*options, "--whitespace=nowarn", "-"]
-            git("apply", *options, stdin=self.diff, cwd=folder, env=environment)
+            parent = str(Path(folder).resolve().parent)
+            options = {"stdin": self.diff, "cwd": folder, "GIT_CEILING_DIRECTORIES": parent}
+            git("apply", *words, "--whitespace=nowarn", "-", **options)
 
     @property
     def change(self) -> str:
@@ -89,7 +79,12 @@ def read(name: str) -> Patch:
             keys = ", ".join(f"{key}: …" for key in KEYS)
             raise ExperimentError(f"{path}: {line[:60]!r} is not one of {keys}, each at most once")
         values[key] = value.strip()
-    return Patch(**{"name": name, "question": "", "diff": diff} | values)
+        allowed = {"theme": THEMES, "recipe": RECIPES}.get(key)
+        if allowed and values[key] not in allowed:
+            raise ExperimentError(f"{path}: {line}: choose from {', '.join(allowed)}")
+    if not values.get("question"):
+        raise ExperimentError(f"{path}: add a line `question: …`")
+    return Patch(name, diff=diff, **values)
 
 
 def working_tree() -> Patch | None:
@@ -107,14 +102,12 @@ def names() -> list[str]:
     return sorted(path.stem for path in HERE.glob("*.patch"))
 
 
-def git(*words: object, stdin: str = "", cwd=None, env=None, **variables: str) -> str:
+def git(*words: str, stdin: str = "", cwd: Path | None = None, **variables: str) -> str:
     """Run git, in the repository by default, and return its output. Raises ExperimentError."""
-    command, env = ["git", *map(str, words)], (env or os.environ) | variables
+    env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")} | variables
     options = {"input": stdin.encode(), "cwd": cwd or ROOT, "env": env, "capture_output": True}
     try:
-        return subprocess.run(command, check=True, **options).stdout.decode("utf-8")
-    except FileNotFoundError:
-        raise ExperimentError("experiments need git: install it") from None
+        return subprocess.run(["git", *words], check=True, **options).stdout.decode("utf-8")
     except subprocess.CalledProcessError as error:
         lines = error.stderr.decode("utf-8", "replace").strip().splitlines() or ["no message"]
         raise ExperimentError(f"git {words[0]}: {lines[0]}") from None

@@ -60,7 +60,7 @@ def judge_by_look(
         for name in results:
             if name not in decided and name != BASELINE.name:
                 rows[name] = recipe.values([run for run in results[name] if run["seed"] < look])
-        verdicts = stats.judge(rows, baseline, recipe.rule, prior) | decided
+        verdicts = stats.judge(rows, baseline, recipe.delta, recipe.looks, prior) | decided
     return verdicts
 
 
@@ -72,8 +72,9 @@ class Question:
     """
 
     def __init__(self, setup: Setup, chosen: list[Patch], stored: dict | None):
-        self.setup, self.recipe, self.chosen, self.stored = setup, setup.recipe, chosen, stored
-        self.rows, self.failed = stored["rows"] if stored else {}, {}
+        self.setup, self.recipe, self.chosen = setup, setup.recipe, chosen
+        self.stored = stored or {"identity": {}, "code": {}, "rows": {}}
+        self.rows, self.failed = self.stored["rows"], {}
 
     def stored_runs(self, patch: Patch) -> dict[int, dict]:
         """Return the stored results of an experiment by seed; none if its patch has changed."""
@@ -81,14 +82,10 @@ class Question:
         same = row and row["change"] == patch.change
         return {run["seed"]: run for run in row["runs"]} if same else {}
 
-    def same_code(self, patch: Patch) -> bool:
-        """Return whether the stored results of an experiment are of the present code."""
-        return self.rows[patch.name]["key"] == self.setup.key(patch)
-
     def stored_is_valid(self, patch: Patch) -> bool | None:
         """Return whether the stored results count, or None until seed 0 has run here."""
         stored = self.stored_runs(patch)
-        if not stored or self.same_code(patch):
+        if not stored or self.rows[patch.name]["key"] == self.setup.key(patch):
             return bool(stored)
         here = self.setup.result(patch, 0)
         return here and self.judged(here) == self.judged(stored.get(0, {}))
@@ -110,7 +107,7 @@ class Question:
 
     def prior(self) -> stats.Sigma:
         """Return the standard deviation within the stored experiments that are not asked about."""
-        if not self.stored or self.stored_is_valid(BASELINE) is False:
+        if self.stored_is_valid(BASELINE) is False:
             return stats.NO_ROWS
         chosen = {patch.name for patch in self.chosen}
         return stats.pool(*stored_rows(self.recipe, self.stored, chosen))
@@ -139,9 +136,9 @@ class Question:
         scores = baseline_scores(recipe, baseline) if baseline else []
         sigma = stats.pool(scores, prior=self.prior())
         if sigma.df:
-            text = f"standard deviation of a run: {sigma.value:.2f} {recipe.unit}\n"
+            text = f"standard deviation of a run: {sigma.value:.2f} points\n"
             m = max(len(scores), recipe.looks[-1])
-            sizes = stats.detectable(sigma, recipe.rule, m, len(self.chosen))
+            sizes = stats.detectable(sigma, recipe.delta, recipe.looks, m, len(self.chosen))
             for n, size in zip(recipe.looks, sizes, strict=True):
                 if size < math.inf:
                     text += f"{n} seeds detect a difference of {size:.2f} with 80 % power\n"
@@ -166,30 +163,26 @@ class Question:
         self.failed |= self.setup.run(self.jobs(waiting, self.recipe.looks[0]))
         print(self.describe_stored(), end="", flush=True)
         for look in self.recipe.looks:
-            while jobs := self.jobs(waiting, look):
-                self.failed |= self.setup.run(jobs)
+            self.failed |= self.setup.run(self.jobs(waiting, look))
             verdicts = self.verdicts(look)
             for patch in list(waiting):
                 verdict = verdicts.get(patch.name)  # None if every run has failed
                 if verdict:
-                    print(f"{patch.name}, {verdict.seeds} seeds: {verdict}", flush=True)
+                    print(f"{patch.name}: {verdict}", flush=True)
                 if not verdict or verdict.word != "undecided" or verdict.seeds < look:
                     waiting.remove(patch)  # decided, or a run has failed
 
     def describe_stored(self) -> str:
         """Describe the stored results of other code or machines, and whether they count."""
-        text, differences = "", []
-        if self.stored:
-            old, new = (x["identity"] | x["code"] for x in (self.stored, vars(self.setup)))
-            differences = [name for name in {**new, **old} if old.get(name) != new.get(name)]
+        text, new = "", self.setup.identity | self.setup.code
+        old = self.stored["identity"] | self.stored["code"]
+        differences = [name for name in new | old if old.get(name) != new.get(name)]
         for patch in (BASELINE, *self.chosen):
-            if self.stored_runs(patch) and not self.same_code(patch):
+            if self.stored_runs(patch) and self.rows[patch.name]["key"] != self.setup.key(patch):
                 names = ", ".join(differences[:3]) + ", …" * (len(differences) > 3)
                 names = names if patch == BASELINE else "code, packages or processor"
-                outcome = "reproduces them: they count"
-                if not self.stored_is_valid(patch):
-                    outcome = "does not reproduce them, or failed: they do not count"
-                text += f"{patch.name}: stored results are of other {names}; seed 0 {outcome}\n"
+                verb = "reproduces" if self.stored_is_valid(patch) else "does not reproduce"
+                text += f"{patch.name}: stored results are of other {names}; seed 0 {verb} them\n"
         return text
 
     def verdicts(self, look: int) -> dict[str, stats.Verdict]:
@@ -209,7 +202,7 @@ class Question:
         An experiment without any effect is not stored. Raises ExperimentError.
         """
         recipe, setup, baseline = self.recipe, self.setup, self.baseline()
-        if len(baseline_scores(recipe, baseline)) < recipe.looks[-1]:
+        if len(baseline) < recipe.looks[-1]:
             raise ExperimentError(f"the baseline has only {len(baseline)} results: none are stored")
         verdicts, runs = self.verdicts(recipe.looks[-1]), {BASELINE: baseline}
         for patch in (patch for patch in self.chosen if patch.name in verdicts):

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from config import Config, add_flags, make_parser
 from data import corpora, mini
 from data.splits import Split
-from experiments.stats import Rule
 
 
 @dataclass(frozen=True)
@@ -28,14 +27,6 @@ class Recipe:
     sentences: int = 0
     average: int = 3
     looks: tuple[int, ...] = (4, 6, 10, 16)
-
-    @property
-    def unit(self) -> str:
-        return "BLEU" if self.headline == "bleu" else "points"
-
-    @property
-    def rule(self) -> Rule:
-        return Rule(self.delta, self.looks)
 
     def values(self, results: list[dict]) -> list[float]:
         """Return the headline of each result; NaN if a run diverged."""

@@ -54,15 +54,15 @@ class Results:
 
     def summary(self) -> str:
         """Describe what was measured, and how precisely."""
-        recipe, m, asked = self.recipe, len(self.runs["baseline"]), max(1, len(self.verdicts))
-        size = stats.detectable(self.sigma, recipe.rule, m, asked)[-1]
+        recipe, m, asked = self.recipe, len(self.runs["baseline"]), len(self.verdicts)
+        size = stats.detectable(self.sigma, recipe.delta, recipe.looks, m, asked)[-1]
         own = [f"{name} ({v.note})" for name, v in self.verdicts.items() if v.note]
-        earlier = [f"{self.earlier} of {len(self.verdicts)}"] if self.earlier else []
+        earlier = [f"{self.earlier} of {asked}"] if self.earlier else []
         decided = sum(verdict.word != "undecided" for verdict in self.verdicts.values())
         lists = {
-            "Decided": [f"{decided} of {len(self.verdicts)}"],
+            "Decided": [f"{decided} of {asked}"],
             "Diverged, or with a variance unlike that of the others": own,
-            "Measured with earlier code, whose baseline has equal bits": earlier,
+            "Measured with earlier code, whose seed 0 of the baseline has equal bits": earlier,
             "Left out, as their patches have changed": sorted(self.changed),
         }
         text = " ".join(f"{title}: {', '.join(names)}." for title, names in lists.items() if names)
@@ -78,20 +78,15 @@ class Results:
 def table(chosen: list[Patch], results: dict[str, Results]) -> str:
     """Format the experiments as Markdown tables, one for each theme."""
     text = ""
-    header = "| question | claim | mini | TED | time, parameters |\n|---|---|---|---|---|\n"
+    header = "| question | claim | verdict | time, parameters |\n|---|---|---|---|\n"
     for theme in THEMES:
         text += f"### {theme.capitalize()}\n\n{header}"
         for patch in (patch for patch in chosen if patch.theme == theme):
-            measured = [r for r in results.values() if patch.name in r.verdicts]
-            shown = dict.fromkeys(("mini", "ted", "imdb"), "not measured yet")
-            for each in measured:
-                verdict = each.verdicts[patch.name]
-                shown[each.recipe.name] = f"{verdict}, {verdict.seeds} seeds"
-            if patch.recipe == "imdb":
-                shown |= {"mini": f"on IMDB: {shown['imdb']}", "ted": "–"}
+            verdicts = {n: r.verdicts.get(patch.name) for n, r in results.items()}
+            shown = [f"{n}: {verdict}" for n, verdict in verdicts.items() if verdict]
+            costs = [results[n].cost(patch.name) for n, verdict in verdicts.items() if verdict]
             cells = [f"[{patch.name}]({patch.name}.patch): {patch.question}", patch.claim]
-            cells += [shown["mini"], shown["ted"]]
-            cells.append(measured[0].cost(patch.name) if measured else "")
+            cells += ["; ".join(shown) or "not measured yet", "; ".join(filter(None, costs))]
             text += f"| {' | '.join(cells)} |\n"
         text += "\n"
     return text
@@ -108,20 +103,21 @@ def forest(results: Results) -> Figure:
     axes = figure.subplots()
     axes.axvline(0, color="0.3", lw=1)
     zone = axes.axvspan(-recipe.delta, recipe.delta, color="0.92", lw=0, zorder=0)
-    handles = {f"±{recipe.delta:g} {recipe.unit}: too small to matter": zone}
+    handles = {f"±{recipe.delta:g} points: too small to matter": zone}
     for y, (_, verdict) in enumerate(rows):
         x, colour = verdict.difference, COLOURS[verdict.word]
         axes.plot([verdict.low, verdict.high], [y, y], color=colour, lw=2)
-        fill = "white" if verdict.word == "undecided" else colour
-        marker, place = "o><"[np.sign(x).astype(int) * (abs(x) > limit)], np.clip(x, -limit, limit)
+        fill, place = "white" if verdict.word == "undecided" else colour, np.clip(x, -limit, limit)
+        marker = "o" if place == x else "<" if x < 0 else ">"
         axes.plot(place, y, marker, color=colour, mfc=fill)
         handles[verdict.word] = axes.plot([], [], "o", color=colour, mfc=fill)[0]
-        if abs(x) > limit:
-            axes.annotate(f"{x:+.0f}", (place, y), (8, -3), textcoords="offset points")
+        if place != x:
+            box = {"fc": "white", "lw": 0, "pad": 0.5}
+            axes.annotate(f"{x:+.0f}", (place, y), (8, -3), textcoords="offset points", bbox=box)
     figure.legend(handles.values(), handles, loc="outside lower center", ncols=3, frameon=False)
     axes.set_yticks(range(len(rows)), [name for name, _ in rows])
     axes.set(xlim=(-1.05 * limit, 1.05 * limit), ylim=(-0.7, len(rows) - 0.3), title=recipe.name)
-    axes.set_xlabel(f"experiment minus baseline, {recipe.unit}, with its interval")
+    axes.set_xlabel("experiment minus baseline in points, with its interval")
     axes.spines[["top", "right"]].set_visible(False)
     return figure
 
@@ -130,9 +126,8 @@ def write_page(path: Path, chosen: list[Patch], results: dict[str, Results]) -> 
     """Write report.html, which needs no other file and no network."""
     data = {"themes": THEMES, "colours": COLOURS, "recipes": {}, "experiments": []}
     for name, each in results.items():
-        shown = {"unit": each.recipe.unit, "delta": each.recipe.delta}
-        shown |= {"baseline": each.for_page("baseline"), "headline": each.headline}
-        data["recipes"][name] = shown
+        shown = {"delta": each.recipe.delta, "headline": each.headline}
+        data["recipes"][name] = shown | {"baseline": each.for_page("baseline")}
     for patch in chosen:
         pages = {n: r.for_page(patch.name) for n, r in results.items() if patch.name in r.verdicts}
         data["experiments"].append(asdict(patch) | {"results": pages})

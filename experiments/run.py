@@ -9,7 +9,6 @@ import argparse
 import os
 import signal
 import tempfile
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,40 +23,32 @@ from training.machine import lock
 
 def write_events(folder: Path, results: list[dict]) -> None:
     """Write learning curves for TensorBoard, unless the runs themselves are there."""
-    from tensorboard.compat.proto.event_pb2 import Event
-    from tensorboard.compat.proto.summary_pb2 import Summary
-    from tensorboard.summary.writer.record_writer import RecordWriter
+    from tensorboard.summary import Writer
 
     for result in results:
         run = folder / f"seed-{result['seed']}" / "validation"
-        if run.exists() or "curve" not in result:
-            continue
-        run.mkdir(parents=True)
-        with open(run / "events.out.tfevents.0.stored", "wb") as file:
+        if not run.exists() and "curve" in result:
+            writer = Writer(str(run))
             for step, loss in result["curve"]:
-                summary = Summary(value=[Summary.Value(tag="metrics/loss", simple_value=loss)])
-                event = Event(step=step, wall_time=time.time(), summary=summary)
-                RecordWriter(file).write(event.SerializeToString())
+                writer.add_scalar("metrics/loss", loss, step)
+            writer.close()
 
 
 def choose(flags: argparse.Namespace) -> tuple[Recipe, list[Patch]]:
     """Return the recipe and the experiments of a command line. Raises ExperimentError."""
-    names = patches.names() if flags.all else [n for n in flags.names if n != BASELINE.name]
-    edit = patches.working_tree()
-    if edit and (flags.names or flags.all):
+    names, edit = patches.names() if flags.all else flags.names, patches.working_tree()
+    if not (names or edit):
+        known = ", ".join(patches.names())
+        raise ExperimentError(f"nothing to compare: edit the source, or name experiments: {known}")
+    if flags.store and not names:
+        raise ExperimentError("--store needs names: save the edit as experiments/NAME.patch first")
+    if names and edit:
         if "\ndiff --git a/data/" in f"\n{edit.diff}":
             raise ExperimentError("data/ has uncommitted edits: commit them, or ask without names")
         print("the uncommitted edits are left out: experiments change the last commit")
-        edit = None
-    if edit and flags.store:
-        raise ExperimentError("--store needs names: save the edit as experiments/NAME.patch first")
-    chosen = [edit] if edit else [patches.read(name) for name in dict.fromkeys(names)]
-    if not chosen and BASELINE.name not in flags.names:
-        names = ", ".join(patches.names())
-        raise ExperimentError(f"nothing to compare: edit the source, or name experiments: {names}")
-    kinds = {patch.recipe or "mini" for patch in chosen}
-    if unknown := kinds - RECIPES.keys():
-        raise ExperimentError(f"recipe: {unknown.pop()}: choose from {', '.join(RECIPES)}")
+    named = [patches.read(name) for name in dict.fromkeys(names) if name != BASELINE.name]
+    chosen = named if names else [edit]
+    kinds = {patch.recipe for patch in chosen}
     recipe = RECIPES[flags.recipe or (kinds.pop() if len(kinds) == 1 else "mini")]
     fitting = [p for p in chosen if p is edit or (p.recipe == "imdb") == (recipe.name == "imdb")]
     if fitting != chosen and not flags.all:
@@ -69,25 +60,25 @@ def run(flags: argparse.Namespace) -> int:
     """Answer the question of a command line. Returns the number of failures."""
     recipe, chosen = choose(flags)
     with tempfile.TemporaryDirectory(prefix="experiments-") as scratch:
-        setup = Setup(recipe, scratch, flags.final)
-        question = Question(setup, chosen, None if flags.final else read_stored(recipe.name))
-        for patch in list(chosen):  # before anything runs
+        setup, usable = Setup(recipe, scratch, flags.final), []
+        for patch in chosen:  # before anything runs
             try:
                 if setup.key(patch) == setup.key(BASELINE):
                     raise ExperimentError("changes nothing that can change a score")
+                usable.append(patch)
             except ExperimentError as error:
                 if not flags.all:
                     raise ExperimentError(f"{patch.name}: {error}") from None
-                question.failed[patch.name] = str(error)
-                chosen.remove(patch)
+                print(f"{patch.name} FAILED: {error}")
+        question = Question(setup, usable, None if flags.final else read_stored(recipe.name))
         try:
             print(question.plan(), end="", flush=True)
             if not flags.plan:
                 answer(question, flags.store)
         finally:
-            for name, reason in question.failed.items():
-                print(f"{name} FAILED: {reason}")
-    return len(question.failed)
+            for job, reason in question.failed.items():
+                print(f"{job} FAILED: {reason}")
+    return len(chosen) - len(usable) + len(question.failed)
 
 
 def answer(question: Question, store: bool) -> None:

@@ -24,7 +24,8 @@ from training.records import read_json
 # The code that can change a score.
 SCORED_CODE = ("model", "data", "config.py", "train.py", "training/run.py", "experiments/trial.py")
 SCORED_CODE += ("training/checkpoints.py", "training/distribution.py", "training/machine.py")
-SCORED_CODE += ("evaluation/translator.py", "evaluation/metrics.py", "evaluation/search.py")
+SCORED_CODE += ("training/command_line.py", "training/records.py", "evaluation/translator.py")
+SCORED_CODE += ("evaluation/metrics.py", "evaluation/search.py")
 PACKAGES = ("tensorflow", "numpy", "sentencepiece", "sacrebleu")
 MODEL_FIELDS = {"model name", "cpu family", "model", "CPU part"}  # of /proc/cpuinfo
 
@@ -71,18 +72,12 @@ class Setup:
     def __init__(self, recipe: Recipe, scratch: str | Path, final: bool = False):
         self.recipe, self.scratch, self.keys = recipe, Path(scratch), {}
         self.first_seed = 100 if final else 0  # the final score is of other runs, too
-        self.cache = patches.ROOT / ".cache"
         self.folder = patches.ROOT / "runs/experiments" / (recipe.name + "-final" * final)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.cache.mkdir(exist_ok=True)
         self.commit = patches.git("rev-parse", "HEAD").strip()
         self.code = code_hashes(self.checkout(BASELINE))
-        data = [pair for pair in code_hashes(patches.ROOT).items() if pair[0].startswith("data/")]
-        contents = [data, recipe.flags, recipe.sentences, final]
-        self.texts = self.cache / f"texts-{short_hash(contents)}.json"
-        if not self.texts.exists():
-            print("preparing the texts to score", file=sys.stderr)
-            write_json(self.texts, load_texts(recipe, final))
+        self.texts = self.scratch / "texts.json"
+        write_json(self.texts, load_texts(recipe, final))
         self.identity = {
             "flags": recipe.flags,
             "average": recipe.average,
@@ -128,23 +123,19 @@ class Setup:
         if run.exists() and not (path.exists() and read_json(path)["key"] == self.key(patch)):
             shutil.rmtree(run)
 
-    def write(self, patch: Patch, seed: int) -> Path:
-        """Write the file for experiments.trial. Deletes the run directory of other code."""
+    def start(self, patch: Patch, seed: int, core: int) -> subprocess.Popen:
+        """Start a run on a core, or resume it. It does not see any GPU."""
         run, path = self.file(patch, seed), self.file(patch, seed, ".job.json")
         self.delete_other(patch, seed)
-        files = {"run": run, "cache": self.cache, "texts": self.texts}
+        files = {"run": run, "cache": patches.ROOT / ".cache", "texts": self.texts}
         files["result"] = self.file(patch, seed, f".{self.key(patch)}.json")
         about = {"name": patch.name, "seed": seed, "commit": self.commit}
-        values = {"key": self.key(patch), "about": about, "average": self.recipe.average}
-        values["flags"] = [*self.recipe.flags.split(), *patch.flags.split()]
-        values["flags"].append(f"--seed={self.first_seed + seed}")
+        flags = f"{self.recipe.flags} {patch.flags} --seed={self.first_seed + seed}".split()
+        job = {"flags": flags, "average": self.recipe.average, "key": self.key(patch)}
+        job |= {"about": about} | {name: str(file) for name, file in files.items()}
         run.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, values | {name: str(file) for name, file in files.items()})
-        return path
-
-    def start(self, patch: Patch, seed: int, core: int) -> subprocess.Popen:
-        """Start a run on a core. It does not see any GPU."""
-        command = [sys.executable, "-m", "experiments.trial", str(self.write(patch, seed))]
+        write_json(path, job)
+        command = [sys.executable, "-m", "experiments.trial", str(path)]
         options = {"cwd": self.checkout(patch), "env": os.environ | {"CUDA_VISIBLE_DEVICES": "-1"}}
         with open(self.file(patch, seed, ".log"), "wb") as log:
             options |= {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}

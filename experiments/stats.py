@@ -14,7 +14,6 @@ A row is the list of an experiment's scores, one per seed.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
@@ -25,14 +24,9 @@ ERROR, POWER = 0.05, 0.8
 UNHEALTHY = 0.001  # on each side: smaller tail probabilities of a row's variance are unhealthy
 OWN_VARIANCE = 10  # number of seeds from which on each row has its own variance
 Row = Sequence[float]
+Looks = tuple[int, ...]
+Limits = tuple[float, float]
 f_quantile, t_quantile = cache(stats.f.ppf), cache(stats.t.isf)  # slow, and called often
-
-
-class Rule(NamedTuple):
-    """The smallest difference that matters, and the numbers of seeds after which to look."""
-
-    delta: float
-    looks: tuple[int, ...]
 
 
 class Sigma(NamedTuple):
@@ -45,8 +39,7 @@ class Sigma(NamedTuple):
 NO_ROWS = Sigma(0.0, 0)
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """A decision about experiment minus baseline, with its interval.
 
     The interval is that of 95 %; of "no difference", which it decides, that of 90 %. note: why the
@@ -63,14 +56,13 @@ class Verdict:
     more: int | None = 0
 
     def __str__(self) -> str:
-        decimals, text = 1 if self.high - self.low >= 0.2 else 3, self.word
+        text = self.word
         if self.low < self.high:
-            numbers = (f"{x:+.{decimals}f}" for x in (self.difference, self.low, self.high))
-            text = "{} {} [{}, {}]".format(text, *numbers)
+            text += f" {self.difference:+.1f} [{self.low:+.1f}, {self.high:+.1f}]"
         text += " at 90 %" if self.word == "no difference" else ""
+        text += f" after {self.seeds} seed{'s' * (self.seeds != 1)}"
         if self.word == "undecided":
-            more = f"about {self.more}" if self.more else "more than 1,000"
-            text += f": {more} more seed{'s' * (self.more != 1)}"
+            text += f", about {self.more} more needed" if self.more else ", more than 1,000 needed"
         return text + (f" ({self.note})" if self.note else "")
 
 
@@ -88,30 +80,26 @@ def unhealthy(rows: dict[str, Row], baseline: Row, prior: Sigma = NO_ROWS) -> di
     The other rows include the baseline and `prior`. The row that differs most from the baseline is
     tested first; if it is rejected, it is not among the others when these are tested.
     """
+    diverged = {name: "diverged" for name, row in rows.items() if np.isnan(row).any()}
+    rows = {name: row for name, row in rows.items() if name not in diverged}
     reference = pool(baseline, prior=prior).value + 1e-9
 
     def distance(name):
-        ratio = (pool(rows[name]).value + 1e-9) / reference
-        return math.inf if math.isnan(ratio) else abs(math.log(ratio))  # NaN: diverged
+        return abs(math.log((pool(rows[name]).value + 1e-9) / reference))
 
     for name in sorted(rows, key=distance, reverse=True):
-        rest, reason = {other: row for other, row in rows.items() if other != name}, ""
+        rest = {other: row for other, row in rows.items() if other != name}
         sigma, (value, df) = pool(baseline, *rest.values(), prior=prior), pool(rows[name])
-        if np.isnan(rows[name]).any():
-            reason = "diverged"
-        elif df and sigma.df:
+        if df and sigma.df:
             low, high = (f_quantile(p, df, sigma.df) for p in (UNHEALTHY, 1 - UNHEALTHY))
-            if value**2 > high * sigma.value**2:
-                reason = "varies more than the others"
-            elif value**2 < low * sigma.value**2:
-                reason = "nearly constant"
-        if reason:
-            return {name: reason} | unhealthy(rest, baseline, prior)
-    return {}
+            if not low * sigma.value**2 <= value**2 <= high * sigma.value**2:
+                reason = "varies more than the others" if value > sigma.value else "nearly constant"
+                return diverged | {name: reason} | unhealthy(rest, baseline, prior)
+    return diverged
 
 
 @cache
-def levels(looks: tuple[int, ...], error: float = ERROR) -> tuple[float, ...]:
+def levels(looks: Looks, error: float = ERROR) -> tuple[float, ...]:
     """Return the two-sided level at each look, so that all looks together have level `error`.
 
     At a share t of the information, 4 (1 - Φ(z / √t)) of the error is spent, with z the upper
@@ -132,12 +120,6 @@ def levels(looks: tuple[int, ...], error: float = ERROR) -> tuple[float, ...]:
 
         limits.append(optimize.brentq(excess, 0, 9, xtol=1e-5))
     return tuple((2 * stats.norm.sf(limits)).tolist())
-
-
-def level_at(n: int, rule: Rule, error: float = ERROR) -> float:
-    """Return the level for n seeds: that of the first look with at least n, or of the last one."""
-    index = sum(look < n for look in rule.looks[:-1])
-    return levels(rule.looks, error)[index]
 
 
 @cache
@@ -163,12 +145,11 @@ def dunnett_limit(level: float, sizes: tuple[int, ...], m: int, df: int) -> floa
 
 
 class Comparison(NamedTuple):
-    """Experiment minus baseline, the standard errors of the two means, and degrees of freedom."""
+    """Experiment minus baseline, and the standard errors of the two means."""
 
     difference: float
     error: float
     baseline_error: float
-    df: float
 
 
 def welch_df(error: float, df: float, other_error: float, other_df: float) -> float:
@@ -176,39 +157,19 @@ def welch_df(error: float, df: float, other_error: float, other_df: float) -> fl
     return (error**2 + other_error**2) ** 2 / (error**4 / df + other_error**4 / other_df)
 
 
-def compare(row: Row, baseline: Row, sigma: Sigma, note: str = "") -> Comparison:
-    """Compare a row with the baseline. note: why it is unhealthy.
-
-    `sigma`, pooled, is that of the baseline, and of a healthy row of fewer than OWN_VARIANCE seeds.
-    """
-    n, m = len(row), len(baseline)
-    own = pool(row) if note or n >= OWN_VARIANCE else sigma
-    error, baseline_error, df = own.value / n**0.5, sigma.value / m**0.5, sigma.df
-    if own is not sigma and (error or baseline_error):
-        df = welch_df(error, own.df, baseline_error, sigma.df)
-    return Comparison(float(np.mean(row) - np.mean(baseline)), error, baseline_error, df)
-
-
-class Limits(NamedTuple):
-    """Half widths of the intervals of 95 and 90 %, in standard errors."""
-
-    limit: float
-    limit_90: float
-
-
 def decide(
     compared: Comparison, n: int, now: Limits, last: Limits, delta: float, note: str = ""
 ) -> Verdict:
-    """Decide about n seeds. now, last: the limits at this look and at the last one."""
+    """Decide about n seeds. now, last: the `limits` at this look and at the last one."""
     size, error = abs(compared.difference), math.hypot(compared.error, compared.baseline_error)
-    limit, limit_90 = now
+    (limit, limit_90), (last_limit, last_limit_90) = now, last
     word, half_width, more = "undecided", limit * error, 0
     if size > half_width:
         word = "better" if compared.difference > 0 else "worse"
     elif size + limit_90 * error < delta:
         word, half_width = "no difference", limit_90 * error
     else:  # the baseline gets no more seeds
-        largest = max(size / last.limit, (delta - size) / last.limit_90)  # error that decides
+        largest = max(size / last_limit, (delta - size) / last_limit_90)  # error that decides
         variance = largest**2 - compared.baseline_error**2
         seeds = compared.error**2 * n / variance if variance > 0 else math.inf
         more = max(1, int(seeds) + 1 - n) if seeds < n + 1000 else None
@@ -216,20 +177,22 @@ def decide(
     return Verdict(word, compared.difference, low, high, n, note, more)
 
 
-def limits(n: int, m: int, df: float, rule: Rule, sizes: tuple[int, ...]) -> Limits:
-    """Return the limits after n seeds.
+def limits(n: int, m: int, df: float, looks: Looks, sizes: tuple[int, ...]) -> Limits:
+    """Return half the widths of the intervals of 95 and 90 % after n seeds, in standard errors.
 
     n, m: seeds of an experiment and of the baseline. sizes: those of all experiments. Several have
-    Dunnett's interval of 95 %, one has Student's.
+    Dunnett's interval of 95 %, one has Student's. The level is that of the first look with at least
+    n seeds, or of the last one.
     """
-    level = level_at(n, rule)
+    index = sum(look < n for look in looks[:-1])
+    level, level_90 = (levels(looks, error)[index] for error in (ERROR, 2 * ERROR))
     many = len(sizes) > 1
     limit = dunnett_limit(level, sizes, m, int(df)) if many else t_quantile(level / 2, df)
-    return Limits(limit, t_quantile(level_at(n, rule, 2 * ERROR) / 2, df))
+    return limit, t_quantile(level_90 / 2, df)
 
 
 def judge(
-    rows: dict[str, Row], baseline: Row, rule: Rule, prior: Sigma = NO_ROWS
+    rows: dict[str, Row], baseline: Row, delta: float, looks: Looks, prior: Sigma = NO_ROWS
 ) -> dict[str, Verdict]:
     """Judge experiments that share a baseline. prior: the deviation within further rows."""
     rows = {name: row for name, row in rows.items() if len(row)}
@@ -242,34 +205,37 @@ def judge(
             word = "worse" if note == "diverged" else "undecided"
             verdicts[name] = Verdict(word, math.nan, math.nan, math.nan, n, note, None)
             continue
-        compared = compare(row, baseline, sigma, note)
-        df, looks = max(1, compared.df), (n, rule.looks[-1])
-        now, last = (limits(seeds, m, df, rule, sizes) for seeds in looks)
-        verdicts[name] = decide(compared, n, now, last, rule.delta, note)
+        own = pool(row) if note or n >= OWN_VARIANCE else sigma  # the baseline's is `sigma`
+        error, baseline_error, df = own.value / n**0.5, sigma.value / m**0.5, sigma.df
+        if own is not sigma and (error or baseline_error):
+            df = max(1, welch_df(error, own.df, baseline_error, sigma.df))
+        compared = Comparison(float(np.mean(row) - np.mean(baseline)), error, baseline_error)
+        now, last = (limits(seeds, m, df, looks, sizes) for seeds in (n, looks[-1]))
+        verdicts[name] = decide(compared, n, now, last, delta, note)
     return verdicts
 
 
-def detectable(sigma: Sigma, rule: Rule, m: int, asked: int = 1) -> list[float]:
+def detectable(sigma: Sigma, delta: float, looks: Looks, m: int, asked: int = 1) -> list[float]:
     """Return, for each look, the smallest effect that 80 % of simulations call better by then.
 
     sigma: of all rows, with the m seeds of the baseline. asked: number of experiments.
     """
     random, tries, sizes = np.random.default_rng(0), 2000, []
-    scores = random.normal(0, sigma.value, (tries, rule.looks[-1]))
+    scores = random.normal(0, sigma.value, (tries, looks[-1]))
     baselines = random.normal(0, sigma.value / m**0.5, tries)
     effects = sigma.value * np.linspace(0.4, 4, 37)
     better, undecided = np.zeros((37, tries), bool), np.ones((37, tries), bool)
-    for n in rule.looks:
+    for n in looks:
         deviation, df = sigma
         if n >= OWN_VARIANCE:
             deviation = scores[:, :n].std(axis=1, ddof=1)
             df = welch_df(n**-0.5, n - 1, m**-0.5, sigma.df)
         error = np.sqrt(deviation**2 / n + sigma.value**2 / m)
-        limit, limit_90 = limits(n, m, df, rule, (n,) * asked)
+        limit, limit_90 = limits(n, m, df, looks, (n,) * asked)
         difference = effects[:, np.newaxis] + scores[:, :n].mean(axis=1) - baselines
         better |= undecided & (difference > limit * error)
         undecided &= np.abs(difference) <= limit * error
-        undecided &= np.abs(difference) + limit_90 * error >= rule.delta
+        undecided &= np.abs(difference) + limit_90 * error >= delta
         rising = np.maximum.accumulate(better.mean(axis=1))
         sizes.append(float(np.interp(POWER, rising, effects, right=math.inf)))
     return sizes

@@ -12,7 +12,7 @@ from config import make_parser
 from experiments import stats
 from experiments.question import read_stored, stored_rows
 from experiments.recipes import RECIPES, Recipe
-from experiments.stats import Row, Rule, Sigma
+from experiments.stats import Looks, Row, Sigma
 
 
 def residuals(*rows: Row) -> np.ndarray:
@@ -22,7 +22,13 @@ def residuals(*rows: Row) -> np.ndarray:
 
 
 def resample(
-    scores: Row, prior: Sigma, rule: Rule, m: int, effect: float = 0.0, tries: int = 10_000
+    scores: Row,
+    prior: Sigma,
+    delta: float,
+    looks: Looks,
+    m: int,
+    effect: float = 0.0,
+    tries: int = 10_000,
 ) -> dict[str, np.ndarray]:
     """Return the share of each verdict by look, when both sides are drawn from the same scores.
 
@@ -30,12 +36,12 @@ def resample(
     added to the experiment. prior: as in `judge`.
     """
     random = np.random.default_rng(0)
-    shares = {word: np.zeros(len(rule.looks)) for word in ("better", "worse", "no difference")}
+    shares = {word: np.zeros(len(looks)) for word in ("better", "worse", "no difference")}
     for _ in range(tries):
-        row = random.choice(scores, rule.looks[-1]) + effect
+        row = random.choice(scores, looks[-1]) + effect
         baseline = random.choice(scores, m)
-        for i, n in enumerate(rule.looks):
-            word = stats.judge({"": row[:n]}, baseline, rule, prior)[""].word
+        for i, n in enumerate(looks):
+            word = stats.judge({"": row[:n]}, baseline, delta, looks, prior)[""].word
             if word != "undecided":
                 shares[word][i:] += 1 / tries
                 break
@@ -48,11 +54,12 @@ def check(recipe: Recipe, stored: dict, tries: int = 10_000) -> None:
     deviations, prior = residuals(baseline, *rows), stats.pool(*rows)
     m, sigma = len(baseline), stats.pool(baseline, prior=prior)
     print(f"{recipe.name}: {tries:,} comparisons, shares by look in per cent")
-    effects = [size for size in stats.detectable(sigma, recipe.rule, m) if size < math.inf]
+    rule = recipe.delta, recipe.looks
+    effects = [size for size in stats.detectable(sigma, *rule, m) if size < math.inf]
     for effect in [0.0, *effects]:
-        words = resample(deviations, prior, recipe.rule, m, effect, tries)
+        words = resample(deviations, prior, *rule, m, effect, tries)
         shares = "; ".join(f"{word} {np.round(100 * x, 1)}" for word, x in words.items())
-        print(f"effect {effect:.2f} {recipe.unit}: {shares}", flush=True)
+        print(f"effect {effect:.2f}: {shares}", flush=True)
 
 
 if __name__ == "__main__":

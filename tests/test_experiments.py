@@ -25,7 +25,7 @@ from evaluation import translator
 from experiments import patches, question, recipes, report, run, runs, stats, trial
 from experiments.patches import ExperimentError
 from experiments.recipes import RECIPES, Recipe
-from experiments.stats import Rule, Sigma
+from experiments.stats import Sigma
 from training import machine
 from training.records import load_config
 
@@ -126,12 +126,12 @@ def test_levels_of_equally_spaced_looks_are_the_published_ones():
 
 
 def ask_one(row, rule, prior=stats.NO_ROWS, baseline=BASELINE):
-    return stats.judge({"row": row}, baseline, rule, prior)["row"]
+    return stats.judge({"row": row}, baseline, *rule, prior)["row"]
 
 
 @pytest.mark.parametrize("n, spread, equal", [(6, 1, True), (6, 9, False), (10, 1, False)])
 def test_interval_is_students_or_welchs_for_ten_seeds_and_unhealthy_rows(n, spread, equal):
-    row, rule = np.linspace(-spread, spread, n) + 70, Rule(0.1, (n,))
+    row, rule = np.linspace(-spread, spread, n) + 70, (0.1, (n,))
     sigma = stats.pool(row, BASELINE) if n == 10 else stats.pool(BASELINE)
     verdict = ask_one(row, rule)
     assert bool(verdict.note) == (spread == 9)
@@ -148,7 +148,7 @@ def test_interval_is_students_or_welchs_for_ten_seeds_and_unhealthy_rows(n, spre
 
 
 def test_no_difference_means_that_two_one_sided_tests_reject_and_shows_their_interval():
-    rule, words = Rule(0.9, (6,)), []
+    rule, words = (0.9, (6,)), []
     for shift in np.linspace(-2, 2, 81):
         row = np.array(BASELINE[:6]) - np.mean(BASELINE[:6]) + 70 + shift
         verdict = ask_one(row, rule)
@@ -169,7 +169,7 @@ def test_no_difference_means_that_two_one_sided_tests_reject_and_shows_their_int
 
 def test_table_uses_dunnetts_interval_and_names_unhealthy_rows():
     rows = {f"row {i}": RANDOM.normal(70 + i, 1, 6) for i in range(4)}
-    healthy = stats.judge(rows, BASELINE, Rule(0.1, (6,)))
+    healthy = stats.judge(rows, BASELINE, 0.1, (6,))
     dunnett = scipy.stats.dunnett(*rows.values(), control=BASELINE, rng=1)
     interval = dunnett.confidence_interval(0.95)
     for verdict, *ends in zip(healthy.values(), interval.low, interval.high, strict=True):
@@ -179,63 +179,63 @@ def test_table_uses_dunnetts_interval_and_names_unhealthy_rows():
     notes = {"humps": "varies more than the others", "flat": "nearly constant", "lost": "diverged"}
     notes["once"] = "diverged"
     assert stats.unhealthy(rows, BASELINE) == notes
-    verdicts = stats.judge(rows, BASELINE, Rule(2.0, (6,)))
+    verdicts = stats.judge(rows, BASELINE, 2.0, (6,))
     assert [verdicts[name].word for name in notes] == ["worse"] * 4
-    assert str(verdicts["lost"]) == "worse (diverged)"
+    assert str(verdicts["lost"]) == "worse after 4 seeds (diverged)"
 
 
 def test_constant_rows_do_not_change_the_standard_deviation():
     flat = {f"flat {i}": [float(i)] * 16 for i in range(5)}
     assert stats.unhealthy(flat | {"row": np.add(BASELINE, 1)}, BASELINE).keys() == flat.keys()
-    verdict = ask_one([0.0] * 16, Rule(2.0, (16,)))
+    verdict = ask_one([0.0] * 16, (2.0, (16,)))
     assert verdict.note == "nearly constant" and verdict.high - verdict.low > 0.5
 
 
 def test_undecided_says_how_many_more_seeds_would_decide_at_the_last_look():
-    compared, delta = stats.Comparison(1.35, 0.7, 0.3, 200), 2.0
-    now, last = stats.Limits(3.0, 2.5), stats.Limits(2.0, 1.7)
+    compared, delta = stats.Comparison(1.35, 0.7, 0.3), 2.0
+    now, last = (3.0, 2.5), (2.0, 1.7)
     verdict = stats.decide(compared, 6, now, last, delta)
-    assert verdict.word == "undecided" and f"about {verdict.more} more seeds" in str(verdict)
+    assert verdict.word == "undecided"
+    assert str(verdict).endswith(f" after 6 seeds, about {verdict.more} more needed")
     for more, word in ((verdict.more, "better"), (verdict.more - 1, "undecided")):
         larger = compared._replace(error=0.7 * (6 / (6 + more)) ** 0.5)
         assert stats.decide(larger, 6 + more, last, last, delta).word == word
     # The baseline does not grow, so no number of seeds decides.
     verdict = stats.decide(compared._replace(baseline_error=0.8), 6, now, last, delta)
-    assert verdict.more is None and str(verdict).endswith(": more than 1,000 more seeds")
+    assert verdict.more is None and str(verdict).endswith(", more than 1,000 needed")
     # These seeds would decide at the last look.
     verdict = stats.decide(compared._replace(error=0.4, baseline_error=0.4), 6, now, last, delta)
-    assert verdict.word == "undecided" and str(verdict).endswith(": about 1 more seed")
+    assert verdict.word == "undecided" and str(verdict).endswith(", about 1 more needed")
 
 
 def test_seeds_after_the_last_look_have_its_level():
-    rule = Rule(2.0, (6, 10, 16))
-    first, second, third = stats.levels(rule.looks)
-    levels = [stats.level_at(n, rule) for n in (5, 6, 7, 16, 20)]
-    assert levels == [first, first, second, third, third]
+    looks = (6, 10, 16)
+    first, second, third = (scipy.stats.t.isf(x / 2, 50) for x in stats.levels(looks))
+    limits = [stats.limits(n, 16, 50, looks, (n,))[0] for n in (5, 6, 7, 16, 20)]
+    assert limits == pytest.approx([first, first, second, third, third])
 
 
 def test_equal_models_are_rarely_called_different_and_a_planted_effect_is_detected():
-    prior, rule = Sigma(stats.pool(BASELINE).value, 200), RECIPES["mini"].rule
+    prior, looks = Sigma(stats.pool(BASELINE).value, 200), RECIPES["mini"].looks
     deviations = power.residuals(BASELINE)
     assert np.var(deviations) == pytest.approx(np.var(BASELINE, ddof=1))
-    strict = rule._replace(delta=0.01)  # so that no question ends as "no difference"
-    for each in (rule, strict):
-        shares = power.resample(deviations, prior, each, 16, tries=2000)
+    for delta in (2.0, 0.01):  # with 0.01, no question ends as "no difference"
+        shares = power.resample(deviations, prior, delta, looks, 16, tries=2000)
         assert shares["better"][-1] + shares["worse"][-1] <= 0.06
     assert shares["better"][-1] + shares["worse"][-1] > 0.02  # or the intervals are too wide
-    sizes = [stats.detectable(prior, rule, *more) for more in ((16,), (16, 30), (6,))]
+    sizes = [stats.detectable(prior, 2.0, looks, *more) for more in ((16,), (16, 30), (6,))]
     assert min(sizes[1][-1], sizes[2][-1]) > 1.05 * sizes[0][-1]  # many questions; few seeds
     for look in (0, 3):
-        shares = power.resample(deviations, prior, rule, 16, sizes[0][look], 500)
+        shares = power.resample(deviations, prior, 2.0, looks, 16, sizes[0][look], 500)
         assert shares["better"][look] > 0.74, look  # 0.8, less the error of 500 tries
 
 
 @pytest.mark.parametrize("ratio", [0.6, 1.5, 2])
 def test_false_alarms_stay_rare_where_the_spread_of_a_row_is_another(ratio):
-    random, rule, alarms = np.random.default_rng(1), Rule(0.01, (10, 16)), 0
+    random, rule, alarms = np.random.default_rng(1), (0.01, (10, 16)), 0
     for _ in range(500):
         row, baseline = random.normal(0, ratio, 16), random.normal(0, 1, 16)
-        words = [ask_one(row[:n], rule, Sigma(1.0, 250), baseline).word for n in rule.looks]
+        words = [ask_one(row[:n], rule, Sigma(1.0, 250), baseline).word for n in rule[1]]
         alarms += not {"better", "worse"}.isdisjoint(words)
     assert alarms / 500 < 0.08  # 0.12 with the pooled standard deviation and a ratio of 1.5
 
@@ -333,6 +333,12 @@ def ask(repository, monkeypatch, capsys):
     return call
 
 
+def verdict(out, name, seeds):
+    """Return the word and the difference that were printed after a number of seeds, or None."""
+    match = re.search(rf"^{name}: (.*) \[.* after {seeds} seeds", out, re.MULTILINE)
+    return match and match[1]
+
+
 def started(folder):
     """Return how many times the runs of an experiment have started."""
     return sum(len(path.read_text()) for path in folder.glob("seed-*/started"))
@@ -341,7 +347,7 @@ def started(folder):
 def test_an_uncommitted_edit_gets_a_verdict(repository, ask):
     edit(repository / "model/answer.py", "return 40", "return 50")
     failed, out = ask()
-    assert failed == 0 and re.search(r"edit-\w+, 3 seeds: better \+10.0 \[\+", out)
+    assert failed == 0 and verdict(out, r"edit-\w+", 3) == "better +10.0"
     folder = repository / "runs/experiments/mini"
     assert started(folder / "baseline") == 5 and started(next(folder.glob("edit-*"))) == 3
     ask()  # nothing is run again
@@ -360,7 +366,7 @@ def test_seeds_are_added_until_the_question_is_decided(repository, ask):
     assert "3 seeds: 8 runs left on" in out and "5 seeds: 10 runs left on" in out
     assert not [*(repository / "runs").rglob("started")]
     _, out = ask("some")
-    assert "some, 3 seeds: undecided" in out and "some, 5 seeds: " in out
+    assert verdict(out, "some", 3).startswith("undecided") and verdict(out, "some", 5)
     _, out = ask("more", "--plan")
     assert (
         "5 seeds detect a difference of" in out and "5 seeds: 5 runs left, about 0 minutes" in out
@@ -386,7 +392,7 @@ def test_stored_results_count_only_if_seed_0_has_equal_bits(repository, ask, mon
     assert "3 seeds: 2 runs left" in plan and "s; 8 runs if seed 0 does not" in plan
     assert "5 seeds: 4 runs left" in plan and "s; 10 runs if seed 0 does not" in plan
     *count, out = run_again()
-    assert count == [1, 1] and "more, 3 seeds: better +8.0" in out
+    assert count == [1, 1] and verdict(out, "more", 3) == "better +8.0"
     assert "baseline: stored results are of other model/answer.py; seed 0 reproduces them" in out
     assert (
         "more: stored results are of other code, packages or processor; seed 0 reproduces them"
@@ -395,7 +401,7 @@ def test_stored_results_count_only_if_seed_0_has_equal_bits(repository, ask, mon
     edit(repository / "model/answer.py", "return 40", "return 41")
     commit()
     *count, out = run_again()
-    assert count == [5, 3] and "more, 3 seeds: better +8" in out
+    assert count == [5, 3] and verdict(out, "more", 3).startswith("better +8")
     assert "baseline: stored results are of other model/answer.py; seed 0 does not" in out
     monkeypatch.setattr(runs, "processor", lambda: "a new one")
     assert "are of other processor" in run_again()[2]
@@ -405,7 +411,7 @@ def test_a_changed_patch_is_run_again_and_the_baseline_is_not(repository, ask):
     ask("more", "--store")
     shutil.rmtree(repository / "runs")
     edit(repository / "experiments/more.patch", "--bonus=8", "--bonus=9")
-    assert "more, 3 seeds: better +9" in ask("more")[1]
+    assert verdict(ask("more")[1], "more", 3).startswith("better +9")
     folder = repository / "runs/experiments/mini"
     assert started(folder / "more") == 3 and started(folder / "baseline") == 0
 
@@ -444,8 +450,8 @@ def test_further_seeds_are_added_to_stored_ones(repository, ask, monkeypatch):
     baseline += [baseline[seed - 5] | {"seed": seed} for seed in (5, 6, 7)]
     path.write_text(json.dumps(stored))
     _, out = ask("some")
-    assert "some, 3 seeds: undecided" in out and "some, 5 seeds: undecided" in out
-    assert "some, 8 seeds: " in out
+    assert [verdict(out, "some", n)[:9] for n in (3, 5)] == ["undecided"] * 2
+    assert verdict(out, "some", 8)
     assert started(repository / "runs/experiments/mini/some") == 3
 
 
@@ -473,7 +479,7 @@ def test_a_new_baseline_drops_the_other_experiments_and_says_so(repository, ask)
 def test_failed_and_diverged_runs_are_named_and_the_others_judged(repository, ask):
     failed, out = ask("bad", "lost", "more")
     assert failed == 3 and "bad seed 0 FAILED: error: step 7" in out
-    assert "lost, 3 seeds: worse (diverged)" in out and "more, 3 seeds: better" in out
+    assert "lost: worse after 3 seeds (diverged)" in out and verdict(out, "more", 3)
     assert "bad, " not in out
     ask("bad", "lost", "more")
     folder = repository / "runs/experiments/mini"
@@ -494,11 +500,11 @@ def test_an_interrupted_command_looks_at_the_same_seeds_again(repository, ask):
         values["scores"]["exact_match"] = 0.0
         path.write_text(json.dumps(values))
     _, out = ask("more", "--store")
-    assert "more, 3 seeds: better +8.0" in out
+    assert verdict(out, "more", 3) == "better +8.0"
 
 
 def test_the_final_score_is_of_runs_with_other_seeds(repository, ask):
-    assert "more, 2 seeds: better" in ask("more", "--final", "--seeds", "2")[1]
+    assert verdict(ask("more", "--final", "--seeds", "2")[1], "more", 2)[:6] == "better"
     for name, seed in (("baseline", 1), ("more", 0)):
         job = repository / f"runs/experiments/mini-final/{name}/seed-{seed}.job.json"
         assert f"--seed={100 + seed}" in json.loads(job.read_text())["flags"]
@@ -548,7 +554,7 @@ def test_stored_rows_are_dropped_with_their_patch_and_keep_their_code(repository
     ask("same", "--store")
     report.write()
     text = (rows / "README.md").read_text("utf-8")
-    assert "earlier code, whose baseline has equal bits: 1 of 2." in text and "better +8.0" in text
+    assert "baseline has equal bits: 1 of 2." in text and "better +8.0" in text
     edit(rows / "more.patch", "--bonus=8", "--bonus=9")
     report.write()
     text = (rows / "README.md").read_text("utf-8")
@@ -573,7 +579,7 @@ def test_a_patch_that_does_not_apply_is_named_and_does_not_stop_the_others(repos
     with pytest.raises(ExperimentError, match="old: git apply: "):
         ask("old", "more")
     _, out = ask("--all")
-    assert "old FAILED: git apply: " in out and "more, 3 seeds" in out
+    assert "old FAILED: git apply: " in out and verdict(out, "more", 3)
 
 
 def test_edits_and_recipes_that_do_not_fit_are_reported(repository, ask, monkeypatch):
@@ -588,7 +594,7 @@ def test_edits_and_recipes_that_do_not_fit_are_reported(repository, ask, monkeyp
     edit(repository / "model/answer.py", "return 40", "return 50")
     assert "uncommitted edits are left out" in ask("more", "--plan")[1]
     monkeypatch.setitem(RECIPES, "imdb", replace(SMALL, name="imdb"))
-    assert re.search(r"edit-\w+, 3 seeds: better", ask("--recipe", "imdb")[1])
+    assert verdict(ask("--recipe", "imdb")[1], r"edit-\w+", 3).startswith("better")
 
 
 @pytest.mark.parametrize(
@@ -668,8 +674,8 @@ def test_readme_is_written_between_its_markers(reported):
     (row,) = [line for line in text.splitlines() if "[more](more.patch)" in line]
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert cells[0].endswith("Is <b>more</b> better?") and cells[1] == "always"
-    assert cells[2].startswith("better +8.0 [+") and cells[3] == "not measured yet"
-    assert cells[4] == "× 1.00, × 1.00" and text.index("### Positions") < text.index(row)
+    assert cells[2].startswith("mini: better +8.0 [+")
+    assert cells[3] == "× 1.00, × 1.00" and text.index("### Positions") < text.index(row)
     assert "old" not in text and "lost (diverged)" in text
     assert (reported / "mini.png").stat().st_size > 5000
 
@@ -818,5 +824,6 @@ def test_tensorboard_reads_the_stored_curves(tmp_path):
     run.write_events(tmp_path, [{"seed": 4, "curve": [[10, 2.5], [20, 1.5]]}])
     events = EventAccumulator(str(tmp_path / "seed-4/validation"))
     events.Reload()
-    points = [(event.step, event.value) for event in events.Scalars("metrics/loss")]
+    shown = events.Tensors("metrics/loss")
+    points = [(event.step, tf.make_ndarray(event.tensor_proto)) for event in shown]
     assert points == [(10, 2.5), (20, 1.5)]

@@ -98,7 +98,10 @@ class Config:
         1.0, "factor that multiplies the paper's learning rate", low=0, high=float("inf")
     )
     epochs: int = setting(20, "passes over the training split", low=0)
-    max_steps: int | None = setting(None, "stop after this many steps in total, and validate")
+    max_steps: int | None = setting(
+        None,
+        "stop after this many steps in total, and validate; forgotten if resumed with more epochs",
+    )
     validate_every: int | None = setting(
         None, "validate every this many steps, in addition to the end of each epoch"
     )
@@ -146,6 +149,8 @@ class Config:
         if self.d_model % 2 and (self.model == "recurrent" or self.positions == "sinusoidal"):
             reason = "--model recurrent" if self.model == "recurrent" else "--positions sinusoidal"
             raise UserError(f"--d-model {self.d_model}: {reason} needs an even number")
+        if self.corpus != self.corpus.encode("utf-8", "replace").decode():
+            raise UserError(f"--corpus {self.corpus!r} is not UTF-8: rename the directory or file")
         if self.name is not None and not re.fullmatch(r"\w[\w.+-]*", self.name):
             raise UserError(
                 f"--name {self.name!r}: begin with a letter or digit; use only these and _ . + -"
@@ -210,7 +215,7 @@ def check_value(field: dataclasses.Field, value: Any) -> None:
 
 
 def handle_signals() -> None:
-    """Print in UTF-8, and end without a traceback at Ctrl-C or when the output is not read."""
+    """Print in UTF-8; end without a traceback at Ctrl-C, or when output is no longer read."""
     sys.stdout.reconfigure(encoding="utf-8")
     signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)

@@ -60,22 +60,23 @@ def main(flags: argparse.Namespace) -> None:
     scores, outputs = report.measure(translator, split)
     scores["texts_in_split"] = total
 
-    names = []
-    if flags.limit is None:
-        labelled = flags.config.labelled
-        names = report.write(flags.run, file_suffix(flags), labelled, split, scores, outputs)
-    if flags.per_sentence:
-        report.write_per_sentence(flags.per_sentence, flags.config.labelled, split, outputs)
-
     checkpoint = f"{flags.checkpoint} checkpoint"
     if flags.average > 1:
         checkpoint = f"average of the last {flags.average} epochs"
     part = f" of {total:,}" if len(outputs) < total else ""
-    print(
+    title = (
         f"{flags.run}, {checkpoint}, {flags.split} split of {flags.config.corpus}, "
         f"{len(outputs):,} texts{part}, {translator.search}"
     )
-    report.print_scores(scores)
+    names, labelled = [], flags.config.labelled
+    try:  # write before printing: a pipe such as `| head` ends the process
+        if flags.limit is None:
+            names = report.write(flags.run, file_suffix(flags), labelled, split, scores, outputs)
+        if flags.per_sentence:
+            report.write_per_sentence(flags.per_sentence, labelled, split, outputs)
+    finally:
+        print(title)
+        report.print_scores(scores)
     if names:
         print(f"written in {flags.run}: {', '.join(names)}")
 

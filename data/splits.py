@@ -40,6 +40,10 @@ class Split(NamedTuple):
     targets: list[str]  # targets[i] is the translation or the label of sources[i]
     tags: list[str] | None = None  # the phenomenon that each pair tests; `mini` only
 
+    def with_lowercase_targets(self) -> "Split":
+        """Return the texts with references as a tokenizer with `lowercase` translates them."""
+        return self._replace(targets=[text.lower() for text in self.targets])
+
     @classmethod
     def of(cls, pairs: Iterable[TextPair]) -> "Split":
         """Collect pairs in memory."""

@@ -144,7 +144,7 @@ def train(
                 f"raise it to {needed[1]}"
             ) from None
         if "sentences_.empty()" in str(error):
-            raise UserError("there is no text that a tokenizer could be trained on") from None
+            raise UserError("there is no text to train a tokenizer on: check the corpus") from None
         raise UserError(f"SentencePiece cannot be trained on these texts: {error}") from error
     return Tokenizer(model.getvalue(), lowercase, words)
 

@@ -35,9 +35,10 @@ def validation_metrics(
     values = {"validation_loss": loss, "validation_accuracy": accuracy}
     count = len(dataset.validation_texts.sources)
     spaced = np.linspace(0, count - 1, min(count, max_sentences)).astype(int)
-    sources, references, _ = dataset.validation_texts.take(spaced)
+    texts = dataset.validation_texts.take(spaced)
     if translator.target_tokenizer.lowercase:
-        references = [text.lower() for text in references]
+        texts = texts.with_lowercase_targets()
+    sources, references, _ = texts
     shown = [0, len(sources) // 2, len(sources) - 1]
     if translator.labelled:
         outputs = translator.translate([sources[i] for i in shown])
@@ -78,7 +79,7 @@ def load_split(run: Path, config: Config, name: str, whole: bool = False) -> tup
         )
     texts = Split.of(split.sample)
     if config.lowercase and not config.labelled:
-        texts = texts._replace(targets=[text.lower() for text in texts.targets])
+        texts = texts.with_lowercase_targets()
     return texts, split.pairs
 
 

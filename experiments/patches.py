@@ -104,10 +104,13 @@ def names() -> list[str]:
 
 def git(*words: str, stdin: str = "", cwd: Path | None = None, **variables: str) -> str:
     """Run git, in the repository by default, and return its output. Raises ExperimentError."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")} | variables
+    hook = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_OBJECT_DIRECTORY")
+    env = {k: v for k, v in os.environ.items() if k not in hook} | variables
     options = {"input": stdin.encode(), "cwd": cwd or ROOT, "env": env, "capture_output": True}
     try:
         return subprocess.run(["git", *words], check=True, **options).stdout.decode("utf-8")
+    except FileNotFoundError:
+        raise ExperimentError("experiments need git: install it") from None
     except subprocess.CalledProcessError as error:
         lines = error.stderr.decode("utf-8", "replace").strip().splitlines() or ["no message"]
         raise ExperimentError(f"git {words[0]}: {lines[0]}") from None

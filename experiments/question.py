@@ -181,8 +181,9 @@ class Question:
             if self.stored_runs(patch) and self.rows[patch.name]["key"] != self.setup.key(patch):
                 names = ", ".join(differences[:3]) + ", …" * (len(differences) > 3)
                 names = names if patch == BASELINE else "code, packages or processor"
-                verb = "reproduces" if self.stored_is_valid(patch) else "does not reproduce"
-                text += f"{patch.name}: stored results are of other {names}; seed 0 {verb} them\n"
+                outcomes = {True: "reproduces them", False: "does not reproduce them"}
+                outcome = outcomes.get(self.stored_is_valid(patch), "failed: they are not used")
+                text += f"{patch.name}: stored results are of other {names}; seed 0 {outcome}\n"
         return text
 
     def verdicts(self, look: int) -> dict[str, stats.Verdict]:

@@ -62,7 +62,7 @@ class Results:
         lists = {
             "Decided": [f"{decided} of {asked}"],
             "Diverged, or with a variance unlike that of the others": own,
-            "Measured with earlier code, whose seed 0 of the baseline has equal bits": earlier,
+            "Measured with earlier code, with the same bits for seed 0 of the baseline": earlier,
             "Left out, as their patches have changed": sorted(self.changed),
         }
         text = " ".join(f"{title}: {', '.join(names)}." for title, names in lists.items() if names)
@@ -84,9 +84,10 @@ def table(chosen: list[Patch], results: dict[str, Results]) -> str:
         for patch in (patch for patch in chosen if patch.theme == theme):
             verdicts = {n: r.verdicts.get(patch.name) for n, r in results.items()}
             shown = [f"{n}: {verdict}" for n, verdict in verdicts.items() if verdict]
-            costs = [results[n].cost(patch.name) for n, verdict in verdicts.items() if verdict]
+            costs = {n: results[n].cost(patch.name) for n, verdict in verdicts.items() if verdict}
+            costs = [f"{n}: {cost}" for n, cost in costs.items() if cost]
             cells = [f"[{patch.name}]({patch.name}.patch): {patch.question}", patch.claim]
-            cells += ["; ".join(shown) or "not measured yet", "; ".join(filter(None, costs))]
+            cells += ["; ".join(shown) or "not measured yet", "; ".join(costs)]
             text += f"| {' | '.join(cells)} |\n"
         text += "\n"
     return text

@@ -1,8 +1,8 @@
 """Did a change help? Train the model with and without it: python -m experiments.run NAME …
 
 Without NAME, the change is the uncommitted edit of the working tree. Finished runs are kept, so the
-command can be stopped and repeated at any time. Results in experiments/results/RECIPE.json count if
-they would come out the same here.
+command can be stopped and repeated at any time. Results in experiments/results/RECIPE.json are used
+if code, packages and processor match, or if seed 0 comes out the same here.
 """
 
 import argparse
@@ -104,10 +104,10 @@ def parse_flags() -> argparse.Namespace:
     """Parse the command line. Raises ExperimentError."""
     parser = make_parser(__doc__, prog="python -m experiments.run")
     add = parser.add_argument
-    add("names", nargs="*", metavar="NAME", help="experiments/NAME.patch, or baseline [your edit]")
+    add("names", nargs="*", metavar="NAME", help="experiments/NAME.patch, or baseline [the edit]")
     add("--all", action="store_true", help="all experiments of the recipe")
     add("--recipe", choices=RECIPES, help="how to train and to score [that of the experiment]")
-    add("--plan", action="store_true", help="print the smallest detectable effect and the time")
+    add("--plan", action="store_true", help="only print the detectable effects and the time")
     add("--seeds", type=int, help="look once, after this many seeds [4, 6, 10 and 16]")
     add("--final", action="store_true", help="score the held-out texts; once, for what you adopt")
     add("--store", action="store_true", help="write the results into experiments/results/")

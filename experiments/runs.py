@@ -77,6 +77,7 @@ class Setup:
         self.commit = patches.git("rev-parse", "HEAD").strip()
         self.code = code_hashes(self.checkout(BASELINE))
         self.texts = self.scratch / "texts.json"
+        print("preparing the texts to score", file=sys.stderr)
         write_json(self.texts, load_texts(recipe, final))
         self.identity = {
             "flags": recipe.flags,

@@ -4,10 +4,10 @@ A row is the list of an experiment's scores, one per seed.
 
 - The standard deviation of one run is pooled over all healthy rows. A row that is not healthy, or
   has at least ten seeds, has its own (Welch 1947).
-- An experiment is better or worse if an interval of 95 % excludes zero: Student's for one question,
-  Dunnett's (1955) for a table, in which many rows share one baseline.
+- An experiment is better or worse if its 95 % interval excludes zero: Student's for a single
+  experiment, Dunnett's (1955) for several, which share one baseline.
 - It makes no difference above delta if two one-sided tests at 5 % reject both -delta and +delta
-  (Schuirmann 1987), that is, if Student's interval of 90 % lies inside ±delta.
+  (Schuirmann 1987), that is, if Student's 90 % interval lies inside ±delta.
 - Both may be decided early, at looks that are fixed beforehand. The looks have an error of 5 %
   together, which they spend as O'Brien & Fleming do (Lan & DeMets 1983).
 """
@@ -42,7 +42,7 @@ NO_ROWS = Sigma(0.0, 0)
 class Verdict(NamedTuple):
     """A decision about experiment minus baseline, with its interval.
 
-    The interval is that of 95 %; of "no difference", which it decides, that of 90 %. note: why the
+    The interval is the 95 % one; of "no difference", which it decides, the 90 % one. note: why the
     row is unhealthy, or "". more: about how many further seeds would decide at the last look, if
     the difference stays as it is; None if more than 1,000.
     """
@@ -56,9 +56,12 @@ class Verdict(NamedTuple):
     more: int | None = 0
 
     def __str__(self) -> str:
-        text = self.word
+        text, decimals = self.word, 1
         if self.low < self.high:
-            text += f" {self.difference:+.1f} [{self.low:+.1f}, {self.high:+.1f}]"
+            while decimals < 3 and 0 in (round(self.low, decimals), round(self.high, decimals)):
+                decimals += 1  # or a verdict would seem to contradict its interval
+            numbers = (f"{x:+.{decimals}f}" for x in (self.difference, self.low, self.high))
+            text += " {} [{}, {}]".format(*numbers)
         text += " at 90 %" if self.word == "no difference" else ""
         text += f" after {self.seeds} seed{'s' * (self.seeds != 1)}"
         if self.word == "undecided":

@@ -130,6 +130,7 @@ def test_more_epochs_are_not_limited_by_the_steps_of_the_former_command(tmp_path
     (tmp_path / "config.json").write_text('{"corpus": "mini:9", "max_steps": 3, "epochs": 2}')
     flags = {"resume": str(tmp_path)}
     assert command_line.resume_config(flags).max_steps == 3
+    assert command_line.resume_config(flags | {"epochs": 2}).max_steps == 3
     assert command_line.resume_config(flags | {"epochs": 4}).max_steps is None
     assert command_line.resume_config(flags | {"epochs": 4, "max_steps": 9}).max_steps == 9
 

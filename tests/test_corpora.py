@@ -15,7 +15,7 @@ from helpers import load_split
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from config import Config
+from config import Config, UserError
 from data import corpora
 from data import tfds as corpora_tfds
 from data.splits import SPLITS, Corpus, CorpusError, Split
@@ -335,14 +335,16 @@ def test_a_directory_of_labels_is_read_and_shuffled(reviews, capfd):
     assert len({*test.targets[:10]}) == 2  # shuffled
 
 
-def test_names_of_directories_need_not_be_utf_8_unless_they_are_labels(reviews, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("names")
-    latin = Path(shutil.copytree(reviews, folder / "portugu\udcea"))
-    assert corpora.find(str(latin), labelled=True).fingerprint()
+def test_names_of_files_need_not_be_utf_8_but_those_of_labels_and_corpora(reviews):
+    name = str(reviews)
+    (reviews / "train" / "pos" / "0_7.txt").rename(reviews / "train" / "pos" / "b\udcea.txt")
+    assert corpora.find(name, labelled=True).fingerprint()
     for split in SPLITS[::2]:
-        (latin / split / "pos").rename(latin / split / "b\udcea")
+        (reviews / split / "pos").rename(reviews / split / "b\udcea")
     with pytest.raises(CorpusError, match="not UTF-8"):
-        corpora.find(str(latin), labelled=True)
+        corpora.find(name, labelled=True)
+    with pytest.raises(UserError, match="not UTF-8"):
+        Config(corpus="portugu\udcea")
 
 
 def test_a_fifth_of_train_is_held_out_without_a_validation_split(reviews):

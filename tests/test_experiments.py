@@ -80,7 +80,7 @@ def copy(tmp_path):
 def test_every_experiment_trains_and_decodes(name, copy):
     patch = EXPERIMENTS[name]
     small = "--num-layers 1 --d-model 32 --vocab-size 300 --max-length 9".split()
-    flags = [*RECIPES[patch.recipe or "mini"].flags.split(), *patch.flags.split(), *small]
+    flags = [*RECIPES[patch.recipe].flags.split(), *patch.flags.split(), *small]
     assert patched.call(patched.train_and_decode, copy(patch), flags) == (4, 20)
 
 
@@ -480,7 +480,7 @@ def test_failed_and_diverged_runs_are_named_and_the_others_judged(repository, as
     failed, out = ask("bad", "lost", "more")
     assert failed == 3 and "bad seed 0 FAILED: error: step 7" in out
     assert "lost: worse after 3 seeds (diverged)" in out and verdict(out, "more", 3)
-    assert "bad, " not in out
+    assert not re.search(r"^bad: ", out, re.MULTILINE)
     ask("bad", "lost", "more")
     folder = repository / "runs/experiments/mini"
     assert started(folder / "lost") == 3 and started(folder / "bad") == 6  # failed ones run again
@@ -554,7 +554,7 @@ def test_stored_rows_are_dropped_with_their_patch_and_keep_their_code(repository
     ask("same", "--store")
     report.write()
     text = (rows / "README.md").read_text("utf-8")
-    assert "baseline has equal bits: 1 of 2." in text and "better +8.0" in text
+    assert "for seed 0 of the baseline: 1 of 2." in text and "better +8.0" in text
     edit(rows / "more.patch", "--bonus=8", "--bonus=9")
     report.write()
     text = (rows / "README.md").read_text("utf-8")
@@ -584,6 +584,9 @@ def test_a_patch_that_does_not_apply_is_named_and_does_not_stop_the_others(repos
 
 def test_edits_and_recipes_that_do_not_fit_are_reported(repository, ask, monkeypatch):
     (repository / "experiments/odd.patch").write_text("question: 1?\nrecipe: foo\n")
+    with pytest.raises(ExperimentError, match="foo: choose from"):
+        ask("odd")
+    (repository / "experiments/odd.patch").write_text("question: 1?\ntheme: foo\n")
     with pytest.raises(ExperimentError, match="foo: choose from"):
         ask("odd")
     (repository / "data").mkdir()
@@ -675,7 +678,7 @@ def test_readme_is_written_between_its_markers(reported):
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert cells[0].endswith("Is <b>more</b> better?") and cells[1] == "always"
     assert cells[2].startswith("mini: better +8.0 [+")
-    assert cells[3] == "× 1.00, × 1.00" and text.index("### Positions") < text.index(row)
+    assert cells[3] == "mini: × 1.00, × 1.00" and text.index("### Positions") < text.index(row)
     assert "old" not in text and "lost (diverged)" in text
     assert (reported / "mini.png").stat().st_size > 5000
 
@@ -776,13 +779,18 @@ def test_scoring_can_be_stopped_and_a_run_without_checkpoints_starts_again(tmp_p
 
 
 def test_noisy_phenomena_are_scored_but_not_in_the_headline(monkeypatch):
-    fake = SimpleNamespace(labelled=False, max_length=9, source_tokenizer=0, target_tokenizer=0)
+    tokenizer = SimpleNamespace(lowercase=False)
+    fake = SimpleNamespace(labelled=False, max_length=9)
+    fake.source_tokenizer = fake.target_tokenizer = tokenizer
     fake.translate = lambda texts, progress: ["a", "b", "x"]
     fake.loss_and_accuracy = lambda pairs: (1.0, 0.5)
     monkeypatch.setattr("data.encoding.encode", lambda *_: (None, 0))
     scores = trial.score(fake, Split(["1", "2", "3"], ["a", "b", "c"], ["tense", "order", "sense"]))
     assert scores["exact_match"] == 50
     assert scores["by_tag"] == {"tense": 100, "order": 100, "sense": 0}
+    tokenizer.lowercase = True
+    scores = trial.score(fake, Split(["1", "2", "3"], ["A", "B", "C"], ["tense", "order", "sense"]))
+    assert scores["exact_match"] == 50
 
 
 # Whether everything runs, in seconds.

@@ -1,6 +1,5 @@
 """train.py as a user runs it: the run directory, and a killed run that is resumed."""
 
-import dataclasses
 import json
 import os
 import re
@@ -136,13 +135,12 @@ def test_the_name_of_a_run_without_a_name_is_a_valid_name(corpus):
     assert Config(name=name).name == name == Path(name).name
 
 
-def test_runs_that_begin_in_the_same_second_have_different_names(tmp_path, monkeypatch):
-    monkeypatch.setattr(description, "new_name", lambda config: "one")
-    config = Config(runs_dir=str(tmp_path))
-    folders = [description.create_directory(config) for _ in range(3)]
+def test_runs_that_begin_in_the_same_second_have_different_names(tmp_path):
+    path = tmp_path / "one"
+    folders = [description.create_directory(path, may_rename=True) for _ in range(3)]
     assert [folder.name for folder in folders] == ["one", "one-2", "one-3"]
     with pytest.raises(RunError, match="choose another --name"):
-        description.create_directory(dataclasses.replace(config, name="one"))
+        description.create_directory(path, may_rename=False)
 
 
 def test_config_json_has_every_setting(run):

@@ -32,8 +32,8 @@ def readable_checkpoints(
             if not ends_of_epochs or ends_epoch(path):
                 intact.append(str(path))
         except (tf.errors.OpError, IndexError, ValueError) as error:
-            if path not in saved_checkpoints(folder):  # a running training has just deleted it
-                continue
+            if path not in saved_checkpoints(folder):  # a running training has just replaced it
+                return readable_checkpoints(folder, count, ends_of_epochs)
             damaged.append(path.name)
             print(
                 f"warning: {path} is damaged, using an older checkpoint: {first_line(error)}",
@@ -47,7 +47,7 @@ def readable_checkpoints(
 def ends_epoch(path: str | Path) -> bool:
     """Return whether a checkpoint was saved at the end of an epoch. False if it is damaged.
 
-    Checkpoints within an epoch are saved by the clock, so no two runs have them at equal steps.
+    Those within an epoch are saved by the clock, so two runs rarely have them at the same steps.
     """
     import tensorflow as tf
 

@@ -28,7 +28,7 @@ def resume_config(flags: dict) -> Config:
     run = load_config(flags["resume"])
     # Not the recorded directories: the run may have been moved.
     flags = {"runs_dir": Config.runs_dir, "cache_dir": Config.cache_dir} | flags
-    if "epochs" in flags:  # not the recorded limit, which would stop the run before
+    if flags.get("epochs", 0) > run.epochs:  # the recorded limit would stop it earlier
         flags = {"max_steps": None} | flags
     for name, value in flags.items():
         changed = value != getattr(run, name) and name not in MAY_CHANGE_ON_RESUME

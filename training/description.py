@@ -32,11 +32,13 @@ def new_name(config: Config) -> str:
     return f"{corpus}-{config.model}-seed{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
-def create_directory(config: Config) -> Path:
-    """Create the directory of a new run. Raises OSError, and RunError if --name exists."""
-    path = Path(config.runs_dir, config.name or new_name(config))
+def create_directory(path: Path, may_rename: bool) -> Path:
+    """Create the directory of a new run and return its path. Raises OSError and RunError.
+
+    may_rename: if it exists, append a number instead of failing.
+    """
     others = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
-    for candidate in [path] if config.name else itertools.chain([path], others):
+    for candidate in itertools.chain([path], others) if may_rename else [path]:
         with contextlib.suppress(FileExistsError):  # begun in the same second
             candidate.mkdir(parents=True)
             return candidate
@@ -119,7 +121,7 @@ def update(run: Path, config: Config, code_changed: bool) -> None:
     )
     if code_changed or changed:
         suffix = time.strftime(".until-%Y%m%d-%H%M%S")
-        shutil.copy2(path, f"{path}{suffix}")  # if interrupted here, it still has config.json
+        shutil.copy2(path, f"{path}{suffix}")  # not renamed, in case this is interrupted
         if ROOT != (run / "source").resolve():  # otherwise, this is the run's own code
             for name in ("source", "source.diff", "provenance.json"):
                 with contextlib.suppress(FileNotFoundError):  # interrupted here before

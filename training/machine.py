@@ -67,7 +67,7 @@ def import_tensorflow() -> None:
 
 @contextlib.contextmanager
 def without_keras() -> Iterator[None]:
-    """Import TensorFlow, in a `with` statement, without Keras 3, a quarter of the time.
+    """Import TensorFlow, in a `with` statement, without Keras 3, a quarter of its import time.
 
     TensorFlow imports Keras only to register its optimizers, and continues if Keras is missing.
     TF_USE_LEGACY_KERAS selects Keras 2, a separate package that is usually not installed.

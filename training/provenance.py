@@ -113,16 +113,11 @@ def normalized_code(path: Path) -> str:
 def fingerprint(folder: str | Path = ROOT) -> str:
     """Return a hash of the code in a directory. See `normalized_code` for what is ignored."""
     folder, digest = Path(folder), hashlib.sha256()
-    files = {
-        path
-        for package in ("model", "data", "training", "evaluation")
-        for path in (folder / package).rglob("*")
-    }
-    for path in sorted(files | set(folder.glob("*.py"))):
-        if path.is_file() and "__pycache__" not in path.parts:
+    for path in sorted({path for pattern in SOURCE for path in folder.glob(pattern)}):
+        name = path.relative_to(folder).as_posix()
+        if name.startswith(("model/", "data/", "training/", "evaluation/")) or name.count("/") == 0:
             code = normalized_code(path).encode() if path.suffix == ".py" else path.read_bytes()
-            name = path.relative_to(folder).as_posix().encode()
-            digest.update(name + hashlib.sha256(code).digest())
+            digest.update(name.encode() + hashlib.sha256(code).digest())
     return digest.hexdigest()
 
 

@@ -83,10 +83,11 @@ class Run:
         self.last_step = config.max_steps or sys.maxsize
         self.stop_signal, self.stopped_by = machine.StopSignal(), 0
         self.assert_workers_agree()
-        self.path = Path(config.resume or Path(config.runs_dir, config.name or ""))
+        name = config.name or description.new_name(config)
+        self.path = Path(config.resume or Path(config.runs_dir, name))
         if self.is_chief:
             if not config.resume:
-                self.path = description.create_directory(config)
+                self.path = description.create_directory(self.path, may_rename=not config.name)
             try:
                 self.lock = machine.lock(self.path / ".lock")
             except BlockingIOError:
@@ -99,7 +100,7 @@ class Run:
             description.write(self.path, config, dataset)
         self.restore(self.create_checkpoints())
         if self.is_chief:
-            if config.resume:  # only now: a failed resume leaves the directory as it is
+            if config.resume:  # only now: a failed resume leaves settings and source as they are
                 description.update(self.path, config, code_changed)
             self.logs = Logs(self.path)
             self.logs.truncate(self.metrics_size)

@@ -494,6 +494,15 @@ def test_references_are_in_lower_case_if_translations_are(tmp_path):
     assert texts.sources[0].startswith("Source") and texts.targets[0].startswith("target")
 
 
+def test_scores_that_cannot_be_written_are_printed(copy, score, monkeypatch):
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(report, "write", full)
+    result = score(copy)
+    assert result.status == 2 and "No space left" in result.err and "\nbleu " in result.out
+
+
 def test_scores_are_written_before_they_are_printed(copy, score, monkeypatch):
     """The reader of the output may close it, as `head` does."""
 

@@ -208,6 +208,13 @@ def test_undecided_says_how_many_more_seeds_would_decide_at_the_last_look():
     assert verdict.word == "undecided" and str(verdict).endswith(", about 1 more needed")
 
 
+def test_no_end_of_an_interval_is_shown_as_zero():
+    texts = [str(stats.Verdict("better", 3.02, low, 6.0, 4)) for low in (0.02, 1.0, 0.0)]
+    assert texts[0] == "better +3.02 [+0.02, +6.00] after 4 seeds"
+    assert texts[1] == "better +3.0 [+1.0, +6.0] after 4 seeds"
+    assert texts[2] == "better +3.020 [+0.000, +6.000] after 4 seeds"  # it is zero
+
+
 def test_seeds_after_the_last_look_have_its_level():
     looks = (6, 10, 16)
     first, second, third = (scipy.stats.t.isf(x / 2, 50) for x in stats.levels(looks))

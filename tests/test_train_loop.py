@@ -451,18 +451,23 @@ def test_a_damaged_checkpoint_is_reported_and_an_older_one_is_used(copied, damag
         readable_checkpoints(copied / "checkpoints")
 
 
-def test_a_checkpoint_that_a_running_training_deletes_is_not_reported(copied, capsys, monkeypatch):
-    steps = steps_saved(copied)
-
-    def delete(path):
-        for file in Path(path).parent.glob(f"ckpt-{steps[-1]}.*"):
-            file.unlink()
+def test_a_checkpoint_that_a_running_training_replaces_is_not_reported(copied, capsys, monkeypatch):
+    def replace(path):
+        for file in Path(path).parent.glob("ckpt-1.*"):
+            file.rename(file.with_name(file.name.replace("ckpt-1", "ckpt-2")))
         return load(path)
 
+    folder, last = copied / "checkpoints", steps_saved(copied)[-1]
+    for file in folder.glob("ckpt-*"):
+        number, _, ending = file.name.partition(".")
+        if number == f"ckpt-{last}":
+            file.rename(folder / f"ckpt-1.{ending}")
+        else:
+            file.unlink()
     load = tf.train.load_checkpoint
-    monkeypatch.setattr(tf.train, "load_checkpoint", delete)
-    (path,) = readable_checkpoints(copied / "checkpoints")
-    assert path.endswith(f"ckpt-{steps[-2]}") and capsys.readouterr().err == ""
+    monkeypatch.setattr(tf.train, "load_checkpoint", replace)
+    (path,) = readable_checkpoints(folder)
+    assert path.endswith("ckpt-2") and capsys.readouterr().err == ""
 
 
 def test_a_run_resumes_from_an_older_checkpoint(copied, finished, expected, capsys):

@@ -54,13 +54,13 @@ class Results:
 
     def summary(self) -> str:
         """Describe what was measured, and how precisely."""
-        recipe, m, asked = self.recipe, len(self.runs["baseline"]), len(self.verdicts)
-        size = stats.detectable(self.sigma, recipe.delta, recipe.looks, m, asked)[-1]
+        recipe, m, count = self.recipe, len(self.runs["baseline"]), len(self.verdicts)
+        size = stats.detectable(self.sigma, recipe.delta, recipe.looks, m, count)[-1]
         own = [f"{name} ({v.note})" for name, v in self.verdicts.items() if v.note]
-        earlier = [f"{self.earlier} of {asked}"] if self.earlier else []
+        earlier = [f"{self.earlier} of {count}"] if self.earlier else []
         decided = sum(verdict.word != "undecided" for verdict in self.verdicts.values())
         lists = {
-            "Decided": [f"{decided} of {asked}"],
+            "Decided": [f"{decided} of {count}"],
             "Diverged, or with a variance unlike that of the others": own,
             "Measured with earlier code, with the same bits for seed 0 of the baseline": earlier,
             "Left out, as their patches have changed": sorted(self.changed),

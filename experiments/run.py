@@ -38,8 +38,8 @@ def choose(flags: argparse.Namespace) -> tuple[Recipe, list[Patch]]:
     """Return the recipe and the experiments of a command line. Raises ExperimentError."""
     names, edit = patches.names() if flags.all else flags.names, patches.working_tree()
     if not (names or edit):
-        known = ", ".join(patches.names())
-        raise ExperimentError(f"nothing to compare: edit the source, or name experiments: {known}")
+        saved = ", ".join(patches.names())
+        raise ExperimentError(f"nothing to compare: edit the source, or name experiments: {saved}")
     if flags.store and not names:
         raise ExperimentError("--store needs names: save the edit as experiments/NAME.patch first")
     if names and edit:

@@ -138,7 +138,7 @@ def sum_over_replicas(values: list) -> list:
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
-    """Return whether this process, alone or the worker with index 0, writes the run directory."""
+    """Return whether this process writes the run directory: the only one, or worker 0."""
     return strategy.cluster_resolver is None or strategy.cluster_resolver.task_id == 0
 
 

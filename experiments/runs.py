@@ -72,13 +72,19 @@ class Setup:
     def __init__(self, recipe: Recipe, scratch: str | Path, final: bool = False):
         self.recipe, self.scratch, self.keys = recipe, Path(scratch), {}
         self.first_seed = 100 if final else 0  # the final score is of other runs, too
+        self.cache = patches.ROOT / ".cache"
         self.folder = patches.ROOT / "runs/experiments" / (recipe.name + "-final" * final)
         self.folder.mkdir(parents=True, exist_ok=True)
+        self.cache.mkdir(exist_ok=True)
         self.commit = patches.git("rev-parse", "HEAD").strip()
         self.code = code_hashes(self.checkout(BASELINE))
-        self.texts = self.scratch / "texts.json"
-        print("preparing the texts to score", file=sys.stderr)
-        write_json(self.texts, load_texts(recipe, final))
+        data = [pair for pair in code_hashes(patches.ROOT).items() if pair[0].startswith("data/")]
+        source = [data, normalized_code(patches.HERE / "recipes.py")]
+        contents = [source, recipe.flags, recipe.sentences, final]
+        self.texts = self.cache / f"texts-{short_hash(contents)}.json"
+        if not self.texts.exists():
+            print("preparing the texts to score", file=sys.stderr)
+            write_json(self.texts, load_texts(recipe, final))
         self.identity = {
             "flags": recipe.flags,
             "average": recipe.average,
@@ -128,7 +134,7 @@ class Setup:
         """Start a run on a core, or resume it. It does not see any GPU."""
         run, path = self.file(patch, seed), self.file(patch, seed, ".job.json")
         self.delete_other(patch, seed)
-        files = {"run": run, "cache": patches.ROOT / ".cache", "texts": self.texts}
+        files = {"run": run, "cache": self.cache, "texts": self.texts}
         files["result"] = self.file(patch, seed, f".{self.key(patch)}.json")
         about = {"name": patch.name, "seed": seed, "commit": self.commit}
         flags = f"{self.recipe.flags} {patch.flags} --seed={self.first_seed + seed}".split()

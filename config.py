@@ -1,40 +1,10 @@
 """Settings of a training run: the fields of `Config` are the flags of train.py."""
 
-import argparse
-import contextlib
-import dataclasses
-import functools
-import json
-import os
 import re
-import signal
-import sys
-import types
-import typing
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Literal
 
-from tqdm import tqdm
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when TensorFlow is imported
-
-
-class UserError(ValueError):
-    """An expected error, in one sentence that says what to do. Programs print it and exit."""
-
-
-def setting(
-    default: Any, text: str, low: float = 1, high: float = 2**31, group: str | None = None
-) -> Any:
-    """Return a dataclass field with a default value and the help text of its flag.
-
-    low, high: minimum and exclusive maximum of a number, which `Config` checks. group: if
-    given, the flag starts a group with this title in --help.
-    """
-    metadata = {"help": text, "low": low, "high": high, "group": group}
-    return dataclasses.field(default=default, metadata=metadata)
+from utils import UserError, check_settings, setting
 
 
 @dataclass(frozen=True)
@@ -139,8 +109,7 @@ class Config:
     )
 
     def __post_init__(self):
-        for field in dataclasses.fields(self):
-            check_value(field, getattr(self, field.name))
+        check_settings(self)
         if self.model != "recurrent" and self.key_dim is None and self.d_model % self.num_heads:
             raise UserError(
                 f"--d-model {self.d_model} is not divisible by --num-heads {self.num_heads}: "
@@ -157,17 +126,16 @@ class Config:
             )
 
     @property
-    def depth(self) -> int:
+    def head_dim(self) -> int:
         """Size of the queries, keys and values of one head."""
         return self.key_dim or self.d_model // self.num_heads
 
     @property
-    def labelled(self) -> bool:
+    def is_classifier(self) -> bool:
         """Whether the targets are labels instead of translations."""
         return self.model == "classifier"
 
 
-HINTS = typing.get_type_hints(Config)
 NOT_APPLICABLE = {
     "transformer": ("recurrent_attention", "pooling"),
     "recurrent": ("num_heads", "key_dim", "dff", "norm", "positions", "pooling"),
@@ -184,99 +152,3 @@ MAY_CHANGE_ON_RESUME = (
     "runs_dir",
     "cache_dir",
 )
-
-
-def flag(name: str) -> str:
-    """Return the flag of a field, such as `--num-layers`."""
-    return "--" + name.replace("_", "-")
-
-
-def check_value(field: dataclasses.Field, value: Any) -> None:
-    """Raise UserError if a value does not have its field's type or is out of bounds."""
-    name, hint = field.name, HINTS[field.name]
-    if typing.get_origin(hint) is Literal:
-        if value not in typing.get_args(hint):
-            raise UserError(
-                f"{flag(name)} {value!r}: choose from {', '.join(typing.get_args(hint))}"
-            )
-        return
-    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    if value is None and types.NoneType in kinds:
-        return
-    kinds = (*kinds, int) if float in kinds else kinds
-    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-        raise UserError(f"{flag(name)} {value!r}: must be of type {kinds[0].__name__}")
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        low, high = field.metadata["low"], field.metadata["high"]
-        if not value >= low:  # also true for NaN
-            raise UserError(f"{flag(name)} {value}: must be at least {low:g}")
-        if value >= high:
-            raise UserError(f"{flag(name)} {value}: must be less than {high:,}")
-
-
-def handle_signals() -> None:
-    """Print in UTF-8; end without a traceback at Ctrl-C, or when output is no longer read."""
-    sys.stdout.reconfigure(encoding="utf-8")
-    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-
-
-def make_parser(description: str, **options) -> argparse.ArgumentParser:
-    """Create an argument parser that reports a mistake in one line, with exit status 2."""
-    parser = argparse.ArgumentParser(description=description, allow_abbrev=False, **options)
-    parser.error = lambda message: fail(message.removeprefix("argument "))
-    return parser
-
-
-def add_flags(parser: argparse.ArgumentParser, settings: type) -> None:
-    """Add a flag for each field of a dataclass of `setting`s. Parsing omits flags not given."""
-    hints, group = typing.get_type_hints(settings), parser
-    for field in dataclasses.fields(settings):
-        if title := field.metadata["group"]:
-            group = parser.add_argument_group(title)
-        hint, text = hints[field.name], field.metadata["help"].replace("%", "%%")
-        options = {"help": text if field.default is None else f"{text} [{field.default}]"}
-        if hint is bool:
-            options["action"] = argparse.BooleanOptionalAction
-        elif typing.get_origin(hint) is Literal:
-            options["choices"] = typing.get_args(hint)
-        else:
-            kind = (typing.get_args(hint) or (hint,))[0]
-            options |= {"type": kind, "metavar": kind.__name__.upper()}
-        group.add_argument(flag(field.name), default=argparse.SUPPRESS, **options)
-
-
-def first_line(error: object) -> str:
-    """Return the first line of an error message, without its final period."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(" :.")
-
-
-@functools.cache
-def warn(message: str) -> None:
-    """Print a warning on standard error, above the progress bars. The same one is printed once."""
-    tqdm.write(f"warning: {message}", file=sys.stderr)
-
-
-def write_json(path: str | Path, value: object) -> None:
-    """Write a JSON file atomically. Raises OSError."""
-    path = Path(path)
-    unfinished = path.with_name(path.name + ".unfinished")
-    unfinished.write_text(json.dumps(value, indent=1) + "\n", "utf-8")
-    os.replace(unfinished, path)
-
-
-def fail(error: object, status: int = 2) -> NoReturn:
-    """Print one line on standard error and exit. Status: see docs/faults.md."""
-    if isinstance(error, OSError) and error.filename:
-        error = f"{error.filename}: {error.strerror}"
-    print("error:", *str(error).split(), file=sys.stderr)
-    raise SystemExit(status)
-
-
-@contextlib.contextmanager
-def errors_in_one_line() -> Iterator[None]:
-    """Exit with `fail` after a UserError or an OSError, which are expected."""
-    try:
-        yield
-    except (UserError, OSError) as error:
-        fail(error)

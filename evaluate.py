@@ -5,10 +5,10 @@ directory.
 import argparse
 from pathlib import Path
 
-import config
-from config import UserError
+import utils
 from evaluation import command_line, report
 from evaluation.search import Search
+from utils import UserError
 
 
 def parse_flags() -> argparse.Namespace:
@@ -34,7 +34,7 @@ def parse_flags() -> argparse.Namespace:
         metavar="FILE.tsv",
         help="also write each text with its output and scores to FILE.tsv",
     )
-    config.add_flags(parser, Search)
+    utils.add_flags(parser, Search)
     return command_line.parse(parser)
 
 
@@ -68,7 +68,7 @@ def main(flags: argparse.Namespace) -> None:
         f"{flags.run}, {checkpoint}, {flags.split} split of {flags.config.corpus}, "
         f"{len(outputs):,} texts{part}, {translator.search}"
     )
-    names, labelled = [], flags.config.labelled
+    names, labelled = [], flags.config.is_classifier
     try:  # write before printing: a pipe such as `| head` ends the process
         if flags.limit is None:
             names = report.write(flags.run, file_suffix(flags), labelled, split, scores, outputs)

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 
-from config import Config, UserError, fail
+from config import Config
 from training.command_line import parse_config
 from training.machine import import_tensorflow
+from utils import UserError, fail
 
 if __name__ == "__main__":
     CONFIG = parse_config(__doc__)  # before TensorFlow loads, so that mistakes are reported at once
@@ -18,7 +19,7 @@ from evaluation.report import validation_metrics
 from evaluation.translator import Translator
 from model import build
 from model.layers import fold_in, in_float32, step_seed
-from model.loss import teacher_forcing, token_sums
+from model.loss import loss_sums, teacher_forced_logits
 from model.masks import word_dropout
 from model.optimizer import Adam, learning_rate
 from training import distribution, machine
@@ -50,8 +51,8 @@ def make_train_step(model: tf.Module, optimizer: Adam, config: Config) -> Callab
         def forward_backward(source, target, seed):
             source = word_dropout(source, config.word_dropout, fold_in(seed, "word_dropout"))
             with tf.GradientTape() as tape:
-                logits, labels = teacher_forcing(model, source, target, seed)
-                sums = token_sums(logits, labels, config.label_smoothing)
+                logits, labels = teacher_forced_logits(model, source, target, seed)
+                sums = loss_sums(logits, labels, config.label_smoothing)
                 objective = sums[0] / tokens
             # Zero for a weight that an edited model does not use. Dense, because the norm of an
             # embedding's IndexedSlices would count repeated rows separately.

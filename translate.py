@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-import config
+import utils
 from evaluation import command_line
 from evaluation.search import Search
 
@@ -33,10 +33,10 @@ def parse_flags() -> argparse.Namespace:
         help="text to translate or label",
     )
     add("--file", type=Path, help="translate or label each line of this file")
-    config.add_flags(parser, Search)
+    utils.add_flags(parser, Search)
     flags = command_line.parse(parser)
     if flags.texts and flags.file:
-        config.fail("give either TEXT or --file, not both")
+        utils.fail("give either TEXT or --file, not both")
     return flags
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import harness
-from config import Config, errors_in_one_line
+from config import Config
 from data import pipeline
+from utils import errors_in_one_line
 
 CONTESTANTS = {"this project": "our_curve", "tutorial's loop, Keras 3": "keras_curve"}
 SETTINGS = ("corpus", "max_length", "batch_tokens", "warmup_steps", "precision")

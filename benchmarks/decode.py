@@ -4,10 +4,10 @@ import tempfile
 from pathlib import Path
 
 from benchmarks import harness
-from config import errors_in_one_line
 from data import corpora
 from training.machine import cores
 from training.records import load_config
+from utils import errors_in_one_line
 
 COLUMNS = {
     "ours": ("this project, sentences/s", "{:,.1f}"),
@@ -86,7 +86,7 @@ def main() -> None:
     add("--limit", type=int, help="translate only the first sentences")
     flags = parser.parse_args()
     config = load_config(flags.run)
-    texts = corpora.open(config).load(flags.split).sources
+    texts = corpora.from_config(config).load(flags.split).sources
     sources = [" ".join(text.split("\n")) for text in texts if text.strip()][: flags.limit]
     rows = measure(flags.run, sources, config.max_length, flags.rounds)
     harness.report(flags.json, harness.table(rows, COLUMNS), {"result": rows})

@@ -10,8 +10,9 @@ import numpy as np
 
 from benchmarks import harness, sentences
 from benchmarks.train import flops_per_token
-from config import Config, errors_in_one_line
-from data.batches import Pairs, Rows
+from config import Config
+from data.batches import Pairs, Ragged
+from utils import errors_in_one_line
 
 PAIRS = (50_000, 500_000, 1_000_000, 5_000_000)
 LENGTHS = (16, 32, 64, 128, 256, 512)
@@ -74,8 +75,8 @@ def steps(
         ids = np.random.default_rng(0).integers(
             4, VOCAB_SIZE, (16 * batch_tokens // length, length)
         )
-        rows = Rows.of(ids.tolist())
-        pairs = Pairs(rows, Rows.of(np.pad(ids, [(0, 0), (1, 0)], constant_values=2).tolist()))
+        rows = Ragged.of(ids.tolist())
+        pairs = Pairs(rows, Ragged.of(np.pad(ids, [(0, 0), (1, 0)], constant_values=2).tolist()))
         path = f"{folder}/{length}.npz"
         sentences.write(path, pairs, batch_tokens, 10 * 2 * batch_tokens)
         job = {"sentences": path, "vocab_size": VOCAB_SIZE, "config": asdict(config)}

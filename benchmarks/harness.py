@@ -11,8 +11,8 @@ import time
 from importlib import metadata
 from pathlib import Path
 
-from config import make_parser
 from training.machine import cores, cpu_info
+from utils import make_parser
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -18,9 +18,9 @@ Where the high-level API takes care:
 - Adam squares the gradient of an embedding row by row: see `Adam`.
 """
 
-from config import errors_in_one_line, fail
 from training.command_line import parse_config
 from training.machine import import_tensorflow
+from utils import errors_in_one_line, fail
 
 if __name__ == "__main__":
     CONFIG = parse_config(__doc__.splitlines()[0])  # before TensorFlow loads, as in train.py
@@ -39,7 +39,7 @@ import tensorflow as tf
 from keras import layers, ops
 
 from data import pipeline
-from data.batches import Pairs, plan
+from data.batches import Pairs, plan_batches
 from evaluation import translator
 from model.transformer import Transformer
 
@@ -78,7 +78,7 @@ def residual(x: keras.KerasTensor, name: str, sublayer: Callable, config):
 
 def attention(name: str, config, mask, memory=None, causal: bool = False) -> Callable:
     """Return self-attention, or attention to the memory, as a function of x."""
-    layer = layers.MultiHeadAttention(config.num_heads, config.depth, name=name)
+    layer = layers.MultiHeadAttention(config.num_heads, config.head_dim, name=name)
     options = {"attention_mask": mask, "use_causal_mask": causal}
     return lambda x: layer(x, x if memory is None else memory, **options)
 
@@ -256,11 +256,11 @@ def main(config) -> None:
     twin = build(config, *vocab_sizes)
     to_keras(ours, twin)
     compile_twin(twin, config)
-    batches = plan(data.validation, *limits)
+    batches = plan_batches(data.validation, *limits)
     validation = dataset(data.validation, batches, vocab_sizes[1], config)
     steps = 0
     for epoch in range(config.epochs):
-        batches = plan(data.train, *limits, config.seed, epoch)
+        batches = plan_batches(data.train, *limits, config.seed, epoch)
         batches = batches[: config.max_steps and config.max_steps - steps]
         train = dataset(data.train, batches, vocab_sizes[1], config)
         epochs = {"initial_epoch": epoch, "epochs": epoch + 1}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data.batches import Pairs, Rows, plan
+from data.batches import Pairs, Ragged, plan_batches
 
 Batch = tuple[np.ndarray, np.ndarray]  # padded source and target ids
 
@@ -18,7 +18,7 @@ Batch = tuple[np.ndarray, np.ndarray]  # padded source and target ids
 def write(path: str, pairs: Pairs, batch_tokens: int, tokens: int, seed: int = 0) -> None:
     """Write batches of similar lengths, sampled from a corpus, with `tokens` real tokens in all."""
     batches, count, sizes = [], 0, pairs.source.lengths + pairs.target.lengths - 1
-    for indices in plan(pairs, batch_tokens, 1024, seed):
+    for indices in plan_batches(pairs, batch_tokens, 1024, seed):
         if count >= tokens:
             break
         batches.append(indices)
@@ -26,7 +26,7 @@ def write(path: str, pairs: Pairs, batch_tokens: int, tokens: int, seed: int = 0
     rows = {
         "source": pairs.source,
         "target": pairs.target,
-        "batch": Rows.of([batch.tolist() for batch in batches]),
+        "batch": Ragged.of([batch.tolist() for batch in batches]),
     }
     arrays = {f"{name}_ids": x.ids for name, x in rows.items()}
     np.savez(path, **arrays, **{f"{name}_offsets": x.offsets for name, x in rows.items()})
@@ -35,7 +35,9 @@ def write(path: str, pairs: Pairs, batch_tokens: int, tokens: int, seed: int = 0
 def read(path: str) -> tuple[Pairs, list[np.ndarray]]:
     """Read the pairs, and the batches as index arrays."""
     with np.load(path) as file:
-        rows = [Rows(file[f"{x}_ids"], file[f"{x}_offsets"]) for x in ("source", "target", "batch")]
+        rows = [
+            Ragged(file[f"{x}_ids"], file[f"{x}_offsets"]) for x in ("source", "target", "batch")
+        ]
     offsets = rows[2].offsets
     batches = [rows[2].ids[i:j] for i, j in zip(offsets[:-1], offsets[1:], strict=True)]
     return Pairs(*rows[:2]), batches

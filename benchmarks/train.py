@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import harness, sentences
-from config import Config, errors_in_one_line, fail, flag
+from config import Config
 from data import pipeline
 from data.batches import Pairs
+from utils import errors_in_one_line, fail, flag
 
 COLUMNS = {
     "tokens_per_second": ("real tokens/s", "{:,.0f}"),
@@ -34,7 +35,7 @@ def flops_per_token(
     A product of (n, a) and (a, b) takes 2 n a b, and each of its two gradients the same.
     """
     total = tokens = 0
-    size, inner = config.d_model, config.num_heads * config.depth
+    size, inner = config.d_model, config.num_heads * config.head_dim
     for indices in batches:
         source = pairs.source.lengths[indices].astype(float)
         target = pairs.target.lengths[indices] - 1.0

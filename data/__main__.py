@@ -5,18 +5,18 @@ Takes the flags of train.py.
 
 import numpy as np
 
-import config
+import utils
 from config import Config
 from data import pipeline
-from data.batches import plan
+from data.batches import plan_batches
 from data.pipeline import Dataset
 from data.tokenizer import Labels, Tokenizer
 
 
 def parse_config() -> Config:
     """Parse the command line. Raises UserError."""
-    parser = config.make_parser(__doc__, prog="python -m data")
-    config.add_flags(parser, Config)
+    parser = utils.make_parser(__doc__, prog="python -m data")
+    utils.add_flags(parser, Config)
     parser.add_argument("corpus_name", metavar="CORPUS", help="as --corpus of train.py")
     flags = vars(parser.parse_args())
     flags["corpus"] = flags.pop("corpus_name")
@@ -86,7 +86,7 @@ def show_lengths(dataset: Dataset) -> None:
 def show_batches(dataset: Dataset, settings: Config) -> None:
     """Print how full the batches of the first epoch are, and the first rows of the first batch."""
     train = dataset.train
-    batches = plan(train, settings.batch_tokens, settings.batch_sentences, settings.seed)
+    batches = plan_batches(train, settings.batch_tokens, settings.batch_sentences, settings.seed)
     tokens = sum(len(rows.ids) for rows in train)
     lengths = [rows.lengths for rows in train]
     positions = sum(len(b) * int(side[b].max()) for b in batches for side in lengths)
@@ -99,6 +99,6 @@ def show_batches(dataset: Dataset, settings: Config) -> None:
 
 
 if __name__ == "__main__":
-    config.handle_signals()
-    with config.errors_in_one_line():
+    utils.handle_signals()
+    with utils.errors_in_one_line():
         show(parse_config())

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 
-class Rows(NamedTuple):
+class Ragged(NamedTuple):
     """Sequences of ids, concatenated: sequence i is ids[offsets[i] : offsets[i + 1]].
 
     Either array may be memory-mapped.
@@ -17,7 +17,7 @@ class Rows(NamedTuple):
     offsets: np.ndarray  # (sequences + 1,), int64
 
     @classmethod
-    def of(cls, sequences: Sequence[Sequence[int]]) -> "Rows":
+    def of(cls, sequences: Sequence[Sequence[int]]) -> "Ragged":
         """Concatenate lists of ids."""
         lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
         ids = np.fromiter(itertools.chain.from_iterable(sequences), np.int32, lengths.sum())
@@ -40,15 +40,15 @@ class Rows(NamedTuple):
 class Pairs(NamedTuple):
     """Encoded pairs. A source ends in eos. A target is bos … eos, or bos and a label."""
 
-    source: Rows
-    target: Rows
+    source: Ragged
+    target: Ragged
 
     def batch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return source (batch, source_len) and target (batch, target_len), padded with 0."""
         return self.source.padded(indices), self.target.padded(indices)
 
 
-def plan(
+def plan_batches(
     pairs: Pairs, batch_tokens: int, batch_sentences: int, seed: int | None = None, epoch: int = 0
 ) -> list[np.ndarray]:
     """Group all pairs into the batches of an epoch, each an array of indices.

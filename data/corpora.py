@@ -15,9 +15,9 @@ from data import local, mini, tfds
 from data.splits import SUPPORTED, Corpus, CorpusError, TextPair
 
 
-def open(config: Config) -> Corpus:
+def from_config(config: Config) -> Corpus:
     """Return the corpus that a configuration names, in its direction. Raises CorpusError."""
-    return find(config.corpus, config.reverse, config.labelled)
+    return find(config.corpus, config.reverse, config.is_classifier)
 
 
 def find(name: str, reverse: bool = False, labelled: bool = False) -> Corpus:

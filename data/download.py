@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from config import first_line
+from utils import first_line
 
 TIMEOUT = 30  # seconds without a response
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from config import write_json
 from data import tokenizer
-from data.batches import Pairs, Rows
+from data.batches import Pairs, Ragged
 from data.splits import CorpusError, Split, TextPair, progress_bar
 from data.tokenizer import Labels, Tokenizer
+from utils import write_json
 
 PART = 20_000  # pairs that are encoded at a time
 
@@ -35,7 +35,7 @@ def encode(
         if fits or cut:
             sources.append([*source[:max_length], tokenizer.EOS])
             targets.append([tokenizer.BOS, *target, *target_tokenizer.ending])
-    return Pairs(Rows.of(sources), Rows.of(targets)), too_long
+    return Pairs(Ragged.of(sources), Ragged.of(targets)), too_long
 
 
 def encode_to_files(
@@ -115,7 +115,7 @@ def map_pairs(folder: Path, name: str, tokenizers: tuple[Tokenizer, Tokenizer | 
         if offsets[-1] != len(ids):
             raise ValueError(f"{ids_file.name} has {len(ids)} ids instead of {offsets[-1]}")
         # Plain arrays are faster to index than np.memmap.
-        sides.append(Rows(np.asarray(ids), np.asarray(offsets)))
+        sides.append(Ragged(np.asarray(ids), np.asarray(offsets)))
     return Pairs(*sides)
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from config import warn
 from data.splits import (
     SPLITS,
     Corpus,
@@ -17,6 +16,7 @@ from data.splits import (
     select_by_hash,
     strip_markup,
 )
+from utils import warn
 
 
 def folder(path: Path) -> Corpus:

@@ -6,7 +6,6 @@ to fit into memory.
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import json
 import shutil
@@ -14,12 +13,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from config import Config, UserError, first_line, write_json
+from config import Config
 from data import corpora, tokenizer
 from data.batches import Pairs
 from data.encoding import encode_to_files, log, map_pairs
 from data.splits import Corpus, CorpusError, Split, Summary, TextPair
 from data.tokenizer import Labels, Tokenizer
+from same_code import fingerprint
+from utils import UserError, first_line, lock, write_json
 
 CHECKED_BYTES = 12 << 20  # `check` reads smaller corpora only, which takes about a second
 TOKENIZER_PAIRS = 250_000  # maximum number of pairs used to train the tokenizers
@@ -42,7 +43,7 @@ def check(config: Config) -> None:
 
     Does not download anything, import TensorFlow or read large files. A cached corpus is valid.
     """
-    corpus = corpora.open(config)
+    corpus = corpora.from_config(config)
     if corpus.local and sum(file.stat().st_size for file in corpus.all_files()) < CHECKED_BYTES:
         if not cache_folder(config, corpus).exists():
             summarize(corpus, {})
@@ -53,26 +54,15 @@ def load(config: Config) -> Dataset:
 
     Raises UserError and OSError.
     """
-    corpus = corpora.open(config)
+    corpus = corpora.from_config(config)
     folder = cache_folder(config, corpus)
     if not folder.exists():
-        with locked(folder.with_suffix(".lock")):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        waiting = "waiting for another process that is preparing the same corpus"
+        with lock(folder.with_suffix(".lock"), wait=waiting):
             if not folder.exists():  # another process may have written it meanwhile
                 prepare(folder, config, corpus)
     return read(folder, config)
-
-
-@contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on a file; wait for it if necessary. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            log("waiting for another process that is preparing the same corpus")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def cache_folder(config: Config, corpus: Corpus) -> Path:
@@ -81,10 +71,9 @@ def cache_folder(config: Config, corpus: Corpus) -> Path:
     Its name is a hash of the corpus' files, the settings and the code of this package, but not of
     the versions of libraries.
     """
-    settings = [config.reverse, config.labelled, config.tokenizer, config.vocab_size]
+    settings = [config.reverse, config.is_classifier, config.tokenizer, config.vocab_size]
     settings += [config.shared_vocabulary, config.lowercase, config.max_length]
-    code = [path.read_text("utf-8") for path in sorted(Path(__file__).parent.rglob("*.py"))]
-    inputs = json.dumps([settings, corpus.fingerprint(), code])
+    inputs = json.dumps([settings, corpus.fingerprint(), fingerprint("dataset")])
     return Path(config.cache_dir) / hashlib.sha256(inputs.encode()).hexdigest()[:20]
 
 
@@ -154,11 +143,11 @@ def encode_splits(
         log(f"encoding {name}")
         total = split.get("used", split["pairs"])
         too_long = encode_to_files(folder, name, pairs, total, tokenizers, config.max_length)
-        outcome = "cut" if config.labelled else "dropped"
+        outcome = "cut" if config.is_classifier else "dropped"
         split[outcome] = too_long
         if too_long:
             log(f"{name}: {outcome} {too_long:,} pairs with more than {config.max_length} tokens")
-        if too_long == total and not config.labelled:
+        if too_long == total and not config.is_classifier:
             shutil.rmtree(folder)
             raise CorpusError(
                 f"{corpus.name}: all pairs of its {name} split have more than {config.max_length} "

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from config import first_line, warn
 from data.download import TIMEOUT, fetch
 from data.splits import (
     SPLITS,
@@ -24,6 +23,7 @@ from data.splits import (
     select_by_hash,
     strip_markup,
 )
+from utils import first_line, warn
 
 if TYPE_CHECKING:
     from tensorflow_datasets.core import DatasetBuilder

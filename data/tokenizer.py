@@ -10,8 +10,9 @@ from pathlib import Path
 
 import sentencepiece
 
-from config import Config, UserError, first_line
+from config import Config
 from data.splits import Split
+from utils import UserError, first_line
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 
@@ -157,7 +158,7 @@ def train_pair(
     labels: those of a labelled corpus; not used for translations.
     """
     options = (config.vocab_size, config.lowercase, config.tokenizer == "word")
-    if config.labelled:
+    if config.is_classifier:
         return train(split.sources, *options), Labels(sorted(labels))
     if config.shared_vocabulary:
         shared = train(split.sources + split.targets, *options)

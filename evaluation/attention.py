@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from config import UserError
 from data.splits import Split
 from data.tokenizer import BOS, EOS, PAD
 from evaluation import command_line, page
 from evaluation.plots import figure
+from utils import UserError
 
 if TYPE_CHECKING:
     from evaluation.translator import Translator

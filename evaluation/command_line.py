@@ -10,14 +10,14 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import config
-from config import UserError, errors_in_one_line, fail, handle_signals
+import utils
 from data.tokenizer import load_pair
 from evaluation.search import Search
+from same_code import changed_files
 from training import machine
 from training.checkpoints import checkpoint_folder
-from training.provenance import ROOT, changed_files
 from training.records import load_config
+from utils import UserError, errors_in_one_line, fail, handle_signals
 
 if TYPE_CHECKING:
     from evaluation.translator import Translator
@@ -29,7 +29,7 @@ def make_parser(description: str) -> argparse.ArgumentParser:
     """Create a parser for a command that loads a trained model: RUN and how to load it."""
     program = Path(sys.argv[0])
     module = f"python -m evaluation.{program.stem}" if program.parent.name == "evaluation" else None
-    parser = config.make_parser(description, prog=module)
+    parser = utils.make_parser(description, prog=module)
     parser.add_argument("run", type=Path, metavar="RUN", help="run directory, such as runs/NAME")
     add = parser.add_argument_group("model").add_argument
     add(
@@ -81,7 +81,7 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
         if flags.average > 1 and flags.checkpoint == "best":
             raise UserError("there is only one best checkpoint: use --average without --checkpoint")
         flags.config = load_config(flags.run)
-        if flags.config.labelled and flags.search.sample:
+        if flags.config.is_classifier and flags.search.sample:
             raise UserError("labels cannot be sampled: remove --sample")
         if not getattr(flags, "text", "-").strip():
             raise UserError("the text is empty: give one with words")
@@ -89,7 +89,7 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
         checkpoint_folder(flags.run, flags.checkpoint, flags.average)
         words = flags.config.tokenizer == "word"
         flags.tokenizers = load_pair(flags.run, flags.config.lowercase, words)
-        if flags.config.labelled and flags.search.n_best > len(flags.tokenizers[1].names):
+        if flags.config.is_classifier and flags.search.n_best > len(flags.tokenizers[1].names):
             count = len(flags.tokenizers[1].names)
             raise UserError(f"there are only {count} labels: lower --n-best")
     return flags
@@ -103,7 +103,7 @@ def check_code(run: Path, accept_changes: bool) -> None:
     source = run / "source"
     if accept_changes or not source.exists():
         return
-    if names := changed_files(source, ROOT, "model", "data/tokenizer.py"):
+    if names := changed_files("evaluation", source):
         program = Path(sys.argv[0])
         own = f"python {source}/{program.name} {run}"
         if program.parent.name == "evaluation":

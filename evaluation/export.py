@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import config
-from config import UserError
+import utils
 from data import tokenizer
 from evaluation import command_line
 from evaluation.search import Search
+from utils import UserError
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -92,7 +92,7 @@ def specification(specs: ModuleType, translator: "Translator") -> Any:
     encoder, decoder = model.encoder, model.decoder
     attention = decoder.layers[0].self_attention
     pre_norm = isinstance(decoder.final_norm, LayerNorm)
-    sizes = {"num_heads": attention.num_heads, "pre_norm": pre_norm, "head_dim": attention.depth}
+    sizes = {"num_heads": attention.num_heads, "pre_norm": pre_norm, "head_dim": attention.head_dim}
     spec = specs.TransformerSpec(
         specs.TransformerEncoderSpec(len(encoder.layers), **sizes),
         specs.TransformerDecoderSpec(len(decoder.layers), **sizes),
@@ -172,7 +172,7 @@ def check_log_probabilities(exported: Any, translator: "Translator") -> None:
     """
     import tensorflow as tf
 
-    from model.loss import cross_entropy, teacher_forcing
+    from model.loss import cross_entropy, teacher_forced_logits
 
     rng = np.random.default_rng(0)
     tokenizers = translator.source_tokenizer, translator.target_tokenizer
@@ -186,7 +186,7 @@ def check_log_probabilities(exported: Any, translator: "Translator") -> None:
         for rows in ids
     )
     target = np.pad(target, [(0, 0), (1, 0)], constant_values=tokenizer.BOS)
-    losses = cross_entropy(*teacher_forcing(translator.model, source, target))
+    losses = cross_entropy(*teacher_forced_logits(translator.model, source, target))
     log_probs = -tf.reduce_sum(tf.reshape(losses, (8, 13)), axis=1)
     if not np.allclose(log_probs, exported_log_probs, rtol=1e-4):
         raise UserError(EDITED)
@@ -303,5 +303,5 @@ if __name__ == "__main__":
     PARSER = command_line.make_parser(__doc__)
     PARSER.add_argument("format", choices=sorted(EXAMPLES), metavar="FORMAT", help="%(choices)s")
     PARSER.add_argument("folder", type=Path, metavar="DIR", help="a new directory")
-    config.add_flags(PARSER, Search)
+    utils.add_flags(PARSER, Search)
     command_line.run(main, command_line.parse(PARSER))

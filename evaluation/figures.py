@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from config import UserError, handle_signals, make_parser
 from evaluation import command_line, metrics, plots, report
 from training.records import load_config, read_json, read_json_lines
+from utils import UserError, handle_signals, make_parser
 
 # Minimum and maximum number of words of a source, in the plot of BLEU by length.
 LENGTHS = ((1, 5), (6, 10), (11, 15), (16, 20), (21, 30), (31, 40), (41, math.inf))
@@ -103,11 +103,11 @@ def main(flags: argparse.Namespace) -> None:
     names, lines = run_labels(runs), [read_metrics(run) for run in runs]
     name, *settings = flags.outputs.split("-")
     split, _ = report.load_split(flags.run, config, name, "all" in settings)
-    outputs = read_outputs(runs, flags.outputs, config.labelled, len(split.sources))
+    outputs = read_outputs(runs, flags.outputs, config.is_classifier, len(split.sources))
 
-    unit = "example" if config.labelled else "token"
+    unit = "example" if config.is_classifier else "token"
     plots.training(folder / "training", dict(zip(names, lines, strict=True)), unit)
-    if config.labelled:
+    if config.is_classifier:
         labels = sorted({*split.targets, *outputs[0]} - {""})
         matrix = report.confusion(outputs[0], split.targets, labels)
         plots.confusion(folder / "confusion", matrix, labels)

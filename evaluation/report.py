@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from config import Config, UserError, write_json
+from config import Config
 from data import corpora, encoding, pipeline
 from data.splits import Split
 from evaluation import metrics
 from training.records import read_json
+from utils import UserError, write_json
 
 if TYPE_CHECKING:
     from evaluation.translator import Translator
@@ -70,7 +71,7 @@ def load_split(run: Path, config: Config, name: str, whole: bool = False) -> tup
     """
     recorded = recorded_hash(run, name)
     sampled = config.corpus.endswith(".tsv") and not whole
-    split = corpora.open(config).summarize(name, TABLE_TEXTS if sampled else sys.maxsize)
+    split = corpora.from_config(config).summarize(name, TABLE_TEXTS if sampled else sys.maxsize)
     if recorded != split.sha256:
         raise UserError(
             f"the {name} split of {config.corpus} differs from the one recorded in "
@@ -78,7 +79,7 @@ def load_split(run: Path, config: Config, name: str, whole: bool = False) -> tup
             "again"
         )
     texts = Split.of(split.sample)
-    if config.lowercase and not config.labelled:
+    if config.lowercase and not config.is_classifier:
         texts = texts.with_lowercase_targets()
     return texts, split.pairs
 

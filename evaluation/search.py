@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import Any
 
-from config import UserError, flag, setting
+from utils import UserError, flag, setting
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,16 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from config import Config, UserError, first_line, warn
+from config import Config
 from data import tokenizer
-from data.batches import Pairs, Rows, plan
+from data.batches import Pairs, Ragged, plan_batches
 from data.tokenizer import Labels, Tokenizer
 from evaluation.search import Search
 from model import IDS, build
 from model.decoding import beam_search, greedy, sample
-from model.loss import teacher_forcing, token_sums
+from model.loss import loss_sums, teacher_forced_logits
 from training.checkpoints import checkpoint_folder, readable_checkpoints
+from utils import UserError, first_line, warn
 
 GREEDY = Search()
 
@@ -75,8 +76,8 @@ class Translator:
 
         @tf.function(input_signature=[IDS, IDS], autograph=False)
         def totals(source, target):
-            logits, labels = teacher_forcing(model, source, target)
-            _, loss, correct = token_sums(logits, labels)
+            logits, labels = teacher_forced_logits(model, source, target)
+            _, loss, correct = loss_sums(logits, labels)
             return tf.stack([loss, correct, tf.cast(tf.size(labels), tf.float32)])
 
         self.decode, self.totals = decode, totals
@@ -100,7 +101,7 @@ class Translator:
         batches: index arrays into the Pairs; by default, those of all Pairs. Without dropout and
         label smoothing.
         """
-        batches = batches or plan(pairs, batch_tokens=4096, batch_sentences=4096)
+        batches = batches or plan_batches(pairs, batch_tokens=4096, batch_sentences=4096)
         totals = list(self.pool.map(lambda batch: self.totals(*pairs.batch(batch)), batches))
         loss, correct, tokens = np.sum(totals, axis=0, dtype=float)
         return float(loss / tokens), float(correct / tokens)
@@ -138,10 +139,10 @@ class Translator:
                 f"texts with more than {self.max_length} tokens: {len(long):,}, the first is text "
                 f"{first + long[0]:,}; only their first {self.max_length} tokens are translated"
             )
-        source = Rows.of([[*row[: self.max_length], tokenizer.EOS] for row in rows])
+        source = Ragged.of([[*row[: self.max_length], tokenizer.EOS] for row in rows])
         # The lengths of the outputs are unknown, so the sources take their place. The longest batch
         # comes first: no core should be left with a long batch at the end.
-        batches = plan(Pairs(source, source), batch_tokens, batch_sentences)[::-1]
+        batches = plan_batches(Pairs(source, source), batch_tokens, batch_sentences)[::-1]
 
         def decode(batch):
             batch_number = first + int(batch[0])  # unique

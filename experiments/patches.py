@@ -13,17 +13,14 @@ An empty line and a unified diff in the format of `git diff` follow if the exper
 """
 
 import hashlib
-import os
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from config import UserError
 from experiments.recipes import RECIPES
-from training.provenance import working_tree_diff
+from same_code import git, working_tree_diff
+from utils import UserError
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent
 KEYS = ("question", "theme", "claim", "recipe", "flags", "guard")
 THEMES = ("attention and masks", "positions", "norms and residuals", "feed-forward", "embeddings")
 THEMES += ("optimisation", "regularisation", "architecture")
@@ -92,7 +89,7 @@ def working_tree() -> Patch | None:
 
     Only code counts, without experiments/ and tests/. The name has a hash of the edit.
     """
-    diff = working_tree_diff(git, "*.py", "*.tsv", ":(exclude)experiments", ":(exclude)tests")
+    diff = working_tree_diff("*.py", "*.tsv", ":(exclude)experiments", ":(exclude)tests")
     name = f"edit-{hashlib.sha256(diff.encode()).hexdigest()[:6]}"
     return Patch(name, "The edits of the working tree", diff=diff) if diff else None
 
@@ -100,17 +97,3 @@ def working_tree() -> Patch | None:
 def names() -> list[str]:
     """Return the names of all experiments, sorted."""
     return sorted(path.stem for path in HERE.glob("*.patch"))
-
-
-def git(*words: str, stdin: str = "", cwd: Path | None = None, **variables: str) -> str:
-    """Run git, in the repository by default, and return its output. Raises ExperimentError."""
-    hook = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_OBJECT_DIRECTORY")
-    env = {k: v for k, v in os.environ.items() if k not in hook} | variables
-    options = {"input": stdin.encode(), "cwd": cwd or ROOT, "env": env, "capture_output": True}
-    try:
-        return subprocess.run(["git", *words], check=True, **options).stdout.decode("utf-8")
-    except FileNotFoundError:
-        raise ExperimentError("experiments need git: install it") from None
-    except subprocess.CalledProcessError as error:
-        lines = error.stderr.decode("utf-8", "replace").strip().splitlines() or ["no message"]
-        raise ExperimentError(f"git {words[0]}: {lines[0]}") from None

@@ -5,13 +5,13 @@ import statistics
 from collections.abc import Iterable
 from pathlib import Path
 
-from config import write_json
 from experiments import patches, stats
 from experiments.patches import BASELINE, ExperimentError, Patch
 from experiments.recipes import Recipe
 from experiments.runs import Job, Setup
 from training.machine import cores
 from training.records import read_json
+from utils import write_json
 
 NO_EFFECT = "equal to the baseline in every digit: this change has no effect on the headline"
 

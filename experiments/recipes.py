@@ -3,16 +3,17 @@
 import math
 from dataclasses import dataclass
 
-from config import Config, add_flags, make_parser
+from config import Config
 from data import corpora, mini
 from data.splits import Split
+from utils import add_flags, make_parser
 
 
 @dataclass(frozen=True)
 class Recipe:
     """Everything that the runs of an experiment and of its baseline share.
 
-    headline: "exact_match", the mean over the phenomena in per cent (see `trial.NOISY`); "bleu" or
+    headline: "exact_match", the mean over the phenomena in per cent (see `worker.NOISY`); "bleu" or
         "accuracy".
     delta: differences smaller than this, in the unit of the headline, do not matter.
     sentences: number of compositional sentences of `mini` to score; 0 for the validation split.
@@ -69,7 +70,7 @@ def load_texts(recipe: Recipe, final: bool = False) -> Split:
     generated sentences that are not among the first ones.
     """
     if not recipe.sentences:
-        corpus = corpora.open(Config(**parse(recipe.flags.split())))
+        corpus = corpora.from_config(Config(**parse(recipe.flags.split())))
         return corpus.load("test" if final else "validation")
     pairs = mini.generate("compositional", recipe.sentences, seed=1)
     if final:

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure  # without pyplot, which would choose a window system
 
-from config import errors_in_one_line, make_parser
 from evaluation import page
 from experiments import patches, stats
 from experiments.patches import THEMES, ExperimentError, Patch
 from experiments.question import changed, judge_by_look, read_stored
 from experiments.recipes import RECIPES, Recipe
+from utils import errors_in_one_line, make_parser
 
 WORDS = ("better", "worse", "no difference", "undecided")  # colours of Okabe & Ito 2008
 COLOURS = dict(zip(WORDS, ("#0072B2", "#D55E00", "#009E73", "#8a8a8a"), strict=True))

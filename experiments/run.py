@@ -12,13 +12,12 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from config import errors_in_one_line, fail, make_parser
 from experiments import patches
 from experiments.patches import BASELINE, ExperimentError, Patch
 from experiments.question import Question, read_stored
 from experiments.recipes import RECIPES, Recipe
 from experiments.runs import Setup
-from training.machine import lock
+from utils import errors_in_one_line, fail, lock, make_parser
 
 
 def write_events(folder: Path, results: list[dict]) -> None:

@@ -13,19 +13,14 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
-from config import write_json
 from experiments import patches
 from experiments.patches import BASELINE, Patch
 from experiments.recipes import Recipe, load_texts
+from same_code import ROOT, code_hashes, file_hash, git
 from training.machine import cores, cpu_info
-from training.provenance import normalized_code
 from training.records import read_json
+from utils import write_json
 
-# The code that can change a score.
-SCORED_CODE = ("model", "data", "config.py", "train.py", "training/run.py", "experiments/trial.py")
-SCORED_CODE += ("training/checkpoints.py", "training/distribution.py", "training/machine.py")
-SCORED_CODE += ("training/command_line.py", "training/records.py", "evaluation/translator.py")
-SCORED_CODE += ("evaluation/metrics.py", "evaluation/search.py")
 PACKAGES = ("tensorflow", "numpy", "sentencepiece", "sacrebleu")
 MODEL_FIELDS = {"model name", "cpu family", "model", "CPU part"}  # of /proc/cpuinfo
 
@@ -45,18 +40,6 @@ def short_hash(value: object) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:12]
 
 
-def code_hashes(folder: Path) -> dict[str, str]:
-    """Return a hash of each file that can change a score.
-
-    Comments and docstrings of code are ignored.
-    """
-    parts = [folder / part for part in SCORED_CODE]
-    files = sorted(file for part in parts for file in [part, *part.rglob("*")] if file.is_file())
-    codes = {file: normalized_code(file) for file in files if file.suffix == ".py"}
-    texts = {file: file.read_text("utf-8") for file in files if file.suffix == ".tsv"}
-    return {str(f.relative_to(folder)): short_hash(text) for f, text in (codes | texts).items()}
-
-
 def processor() -> str:
     """Return the processor's model, and a hash of its vector instructions; "" if unknown."""
     info = cpu_info()
@@ -72,14 +55,14 @@ class Setup:
     def __init__(self, recipe: Recipe, scratch: str | Path, final: bool = False):
         self.recipe, self.scratch, self.keys = recipe, Path(scratch), {}
         self.first_seed = 100 if final else 0  # the final score is of other runs, too
-        self.cache = patches.ROOT / ".cache"
-        self.folder = patches.ROOT / "runs/experiments" / (recipe.name + "-final" * final)
+        self.cache = ROOT / ".cache"
+        self.folder = ROOT / "runs/experiments" / (recipe.name + "-final" * final)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.cache.mkdir(exist_ok=True)
-        self.commit = patches.git("rev-parse", "HEAD").strip()
-        self.code = code_hashes(self.checkout(BASELINE))
-        data = [pair for pair in code_hashes(patches.ROOT).items() if pair[0].startswith("data/")]
-        source = [data, normalized_code(patches.HERE / "recipes.py")]
+        self.commit = git("rev-parse", "HEAD").strip()
+        self.code = code_hashes("score", self.checkout(BASELINE))
+        data = [pair for pair in code_hashes("score").items() if pair[0].startswith("data/")]
+        source = [data, file_hash(patches.HERE / "recipes.py")]
         contents = [source, recipe.flags, recipe.sentences, final]
         self.texts = self.cache / f"texts-{short_hash(contents)}.json"
         if not self.texts.exists():
@@ -98,7 +81,7 @@ class Setup:
         folder = self.scratch / patch.name
         if not folder.exists():
             archive = self.scratch / "source.tar"
-            patches.git("archive", f"--output={archive}", self.commit)
+            git("archive", f"--output={archive}", self.commit)
             shutil.unpack_archive(archive, folder, filter="data")
             for path in patches.HERE.glob("*.py"):
                 shutil.copy(path, folder / "experiments")
@@ -108,7 +91,7 @@ class Setup:
     def key(self, patch: Patch) -> str:
         """Return a hash of all that the results of an experiment depend on, apart from the seed."""
         if patch not in self.keys:
-            code = code_hashes(self.checkout(patch))
+            code = code_hashes("score", self.checkout(patch))
             self.keys[patch] = short_hash([self.identity, code, patch.flags])
         return self.keys[patch]
 
@@ -142,7 +125,7 @@ class Setup:
         job |= {"about": about} | {name: str(file) for name, file in files.items()}
         run.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, job)
-        command = [sys.executable, "-m", "experiments.trial", str(path)]
+        command = [sys.executable, "-m", "experiments.worker", str(path)]
         options = {"cwd": self.checkout(patch), "env": os.environ | {"CUDA_VISIBLE_DEVICES": "-1"}}
         with open(self.file(patch, seed, ".log"), "wb") as log:
             options |= {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}

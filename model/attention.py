@@ -41,8 +41,8 @@ class MultiHeadAttention(tf.Module):
     """
 
     def __init__(self, config: Config, seed: Seed):
-        self.num_heads, self.depth = config.num_heads, config.depth
-        d_model, d_heads = config.d_model, config.num_heads * config.depth
+        self.num_heads, self.head_dim = config.num_heads, config.head_dim
+        d_model, d_heads = config.d_model, config.num_heads * config.head_dim
         self.query = Dense(d_model, d_heads, fold_in(seed, "query"), config.precision)
         self.key = Dense(d_model, d_heads, fold_in(seed, "key"), config.precision)
         self.value = Dense(d_model, d_heads, fold_in(seed, "value"), config.precision)
@@ -50,13 +50,13 @@ class MultiHeadAttention(tf.Module):
 
     def split_heads(self, x: tf.Tensor) -> tf.Tensor:
         """(batch, length, num_heads · depth) → (batch, num_heads, length, depth)."""
-        x = tf.reshape(x, (*leading_dimensions(x, 2), self.num_heads, self.depth))
+        x = tf.reshape(x, (*leading_dimensions(x, 2), self.num_heads, self.head_dim))
         return tf.transpose(x, (0, 2, 1, 3))
 
     def merge_heads(self, x: tf.Tensor) -> tf.Tensor:
         """(batch, num_heads, length, depth) → (batch, length, num_heads · depth)."""
         x = tf.transpose(x, (0, 2, 1, 3))
-        return tf.reshape(x, (*leading_dimensions(x, 2), self.num_heads * self.depth))
+        return tf.reshape(x, (*leading_dimensions(x, 2), self.num_heads * self.head_dim))
 
     def project_keys_values(self, key: tf.Tensor, value: tf.Tensor) -> KeysValues:
         """Project (batch, key_len, d_model) to keys and values (batch, num_heads, key_len, depth).

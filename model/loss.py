@@ -7,7 +7,7 @@ from model.layers import Seed
 from model.masks import PAD, masks
 
 
-def teacher_forcing(
+def teacher_forced_logits(
     model: tf.Module, source: tf.Tensor, target: tf.Tensor, seed: Seed | None = None
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Predict every target token from the true tokens before it.
@@ -37,7 +37,7 @@ def cross_entropy(logits: tf.Tensor, labels: tf.Tensor, label_smoothing: float =
     return -tf.reduce_sum(target * tf.nn.log_softmax(logits), axis=-1)
 
 
-def token_sums(
+def loss_sums(
     logits: tf.Tensor, labels: tf.Tensor, label_smoothing: float = 0.0
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Return sums over the tokens: the objective, the loss and the number of correct predictions.

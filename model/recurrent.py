@@ -119,7 +119,7 @@ class DecoderCell(tf.Module):
         return memory
 
 
-class FixedContext(DecoderCell):
+class NoAttentionCell(DecoderCell):
     """No attention: the context is the same at every position, as in Cho et al. 2014."""
 
     def __init__(self, config: Config, seed: Seed):
@@ -133,7 +133,7 @@ class FixedContext(DecoderCell):
         return self.stack(tf.concat([x, context], axis=-1), h), context, no_weights
 
 
-class Additive(DecoderCell):
+class BahdanauCell(DecoderCell):
     """Attention with the previous state as query: Bahdanau et al. 2015, appendix A.1.2."""
 
     def __init__(self, config: Config, seed: Seed):
@@ -159,7 +159,7 @@ class Additive(DecoderCell):
         return self.stack(tf.concat([x, context], axis=-1), h), context, weights
 
 
-class Dot(DecoderCell):
+class LuongCell(DecoderCell):
     """Attention with the new state as query: Luong et al. 2015, section 3.1, `dot`."""
 
     def __init__(self, config: Config, seed: Seed):
@@ -177,7 +177,7 @@ class Dot(DecoderCell):
         return h, *attend(scores, encoded["memory"], encoded["mask"])
 
 
-CELLS = {"none": FixedContext, "additive": Additive, "dot": Dot}
+CELLS = {"none": NoAttentionCell, "additive": BahdanauCell, "dot": LuongCell}
 
 
 class Recurrent(tf.Module):
@@ -265,7 +265,7 @@ class Recurrent(tf.Module):
 
     def attention_weights(self, source: tf.Tensor, target_in: tf.Tensor) -> dict[str, tf.Tensor]:
         """Attention weights: {"cross": (batch, 1, 1, target_len, source_len)}, or {} without."""
-        if isinstance(self.cell, FixedContext):
+        if isinstance(self.cell, NoAttentionCell):
             return {}
         target_mask, source_mask = masks(source, target_in)
         memory = self.encode(source, source_mask)

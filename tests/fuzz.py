@@ -29,10 +29,10 @@ import numpy as np
 import tensorflow as tf
 from helpers import load_split
 
-import config
 import evaluate
 import translate
-from config import Config, UserError
+import utils
+from config import Config
 from data import corpora, local, pipeline, tokenizer
 from data.splits import SPLITS
 from evaluation import command_line, figures, plots, report
@@ -42,6 +42,7 @@ from model import build
 from training import records
 from training.checkpoints import readable_checkpoints
 from training.command_line import parse_config
+from utils import UserError
 
 SIGNS = "\x85 \u2028 \u2029 \u2581 \u2585 \u200d \u202e \U0010ffff \ufffd 👩‍👩‍👧 ㍿ İ"
 JSON_TEXTS = '{} [] NaN Infinity null true " , -1 1e999 \\ud800'
@@ -309,14 +310,14 @@ class Readers:
 
     def train_flags(self, draws):
         """The command line of train.py."""
-        names = [*map(config.flag, self.settings), "--help", "--", "-x", "--no-reverse"]
+        names = [*map(utils.flag, self.settings), "--help", "--", "-x", "--no-reverse"]
         return self.flags(draws, names, lambda: parse_config(""))
 
     def evaluate_flags(self, draws):
         """The command line of evaluate.py."""
         run = self.new("config.json")
         run.write_text(json.dumps(self.settings))
-        names = [config.flag(field.name) for field in dataclasses.fields(Search)]
+        names = [utils.flag(field.name) for field in dataclasses.fields(Search)]
         names += ["--checkpoint", "--average", "--split", "--limit", "--per-sentence", "-h"]
         return self.flags(draws, [*names, str(run.parent)], evaluate.parse_flags)
 

@@ -41,10 +41,11 @@ def train_and_decode(folder, flags):
     import numpy as np
     import tensorflow as tf
 
-    from config import Config, add_flags, make_parser
+    from config import Config
     from model import build
     from model.optimizer import Adam
     from train import make_train_step
+    from utils import add_flags, make_parser
 
     parser = make_parser("")
     add_flags(parser, Config)
@@ -52,7 +53,7 @@ def train_and_decode(folder, flags):
     model = build(config, 20, 20)
     step = make_train_step(model, Adam(model.trainable_variables), config)
     ids = np.random.default_rng(0).integers(4, 20, (2, 4, 7), np.int32)
-    source, target = ids[0], ids[1][:, :2] if config.labelled else ids[1]
+    source, target = ids[0], ids[1][:, :2] if config.is_classifier else ids[1]
     source[0, 4:] = target[1, 3:] = 0
     before = [variable.numpy() for variable in model.trainable_variables]
     for _ in range(2):

@@ -8,11 +8,11 @@ import math
 
 import numpy as np
 
-from config import make_parser
 from experiments import stats
 from experiments.question import read_stored, stored_rows
 from experiments.recipes import RECIPES, Recipe
 from experiments.stats import Looks, Row, Sigma
+from utils import make_parser
 
 
 def residuals(*rows: Row) -> np.ndarray:

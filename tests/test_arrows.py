@@ -7,11 +7,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 # What each part of the project may import of the others.
 LAYERS = {
-    "config": set(),
-    "model": {"config"},
-    "data": {"config"},
-    "training": {"config", "data", "model"},
-    "evaluation": {"config", "data", "model", "training"},
+    "utils": set(),
+    "same_code": {"utils"},
+    "config": {"utils"},
+    "model": {"config", "utils"},
+    "data": {"config", "utils", "same_code"},
+    "training": {"config", "data", "model", "same_code", "utils"},
+    "evaluation": {"config", "data", "model", "same_code", "training", "utils"},
 }
 PROJECT = {*LAYERS, "train", "evaluate", "translate", "experiments", "benchmarks", "tests"}
 

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from config import UserError
 from data import tokenizer
 from evaluation.attention import attention_weights
 from evaluation.neighbours import neighbours
 from evaluation.translator import Translator
 from model.masks import masks
+from utils import UserError
 
 TEXTS = ["the cat saw a dog", "a house by our bread", "old men ate some bread", "the dog"]
 

@@ -13,14 +13,15 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-import config
 import translate
-from config import Config, UserError
+import utils
+from config import Config
 from data import pipeline
 from evaluation import report
 from evaluation.figures import read_metrics
+from same_code import normalized_code
 from training import command_line, records
-from training.provenance import normalized_code
+from utils import UserError
 
 settings.register_profile(
     "suite",
@@ -186,7 +187,7 @@ def test_splits_of_a_run_are_hashes_or_one_line(tmp_path, value):
 
 
 WORDS = st.sampled_from(
-    [*map(config.flag, Config.__dataclass_fields__), "--help", "--", "--no-reverse", "-1"]
+    [*map(utils.flag, Config.__dataclass_fields__), "--help", "--", "--no-reverse", "-1"]
 ) | st.text(st.characters(exclude_characters="\0", max_codepoint=0x300), max_size=5)
 
 
@@ -212,4 +213,5 @@ def test_code_that_cannot_be_parsed_is_compared_as_text(tmp_path):
     for text in ("x = " + "1+" * 9000 + "1", "-" * 99_999 + "1", "def f(:", "\0"):
         (tmp_path / "a.py").write_text(text)
         (tmp_path / "b.py").write_text(text + " ")
-        assert normalized_code(tmp_path / "a.py") != normalized_code(tmp_path / "b.py")
+        one, other = ((tmp_path / name).read_bytes() for name in ("a.py", "b.py"))
+        assert normalized_code(one) != normalized_code(other)

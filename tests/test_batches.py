@@ -12,19 +12,20 @@ import numpy as np
 import pytest
 from helpers import load_split
 
-from config import Config, UserError
+from config import Config
 from data import corpora, encoding, pipeline, tokenizer
 from data.__main__ import parse_config, show
-from data.batches import Pairs, Rows, plan
+from data.batches import Pairs, Ragged, plan_batches
 from data.splits import Corpus, CorpusError, Split, assign_split
+from utils import UserError
 
 SIZE = 20_000
 
 
 def sentences(lengths):
-    """Rows of these lengths with distinct ids."""
+    """Ragged of these lengths with distinct ids."""
     starts = 4 + np.cumsum([0, *lengths[:-1]])
-    return Rows.of([list(range(s, s + n)) for s, n in zip(starts, lengths, strict=True)])
+    return Ragged.of([list(range(s, s + n)) for s, n in zip(starts, lengths, strict=True)])
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +68,7 @@ def test_a_batch_is_its_rows_padded_with_zeros(pairs):
 @pytest.mark.parametrize("seed", [0, 1, None])
 @pytest.mark.parametrize("epoch", [0, 1])
 def test_every_pair_is_in_exactly_one_batch(pairs, seed, epoch):
-    batches = plan(pairs, 2048, 64, seed, epoch)
+    batches = plan_batches(pairs, 2048, 64, seed, epoch)
     assert sorted(np.concatenate(batches)) == list(range(SIZE))
 
 
@@ -77,22 +78,24 @@ def same(a, b):
 
 def test_the_order_depends_only_on_seed_and_epoch(pairs):
     np.random.seed(1)
-    first = plan(pairs, 2048, 1024, seed=3, epoch=5)
+    first = plan_batches(pairs, 2048, 1024, seed=3, epoch=5)
     np.random.seed(2)
-    plan(pairs, 2048, 1024, seed=3, epoch=4)  # no state between calls
-    assert same(first, plan(pairs, 2048, 1024, seed=3, epoch=5))
+    plan_batches(pairs, 2048, 1024, seed=3, epoch=4)  # no state between calls
+    assert same(first, plan_batches(pairs, 2048, 1024, seed=3, epoch=5))
 
 
 @pytest.mark.parametrize("seed, epoch", [(3, 6), (4, 5), (5, 3)])
 def test_the_order_differs_between_epochs_and_seeds(pairs, seed, epoch):
-    assert not same(plan(pairs, 2048, 1024, 3, 5), plan(pairs, 2048, 1024, seed, epoch))
+    assert not same(
+        plan_batches(pairs, 2048, 1024, 3, 5), plan_batches(pairs, 2048, 1024, seed, epoch)
+    )
 
 
 def test_batches_are_regrouped_in_every_epoch(pairs):
     """Of the pairs in the same batch, at most half are together again in the next epoch."""
     batch_of = np.empty((2, SIZE), int)
     for epoch in 0, 1:
-        for number, batch in enumerate(plan(pairs, 2048, 1024, 0, epoch)):
+        for number, batch in enumerate(plan_batches(pairs, 2048, 1024, 0, epoch)):
             batch_of[epoch, batch] = number
 
     def pairings(groups):
@@ -103,46 +106,48 @@ def test_batches_are_regrouped_in_every_epoch(pairs):
 
 
 def test_the_order_of_batches_does_not_depend_on_length(pairs):
-    lengths = [pairs.target.lengths[batch].mean() for batch in plan(pairs, 2048, 1024, 0, 0)]
+    lengths = [
+        pairs.target.lengths[batch].mean() for batch in plan_batches(pairs, 2048, 1024, 0, 0)
+    ]
     assert abs(np.corrcoef(lengths, np.arange(len(lengths)))[0, 1]) < 0.3
 
 
 def test_without_a_seed_the_plan_is_deterministic(pairs):
-    assert same(plan(pairs, 2048, 1024), plan(pairs, 2048, 1024))
+    assert same(plan_batches(pairs, 2048, 1024), plan_batches(pairs, 2048, 1024))
 
 
 @pytest.mark.parametrize("budget", [100, 500, 4096])
 def test_batch_tokens_includes_padding(pairs, budget):
-    for indices in plan(pairs, budget, 1024, 0, 0):
+    for indices in plan_batches(pairs, budget, 1024, 0, 0):
         assert longer_side(pairs, indices) <= budget or len(indices) == 1
 
 
 def test_batch_tokens_counts_the_longer_side():
     short, long = sentences([2] * 40), sentences([21] * 40)
     for pairs in Pairs(short, long), Pairs(long, short):
-        assert all(len(batch) <= 5 for batch in plan(pairs, 100, 1024, 0, 0))
+        assert all(len(batch) <= 5 for batch in plan_batches(pairs, 100, 1024, 0, 0))
 
 
 def test_a_pair_longer_than_batch_tokens_is_a_batch_of_one():
     lengths = [3, 50, 3, 60, 3]
-    batches = plan(Pairs(sentences(lengths), sentences(lengths)), 20, 1024, 0, 0)
+    batches = plan_batches(Pairs(sentences(lengths), sentences(lengths)), 20, 1024, 0, 0)
     assert sorted(sorted(batch.tolist()) for batch in batches) == [[0, 2, 4], [1], [3]]
 
 
 def test_no_batch_exceeds_batch_sentences(pairs):
-    sizes = [len(batch) for batch in plan(pairs, 4096, 17, 0, 0)]
+    sizes = [len(batch) for batch in plan_batches(pairs, 4096, 17, 0, 0)]
     assert max(sizes) == 17
 
 
 def test_batches_are_full(pairs):
     """Almost none has space for another pair."""
-    batches = plan(pairs, 2048, 1024, 0, 0)
+    batches = plan_batches(pairs, 2048, 1024, 0, 0)
     filled = [longer_side(pairs, b) * (len(b) + 1) / len(b) > 2048 * 0.9 for b in batches]
     assert np.mean(filled) > 0.95
 
 
 def test_nine_in_ten_positions_are_tokens(pairs):
-    batches = plan(pairs, 2048, 1024, 0, 0)
+    batches = plan_batches(pairs, 2048, 1024, 0, 0)
     order = np.random.default_rng(0).permutation(SIZE)
     at_random = np.array_split(order, len(batches))
     assert fraction_of_tokens(pairs, at_random) < 0.6
@@ -150,8 +155,8 @@ def test_nine_in_ten_positions_are_tokens(pairs):
 
 
 def test_an_empty_corpus_has_no_batches():
-    empty = Pairs(Rows.of([]), Rows.of([]))
-    assert plan(empty, 2048, 1024, 0, 0) == plan(empty, 2048, 1024) == []
+    empty = Pairs(Ragged.of([]), Ragged.of([]))
+    assert plan_batches(empty, 2048, 1024, 0, 0) == plan_batches(empty, 2048, 1024) == []
 
 
 # ---- Encoding -----------------------------------------------------------------------------------

@@ -85,8 +85,8 @@ def test_a_flag_sets_its_field(parse):
 
 
 def test_heads_share_d_model_evenly_without_key_dim(parse):
-    assert parse("--d-model", "48", "--num-heads", "6").depth == 8
-    assert parse("--d-model", "50", "--num-heads", "6", "--key-dim", "16").depth == 16
+    assert parse("--d-model", "48", "--num-heads", "6").head_dim == 8
+    assert parse("--d-model", "50", "--num-heads", "6", "--key-dim", "16").head_dim == 16
 
 
 # ---- Mistakes ------------------------------------------------------------------------------------

@@ -15,10 +15,11 @@ from helpers import load_split
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from config import Config, UserError
+from config import Config
 from data import corpora
 from data import tfds as corpora_tfds
 from data.splits import SPLITS, Corpus, CorpusError, Split
+from utils import UserError
 
 generated = settings(
     max_examples=60,
@@ -145,7 +146,7 @@ def test_the_alphabetically_first_extension_is_the_source(folder):
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
 def test_reverse_applies_to_every_split_that_is_loaded_for_scoring(folder, split):
     name = str(folder)
-    forward, backward = (corpora.open(Config(corpus=name, reverse=r)) for r in (False, True))
+    forward, backward = (corpora.from_config(Config(corpus=name, reverse=r)) for r in (False, True))
     assert (forward.languages, backward.languages) == (("en", "pt"), ("pt", "en"))
     sources, targets, _ = forward.load(split)
     assert sources[0] == f"{split} hello 0" and targets[0] == f"{split} olá 0"

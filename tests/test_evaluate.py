@@ -18,7 +18,7 @@ from helpers import TINY, load_split, train_here, write_corpus
 
 from config import Config
 from data import corpora
-from data.batches import Pairs, Rows
+from data.batches import Pairs, Ragged
 from data.splits import Split
 from evaluation import report, translator
 from evaluation.metrics import bleu
@@ -380,7 +380,7 @@ def test_invalid_bytes_on_the_command_line_are_replaced_with_a_warning(run, tran
 
 def test_a_closed_pipe_ends_without_a_traceback():
     program = "import config\n"
-    program += "config.handle_signals()\n"
+    program += "utils.handle_signals()\n"
     program += "while True: print('line')"
     command = f'"{sys.executable}" -c "$0" | head -1'
     done = subprocess.run(
@@ -517,7 +517,7 @@ def test_scores_are_written_before_they_are_printed(copy, score, monkeypatch):
 def test_no_dropout_in_loss_and_translations(tiny):
     """Neither dropout nor word dropout, whatever the configuration of training."""
     rows = [[4 + (i * j) % 7 for j in range(3 + i)] + [3] for i in range(6)]
-    pairs = Pairs(Rows.of(rows), Rows.of([[2, *row] for row in rows]))
+    pairs = Pairs(Ragged.of(rows), Ragged.of([[2, *row] for row in rows]))
     labels = SimpleNamespace(
         encode=lambda texts: rows,
         decode=lambda ids: [str(list(row)) for row in ids],

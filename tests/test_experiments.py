@@ -22,7 +22,7 @@ from test_page import browse, needs_browser
 
 from data.splits import Split
 from evaluation import translator
-from experiments import patches, question, recipes, report, run, runs, stats, trial
+from experiments import patches, question, recipes, report, run, runs, stats, worker
 from experiments.patches import ExperimentError
 from experiments.recipes import RECIPES, Recipe
 from experiments.stats import Sigma
@@ -247,7 +247,7 @@ def test_false_alarms_stay_rare_where_the_spread_of_a_row_is_another(ratio):
     assert alarms / 500 < 0.08  # 0.12 with the pooled standard deviation and a ratio of 1.5
 
 
-# ---- Runs, in a small repository whose trial.py does not train -----------------------------------
+# ---- Runs, in a small repository whose worker.py does not train ----------------------------------
 
 MODEL = """
 def answer():
@@ -258,8 +258,8 @@ def answer():
 def other():
     return 1
 """
-# Writes the result that a real trial writes. --fail exits with an error, --sleep waits.
-TRIAL = """
+# Writes the result that a real worker writes. --fail exits with an error, --sleep waits.
+WORKER = """
 import json, os, sys, time
 from pathlib import Path
 from model.answer import answer, other
@@ -293,7 +293,7 @@ def repository(tmp_path, monkeypatch):
         "model/answer.py": MODEL,
         ".gitignore": "runs\n.cache\n__pycache__\n",
         "experiments/__init__.py": "",
-        "experiments/trial.py": TRIAL,
+        "experiments/worker.py": WORKER,
         "experiments/README.md": README,
         "experiments/bad.patch": "question: Does it fail?\nflags: --fail=1\n",
         "experiments/lost.patch": "question: Does it diverge?\nflags: --diverge=1\n",
@@ -539,9 +539,9 @@ def test_only_the_results_of_the_recipe_itself_are_stored(repository, ask, monke
     with pytest.raises(ExperimentError, match="--store needs names"):
         ask("--store")
     subprocess.run(["git", "checkout", "--quiet", "."], check=True)
-    edit(repository / "experiments/trial.py", 'if "fail" in', 'if seed_fails(job) or "fail" in')
+    edit(repository / "experiments/worker.py", 'if "fail" in', 'if seed_fails(job) or "fail" in')
     edit(
-        repository / "experiments/trial.py",
+        repository / "experiments/worker.py",
         "\nnumber =",
         '\nseed_fails = lambda job: job["about"]["name"] == "baseline" and flags["seed"] == "4"'
         "\nnumber =",
@@ -782,7 +782,7 @@ def test_scoring_can_be_stopped_and_a_run_without_checkpoints_starts_again(tmp_p
     monkeypatch.setattr(translator, "load", load)
     with training_in_process() as patch, pytest.raises(ExperimentError, match="scoring"):
         patch.setattr("train.train", train)
-        trial.train_and_score(job)
+        worker.train_and_score(job)
 
 
 def test_noisy_phenomena_are_scored_but_not_in_the_headline(monkeypatch):
@@ -792,11 +792,15 @@ def test_noisy_phenomena_are_scored_but_not_in_the_headline(monkeypatch):
     fake.translate = lambda texts, progress: ["a", "b", "x"]
     fake.loss_and_accuracy = lambda pairs: (1.0, 0.5)
     monkeypatch.setattr("data.encoding.encode", lambda *_: (None, 0))
-    scores = trial.score(fake, Split(["1", "2", "3"], ["a", "b", "c"], ["tense", "order", "sense"]))
+    scores = worker.score(
+        fake, Split(["1", "2", "3"], ["a", "b", "c"], ["tense", "order", "sense"])
+    )
     assert scores["exact_match"] == 50
     assert scores["by_tag"] == {"tense": 100, "order": 100, "sense": 0}
     tokenizer.lowercase = True
-    scores = trial.score(fake, Split(["1", "2", "3"], ["A", "B", "C"], ["tense", "order", "sense"]))
+    scores = worker.score(
+        fake, Split(["1", "2", "3"], ["A", "B", "C"], ["tense", "order", "sense"])
+    )
     assert scores["exact_match"] == 50
 
 
@@ -820,7 +824,7 @@ def test_trial_trains_and_scores_the_same_bits_again(tmp_path):
         job = {key: str(tmp_path / value) for key, value in files.items()}
         job |= {"flags": [*SMOKE.flags.split(), "--seed=3"], "average": 2, "about": {"a": 1}}
         (tmp_path / "job").write_text(json.dumps(job))
-        command = [sys.executable, "-m", "experiments.trial", str(tmp_path / "job")]
+        command = [sys.executable, "-m", "experiments.worker", str(tmp_path / "job")]
         subprocess.run(command, check=True, cwd=ROOT, capture_output=True)
         results.append(json.loads((tmp_path / name).read_text()))
     one, two = results

@@ -12,14 +12,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from config import Config, UserError
+from config import Config
 from data import tokenizer
-from data.batches import Rows
+from data.batches import Ragged
 from data.tokenizer import Labels
 from evaluation import export
 from evaluation.search import Search
 from evaluation.translator import Translator, decode_with
 from model.layers import Dense, TiedProjection
+from utils import UserError
 
 WORDS = "the cat saw a dog and old men ate some bread by our house".split()
 TEXTS = [" ".join(np.random.default_rng(i).choice(WORDS, 1 + i % 9)) for i in range(40)]
@@ -73,7 +74,7 @@ def test_ctranslate2_gives_the_same_translations_and_scores(
         min_decoding_length=0,
         max_decoding_length=80,
     )
-    source = Rows.of([[*row, tokenizer.EOS] for row in rows]).padded(np.arange(len(rows)))
+    source = Ragged.of([[*row, tokenizer.EOS] for row in rows]).padded(np.arange(len(rows)))
     ids, scores = decode_with(ours.search, ours.model, tf.constant(source))
     lengths, special = set(), trained_tokenizer.tokens(range(tokenizer.EOS + 1))
     for output, score, result in zip(ids[:, 0].numpy(), scores[:, 0], results, strict=True):
@@ -128,7 +129,7 @@ def test_a_saved_model_needs_no_code_of_this_project(tiny, trained_tokenizer, tm
     ours = make_translator(tiny, trained_tokenizer, Search(3, 0.6, n_best=2), norm="pre")
     export.export_saved_model(ours, tmp_path / "served")
     rows = [[*row, 3] for row in trained_tokenizer.encode(TEXTS[:5])]
-    source = Rows.of(rows).padded(np.arange(5))
+    source = Ragged.of(rows).padded(np.arange(5))
     served = subprocess.run(
         [sys.executable, "-c", SERVE, str(tmp_path / "served"), json.dumps(source.tolist())],
         cwd=tmp_path,

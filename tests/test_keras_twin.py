@@ -13,9 +13,9 @@ import tensorflow as tf
 
 from benchmarks import keras_twin
 from config import Config
-from data.batches import Pairs, Rows, plan
+from data.batches import Pairs, Ragged, plan_batches
 from evaluation.translator import Translator
-from model.loss import cross_entropy, teacher_forcing
+from model.loss import cross_entropy, teacher_forced_logits
 from model.optimizer import Adam
 from train import make_train_step
 
@@ -68,7 +68,7 @@ def difference(ours, theirs):
 
 
 def real_logits(twin, source, target):
-    """Return the logits and labels of the real tokens, in the order of `teacher_forcing`."""
+    """Return the logits and labels of the real tokens, in the order of `teacher_forced_logits`."""
     real = target[:, 1:] != 0
     return twin([source, target[:, :-1]])[real], target[:, 1:][real]
 
@@ -85,7 +85,7 @@ def test_each_variable_has_one_twin(twins):
 
 def test_logits_agree_with_our_weights(twins):
     ours, twin = twins
-    logits, labels = teacher_forcing(ours, SOURCE, TARGET)
+    logits, labels = teacher_forced_logits(ours, SOURCE, TARGET)
     keras_logits, keras_labels = real_logits(twin, SOURCE, TARGET)
     np.testing.assert_array_equal(labels, keras_labels)
     assert np.std(logits) > 0.5
@@ -103,7 +103,7 @@ def test_logits_agree_with_the_weights_of_the_twin(flags, vocab_sizes, tiny):
     logits, _ = real_logits(twin, SOURCE, TARGET)
     keras_twin.from_keras(ours, twin)
     assert np.std(logits) > 0.3
-    largest = difference(logits, teacher_forcing(ours, SOURCE, TARGET)[0])
+    largest = difference(logits, teacher_forced_logits(ours, SOURCE, TARGET)[0])
     assert largest < 1e-5, f"the largest difference is {largest:.1e}"
 
 
@@ -119,10 +119,10 @@ def test_loss_and_gradients_agree(twins, flags):
     ours, twin = twins
     mine, theirs = zip(*keras_twin.matched_variables(ours, twin), strict=True)
     with tf.GradientTape() as tape:
-        loss = tf.reduce_mean(cross_entropy(*teacher_forcing(ours, SOURCE, TARGET), 0.1))
+        loss = tf.reduce_mean(cross_entropy(*teacher_forced_logits(ours, SOURCE, TARGET), 0.1))
     gradients = tape.gradient(loss, mine)
     keras_twin.compile_twin(twin, Config(**flags))
-    pairs = Pairs(*(Rows.of([row[row != 0] for row in ids]) for ids in (SOURCE, TARGET)))
+    pairs = Pairs(*(Ragged.of([row[row != 0] for row in ids]) for ids in (SOURCE, TARGET)))
     batches = [np.arange(len(SOURCE))]
     ((x, y, weights),) = keras_twin.dataset(pairs, batches, VOCAB, Config(**flags))
     with tf.GradientTape() as tape:
@@ -206,7 +206,7 @@ def corpus(count):
     rng = np.random.default_rng(0)
     rows = [rng.integers(3, VOCAB, rng.integers(1, 9)).tolist() for _ in range(count)]
     return Pairs(
-        Rows.of([[*row, 2] for row in rows]), Rows.of([[1, *row[::-1], 2] for row in rows])
+        Ragged.of([[*row, 2] for row in rows]), Ragged.of([[1, *row[::-1], 2] for row in rows])
     )
 
 
@@ -216,7 +216,7 @@ def test_losses_of_fit_equal_those_of_train(variant, tiny):
     flags = SIZES | VARIANTS[variant] | {"num_layers": 1, "dropout_rate": 0.0}
     config = Config(**flags, warmup_steps=10, learning_rate_scale=0.3, batch_tokens=64, shards=1)
     pairs = corpus(300)
-    batches = plan(pairs, 64, 32, seed=0)[:20]
+    batches = plan_batches(pairs, 64, 32, seed=0)[:20]
     assert len({ids.shape for indices in batches for ids in pairs.batch(indices)}) > 10
     ours = tiny(VOCAB, VOCAB, **flags)
     twin = keras_twin.build(config, VOCAB, VOCAB)
@@ -249,7 +249,7 @@ def test_loss_and_accuracy_of_keras_equal_ours(label_smoothing, tiny, eagerly):
     keras_twin.to_keras(ours, twin)
     keras_twin.compile_twin(twin, config)
     pairs = corpus(40)
-    batches = plan(pairs, 64, 32)
+    batches = plan_batches(pairs, 64, 32)
     data = keras_twin.dataset(pairs, batches, VOCAB, config)
     values = twin.evaluate(data, verbose=0, return_dict=True)
     loss, accuracy = Translator(ours, None, None, 20).loss_and_accuracy(pairs, batches)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from data.batches import Pairs, Rows
+from data.batches import Pairs, Ragged
 from evaluation.translator import Translator
-from model.loss import cross_entropy, teacher_forcing, token_sums
+from model.loss import cross_entropy, loss_sums, teacher_forced_logits
 
 SOURCE = np.int32([[3, 4, 2, 0], [5, 6, 7, 2]])
 TARGET = np.int32([[1, 6, 5, 4, 2], [1, 3, 2, 0, 0]])
@@ -38,7 +38,7 @@ def test_label_smoothing_shares_epsilon_with_the_whole_vocabulary():
 def test_token_sums_are_objective_loss_and_correct_predictions():
     logits = np.log(np.float32([[0.5, 0.3, 0.2], [0.1, 0.8, 0.1], [0.1, 0.4, 0.5]]))
     labels = np.int32([0, 1, 1])  # correct, correct, a close second
-    objective, loss, correct = token_sums(logits, labels, label_smoothing=0.3)
+    objective, loss, correct = loss_sums(logits, labels, label_smoothing=0.3)
     np.testing.assert_allclose(loss, -log(0.5) - log(0.8) - log(0.4), rtol=1e-6)
     np.testing.assert_allclose(objective, np.sum(cross_entropy(logits, labels, 0.3)), rtol=1e-6)
     assert correct == 2
@@ -48,7 +48,7 @@ def test_only_the_objective_is_differentiated():
     logits, labels = tf.constant([[1.0, 2.0, 3.0]]), np.int32([0])
     with tf.GradientTape(persistent=True) as tape:
         tape.watch(logits)
-        objective, loss, _ = token_sums(logits, labels, label_smoothing=0.1)
+        objective, loss, _ = loss_sums(logits, labels, label_smoothing=0.1)
     assert tape.gradient(loss, logits) is None
     assert np.any(tape.gradient(objective, logits) != 0)
 
@@ -71,7 +71,7 @@ class Recorder:
 
 def test_teacher_forcing_predicts_each_token_from_the_true_tokens_before_it():
     model = Recorder()
-    logits, labels = teacher_forcing(model, SOURCE, TARGET)
+    logits, labels = teacher_forced_logits(model, SOURCE, TARGET)
     np.testing.assert_array_equal(model.target_in, [[1, 6, 5, 4], [1, 3, 2, 0]])
     # The real tokens, and the token before each.
     np.testing.assert_array_equal(labels, [6, 5, 4, 2, 3, 2])
@@ -80,7 +80,7 @@ def test_teacher_forcing_predicts_each_token_from_the_true_tokens_before_it():
 
 def test_teacher_forcing_masks_later_tokens_and_padding():
     model = Recorder()
-    teacher_forcing(model, SOURCE, TARGET)
+    teacher_forced_logits(model, SOURCE, TARGET)
     source_mask = [[[[True, True, True, False]]], [[[True, True, True, True]]]]
     np.testing.assert_array_equal(model.encoded[1], source_mask)
     np.testing.assert_array_equal(model.cross_mask, source_mask)
@@ -93,9 +93,9 @@ def test_teacher_forcing_masks_later_tokens_and_padding():
 @pytest.mark.parametrize("columns", [1, 5])
 def test_loss_and_accuracy_do_not_depend_on_padding(tiny, columns):
     model = tiny()
-    sums = token_sums(*teacher_forcing(model, SOURCE, TARGET), 0.1)
-    logits, labels = teacher_forcing(model, wider(SOURCE, columns), wider(TARGET, columns))
-    np.testing.assert_allclose(token_sums(logits, labels, 0.1), sums, rtol=1e-5)
+    sums = loss_sums(*teacher_forced_logits(model, SOURCE, TARGET), 0.1)
+    logits, labels = teacher_forced_logits(model, wider(SOURCE, columns), wider(TARGET, columns))
+    np.testing.assert_allclose(loss_sums(logits, labels, 0.1), sums, rtol=1e-5)
     assert len(labels) == 6
 
 
@@ -104,14 +104,14 @@ def test_teacher_forcing_passes_the_seed_to_encoder_and_decoder():
     model.encode = lambda source, mask, seed: seeds.append(seed) or "memory"
     decode = model.decode
     model.decode = lambda *arguments: seeds.append(arguments[-1]) or decode(*arguments)
-    teacher_forcing(model, SOURCE, TARGET, "seed")
+    teacher_forced_logits(model, SOURCE, TARGET, "seed")
     assert seeds == ["seed", "seed"]
 
 
 def test_validation_loss_is_computed_without_dropout_of_any_kind(tiny):
     model = tiny(dropout_rate=0.5, word_dropout=0.5)
-    pairs = Pairs(Rows.of([[5, 6, 7, 8, 3]]), Rows.of([[2, 8, 7, 6, 5, 3]]))
+    pairs = Pairs(Ragged.of([[5, 6, 7, 8, 3]]), Ragged.of([[2, 8, 7, 6, 5, 3]]))
     loss, _ = Translator(model, None, None, 20).loss_and_accuracy(pairs)
-    logits, labels = teacher_forcing(model, *pairs.batch(np.array([0])))
+    logits, labels = teacher_forced_logits(model, *pairs.batch(np.array([0])))
     expected = np.mean(cross_entropy(logits, labels))
     assert loss == pytest.approx(expected, rel=1e-5)

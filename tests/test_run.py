@@ -25,6 +25,7 @@ from helpers import (
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.projector import ProjectorConfig
 
+import same_code
 from config import Config
 from model.optimizer import learning_rate
 from training import description, provenance
@@ -182,10 +183,10 @@ def test_edits_and_new_files_are_in_source_diff(run):
 
 def test_the_source_of_a_run_is_not_a_checkout(run, checkout, monkeypatch):
     """Though it lies in one."""
-    monkeypatch.setattr(provenance, "ROOT", checkout)
-    assert provenance.git("rev-parse", "HEAD") and provenance.source_diff()
-    monkeypatch.setattr(provenance, "ROOT", run / "source")
-    assert provenance.git("rev-parse", "HEAD") == provenance.source_diff() == ""
+    monkeypatch.setattr(same_code, "ROOT", checkout)
+    assert provenance.provenance()["commit"] and provenance.source_diff()
+    monkeypatch.setattr(same_code, "ROOT", run / "source")
+    assert not provenance.provenance()["commit"] and provenance.source_diff() == ""
 
 
 def test_metrics_are_plausible(run):

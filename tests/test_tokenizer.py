@@ -9,8 +9,9 @@ from helpers import load_split
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from config import Config, UserError
+from config import Config
 from data import tokenizer
+from utils import UserError
 
 
 @pytest.fixture(scope="module")

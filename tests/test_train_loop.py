@@ -33,15 +33,16 @@ from helpers import (
 from tqdm import tqdm
 
 import train
-from config import Config, UserError
+from config import Config
 from data import pipeline
-from data.batches import plan
+from data.batches import plan_batches
 from evaluation.translator import Translator
 from training import description, distribution, machine, run
 from training.checkpoints import readable_checkpoints, rewrite_checkpoint_list
 from training.logs import Logs
 from training.records import load_config, read_json_lines
 from training.run import Diverged, RunError
+from utils import UserError, lock
 
 EPOCHS = 3
 # A model of few variables, because their number decides how long these tests take.
@@ -69,7 +70,10 @@ def expected(corpus):
     config = Config(**corpus)
     pairs = pipeline.load(config).train
     limits = (config.batch_tokens, config.batch_sentences, config.seed)
-    return [[pairs.batch(rows) for rows in plan(pairs, *limits, epoch)] for epoch in range(EPOCHS)]
+    return [
+        [pairs.batch(rows) for rows in plan_batches(pairs, *limits, epoch)]
+        for epoch in range(EPOCHS)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -331,7 +335,7 @@ def test_only_the_chief_writes(settings, monkeypatch, tmp_path, expected):
 
 def test_a_run_directory_has_one_process_at_a_time(copied):
     before = metrics_of(copied)
-    with machine.lock(copied / ".lock"), pytest.raises(RunError, match="another process"):
+    with lock(copied / ".lock"), pytest.raises(RunError, match="another process"):
         run_loop(resumed(copied, epochs=9))
     assert metrics_of(copied) == before
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from config import Config
 from model import build
 from model.decoding import greedy
-from model.loss import cross_entropy, teacher_forcing
+from model.loss import cross_entropy, teacher_forced_logits
 from model.masks import masks
 from model.optimizer import Adam
 from train import make_train_step
@@ -92,7 +92,7 @@ def test_the_step_follows_the_gradient_of_the_objective(eager):
     model, _, train_step = model_and_step(config)
     ids = random_ids(5)
     with tf.GradientTape() as tape:
-        logits, labels = teacher_forcing(model, tf.constant(ids), tf.constant(ids))
+        logits, labels = teacher_forced_logits(model, tf.constant(ids), tf.constant(ids))
         objective = tf.reduce_mean(cross_entropy(logits, labels, 0.3))
     gradients = list(map(tf.convert_to_tensor, tape.gradient(objective, model.trainable_variables)))
     before = [variable.numpy() for variable in model.trainable_variables]
@@ -123,7 +123,7 @@ def test_parts_make_the_same_step_as_the_whole_batch(eager, settings, batch):
     for parts in ({}, {"shards": 3}, {"shards": 2, "accumulate": 2}):
         config = config_of(**parts, **settings)
         model, _, train_step = model_and_step(config)
-        metrics = train_step(ids, ids[:, :2] if config.labelled else ids)
+        metrics = train_step(ids, ids[:, :2] if config.is_classifier else ids)
         weights = np.concatenate([np.ravel(variable) for variable in model.trainable_variables])
         results.append([*map(float, metrics.values()), *weights])
     np.testing.assert_allclose(results[1], results[0], rtol=1e-5, atol=1e-6)

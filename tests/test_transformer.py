@@ -8,7 +8,7 @@ from config import Config
 from model import transformer
 from model.attention import MultiHeadAttention
 from model.layers import Seed, dropout, fold_in
-from model.loss import cross_entropy, teacher_forcing
+from model.loss import cross_entropy, teacher_forced_logits
 from model.masks import masks, padding_mask
 
 both_norms = pytest.mark.parametrize("norm", ["post", "pre"])
@@ -41,11 +41,11 @@ def batch(sentences, extra=0):
 @every_model
 def test_logits_do_not_depend_on_later_tokens(tiny, flags):
     model = tiny(**flags)
-    before, _ = teacher_forcing(model, SOURCE, TARGET)  # row i predicts token i + 1
+    before, _ = teacher_forced_logits(model, SOURCE, TARGET)  # row i predicts token i + 1
     for j in range(1, 6):
         changed = TARGET.copy()
         changed[0, j] = 8
-        after, _ = teacher_forcing(model, SOURCE, changed)
+        after, _ = teacher_forced_logits(model, SOURCE, changed)
         change = np.max(np.abs(after - before), axis=1)
         assert np.all(change[:j] < 1e-6), f"token {j} is seen before it is predicted"
         assert np.all(change[j:] > 1e-4), f"token {j} is not seen by all later positions"
@@ -71,25 +71,25 @@ def test_no_gradient_reaches_later_tokens(tiny, flags):
 @every_model
 def test_every_logit_depends_on_every_source_token(tiny, flags):
     model = tiny(**flags)
-    before, _ = teacher_forcing(model, SOURCE, TARGET)
+    before, _ = teacher_forced_logits(model, SOURCE, TARGET)
     for j in range(SOURCE.shape[1]):
         changed = SOURCE.copy()
         changed[0, j] = 8
-        after, _ = teacher_forcing(model, changed, TARGET)
+        after, _ = teacher_forced_logits(model, changed, TARGET)
         assert np.all(np.max(np.abs(after - before), axis=1) > 1e-4)
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
 def test_the_order_of_the_source_matters_with_positions(tiny, positions):
     model, swapped = tiny(positions=positions), SOURCE[:, [1, 0, 2, 3]]
-    logits, _ = teacher_forcing(model, SOURCE, TARGET)
-    assert np.max(np.abs(logits - teacher_forcing(model, swapped, TARGET)[0])) > 1e-3
+    logits, _ = teacher_forced_logits(model, SOURCE, TARGET)
+    assert np.max(np.abs(logits - teacher_forced_logits(model, swapped, TARGET)[0])) > 1e-3
 
 
 def test_without_positions_the_source_is_a_bag_of_words(tiny):
     model, swapped = tiny(positions="none"), SOURCE[:, [1, 0, 2, 3]]
-    logits, _ = teacher_forcing(model, SOURCE, TARGET)
-    np.testing.assert_allclose(teacher_forcing(model, swapped, TARGET)[0], logits, atol=1e-5)
+    logits, _ = teacher_forced_logits(model, SOURCE, TARGET)
+    np.testing.assert_allclose(teacher_forced_logits(model, swapped, TARGET)[0], logits, atol=1e-5)
 
 
 # Padding
@@ -101,8 +101,8 @@ def test_a_batch_equals_its_sentences_one_by_one(tiny, flags, source_extra, targ
     model = tiny(**flags)
     sources, targets = zip(*PAIRS, strict=True)
     together = batch(sources, source_extra), batch(targets, target_extra)
-    single = [teacher_forcing(model, *pair)[0] for pair in PAIRS]
-    logits, _ = teacher_forcing(model, *together)
+    single = [teacher_forced_logits(model, *pair)[0] for pair in PAIRS]
+    logits, _ = teacher_forced_logits(model, *together)
     np.testing.assert_allclose(logits, np.concatenate(single), rtol=1e-5, atol=1e-5)
 
 
@@ -136,10 +136,10 @@ def test_dropout_follows_every_sublayer_and_both_embeddings_in_training(tiny, no
 
     monkeypatch.setattr(transformer, "dropout", spy)
     places = 2 + 3 * (2 + 3)
-    teacher_forcing(model, SOURCE, TARGET)
+    teacher_forced_logits(model, SOURCE, TARGET)
     assert seeds == [None] * places
     seeds.clear()
-    teacher_forcing(model, SOURCE, TARGET, Seed(0, 7))
+    teacher_forced_logits(model, SOURCE, TARGET, Seed(0, 7))
     assert None not in seeds
     assert len(set(seeds)) == len(seeds) == places
 
@@ -183,7 +183,7 @@ def test_logits_depend_on_the_seed_and_without_one_there_is_no_dropout(tiny):
     model, without = tiny(dropout_rate=0.3), tiny(dropout_rate=0.0)
 
     def logits(model, *seed):
-        return np.array(teacher_forcing(model, SOURCE, TARGET, *seed)[0])
+        return np.array(teacher_forced_logits(model, SOURCE, TARGET, *seed)[0])
 
     step_7, step_8 = Seed(0, 7), Seed(0, 8)
     np.testing.assert_array_equal(logits(model), logits(without))
@@ -236,7 +236,7 @@ def test_all_variables_exist_after_init_and_their_number_is_as_computed(
         count += d_model * target_vocab + target_vocab
     assert sum(variable.shape.num_elements() for variable in model.trainable_variables) == count
 
-    teacher_forcing(model, SOURCE, TARGET, Seed(0, 7))
+    teacher_forced_logits(model, SOURCE, TARGET, Seed(0, 7))
     model.step(tf.constant([1]), model.start(SOURCE))
     assert [variable.ref() for variable in model.variables] == after_init
 
@@ -252,7 +252,7 @@ def test_gradient_reaches_every_variable(tiny, flags, tie_embeddings):
     assert len(key_biases) == (0 if "model" in flags else 2 + 2 * 2)
 
     with tf.GradientTape() as tape:
-        losses = cross_entropy(*teacher_forcing(model, SOURCE, TARGET))
+        losses = cross_entropy(*teacher_forced_logits(model, SOURCE, TARGET))
     gradients = tape.gradient(losses, model.trainable_variables)
     for variable, gradient in zip(model.trainable_variables, gradients, strict=True):
         assert gradient is not None

@@ -7,7 +7,7 @@ import re
 import sys
 from pathlib import Path
 
-from config import UserError, first_line
+from utils import UserError, first_line
 
 
 def readable_checkpoints(

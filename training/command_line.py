@@ -5,18 +5,10 @@ import signal
 import sys
 from pathlib import Path
 
-from config import (
-    MAY_CHANGE_ON_RESUME,
-    NOT_APPLICABLE,
-    Config,
-    UserError,
-    add_flags,
-    errors_in_one_line,
-    flag,
-    make_parser,
-)
+from config import MAY_CHANGE_ON_RESUME, NOT_APPLICABLE, Config
 from data import pipeline
 from training.records import check_path, load_config
+from utils import UserError, add_flags, errors_in_one_line, flag, make_parser
 
 
 def resume_config(flags: dict) -> Config:

@@ -11,19 +11,14 @@ from pathlib import Path
 import tensorflow as tf
 from tensorboard.plugins.hparams import summary_v2 as hparams  # `api` imports Keras, too
 
-from config import MAY_CHANGE_ON_RESUME, Config, write_json
+from config import MAY_CHANGE_ON_RESUME, Config
 from data import tokenizer
 from data.pipeline import Dataset
+from same_code import ROOT, changed_files
 from training import records
-from training.provenance import ROOT, changed_files, copy_source, provenance, source_diff
+from training.provenance import copy_source, provenance, source_diff
 from training.records import RunError
-
-SAME_CODE = (
-    "model",
-    "data",
-    "train.py",
-    "training/distribution.py",
-)  # the code that determines an update
+from utils import write_json
 
 
 def new_name(config: Config) -> str:
@@ -60,7 +55,7 @@ def write(run: Path, config: Config, dataset: Dataset) -> None:
     write_json(run / "config.json", values)
     ignored = (*MAY_CHANGE_ON_RESUME, "name")
     values = {k: v for k, v in values.items() if k not in ignored and v is not None}
-    score = "accuracy" if config.labelled else "bleu"
+    score = "accuracy" if config.is_classifier else "bleu"
     # Events in the run directory itself would appear in TensorBoard as another, empty run.
     with tf.summary.create_file_writer(str(run / "validation")).as_default():
         hparams.hparams_config(
@@ -101,7 +96,7 @@ def check_code(run: Path, accept_changes: bool) -> bool:
     source = run / "source"
     if not source.exists() and not accept_changes:
         raise RunError(f"{source} is missing: restore it, or use --accept-changes")
-    names = changed_files(source, ROOT, *SAME_CODE)
+    names = changed_files("resume", source)
     if names and not accept_changes:
         raise RunError(
             f"{names[0]} has changed since {run} was started: resume with the run's own code, "

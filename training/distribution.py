@@ -13,10 +13,10 @@ from functools import cache
 import numpy as np
 import tensorflow as tf
 
-from config import first_line
 from model import IDS
 from model.layers import Seed
 from training.records import RunError
+from utils import first_line
 
 
 def make_strategy(name: str) -> tf.distribute.Strategy:
@@ -115,7 +115,7 @@ def accumulate(
     """Add up what `function(source, target, seed)` returns for `count` parts, one after another.
 
     A loop in the graph: memory is needed for one part at a time, and the graph does not grow with
-    `count`. shapes: those of the results. Rows and seeds of the parts: as in `sum_over_shards`.
+    `count`. shapes: those of the results. Ragged and seeds of the parts: as in `sum_over_shards`.
     """
     if count == 1:
         return function(source, target, seed)

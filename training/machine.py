@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import fcntl
 import os
 import re
 import signal
@@ -10,9 +9,9 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
-from config import Config, first_line, warn
+from config import Config
+from utils import first_line, warn
 
 # TensorFlow's graph optimizers that are switched off on a CPU. Without them, the step and the
 # searches are as fast as with them, and the first call of a graph takes 7 to 30 % less time.
@@ -135,17 +134,6 @@ def set_parallelism(tasks: int) -> None:
 
     tf.config.threading.set_inter_op_parallelism_threads(tasks)
     tf.config.threading.set_intra_op_parallelism_threads(max(1, len(cores()) // tasks))
-
-
-def lock(path: Path) -> IO:
-    """Lock a file until it is closed. Raises BlockingIOError if another process has locked it."""
-    file = open(path, "w")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        raise
-    return file
 
 
 class StopSignal:

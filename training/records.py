@@ -5,7 +5,8 @@ import json
 import re
 from pathlib import Path
 
-from config import Config, UserError
+from config import Config
+from utils import UserError
 
 
 class RunError(UserError):

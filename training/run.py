@@ -26,10 +26,11 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from config import MAY_CHANGE_ON_RESUME, Config, first_line
-from data.batches import plan
+from config import MAY_CHANGE_ON_RESUME, Config
+from data.batches import plan_batches
 from data.pipeline import Dataset
 from model.optimizer import Adam
+from same_code import fingerprint
 from training import description, distribution, machine
 from training.checkpoints import (
     checkpoint_step,
@@ -39,8 +40,8 @@ from training.checkpoints import (
     saved_checkpoints,
 )
 from training.logs import Logs
-from training.provenance import fingerprint
 from training.records import Diverged, RunError
+from utils import first_line, lock
 
 LOG_EVERY = 50  # steps
 SAVE_EVERY = 180  # seconds, within an epoch
@@ -89,7 +90,7 @@ class Run:
             if not config.resume:
                 self.path = description.create_directory(self.path, may_rename=not config.name)
             try:
-                self.lock = machine.lock(self.path / ".lock")
+                self.lock = lock(self.path / ".lock")
             except BlockingIOError:
                 raise RunError(f"{self.path} is being trained by another process") from None
         code_changed = False
@@ -133,7 +134,7 @@ class Run:
         """Yield the remaining (source, target) batches of the current epoch."""
         config, train = self.config, self.dataset.train
         limits = (config.batch_tokens, config.batch_sentences)
-        batches = plan(train, *limits, config.seed, self.epoch)
+        batches = plan_batches(train, *limits, config.seed, self.epoch)
         if self.position >= len(batches):  # resumed with settings that give fewer batches
             self.position = 0
         self.epoch_steps = len(batches)
@@ -394,5 +395,5 @@ class Run:
             self.strategy,
             flags=repr([flags, bool(self.config.resume)]),
             corpus=json.dumps([self.dataset.facts, [t.model.hex() for t in tokenizers]]),
-            code=fingerprint(),
+            code=fingerprint("workers"),
         )

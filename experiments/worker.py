@@ -1,4 +1,4 @@
-"""Train one run and score it, in one process: python -m experiments.trial JOB.json.
+"""Train one run and score it, in one process: python -m experiments.worker JOB.json.
 
 experiments.run writes JOB.json: flags of train.py, paths, and how many checkpoints to average.
 """
@@ -11,11 +11,11 @@ import sys
 import time
 from pathlib import Path
 
-from config import errors_in_one_line, write_json
 from experiments.recipes import parse
 from training.command_line import config_from_flags
 from training.machine import import_tensorflow
 from training.records import Diverged, read_json, read_json_lines
+from utils import errors_in_one_line, write_json
 
 # Phenomena of `mini` that are not in the headline. Whether a run learns the order of two adjectives
 # around a subject is chance: it would raise the standard deviation from 0.98 to 1.23 points.

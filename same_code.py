@@ -1,0 +1,128 @@
+"""Is this the same code? The only module that decides it.
+
+Two versions of a Python file are the same code if they differ only in comments, docstrings and
+layout. `USES` lists the files on which each use of stored work depends. Imports neither TensorFlow
+nor another package of the project.
+"""
+
+import ast
+import hashlib
+import json
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+from utils import UserError
+
+ROOT = Path(__file__).resolve().parent
+
+# The files and packages that determine the result of each use. Of a package, the Python files and
+# the tables (.tsv) count.
+USES = {
+    # An encoded corpus in the cache. The generator of `mini` belongs to its corpus' fingerprint.
+    "dataset": ("data/[!_]*.py",),
+    # `train.py --resume`: the remaining updates.
+    "resume": ("model", "data", "train.py", "training/distribution.py"),
+    # Whatever loads a trained model: evaluate.py, translate.py, python -m evaluation.…
+    "evaluation": ("model", "data/tokenizer.py"),
+    # Several workers that train one model.
+    "workers": ("model", "data", "training", "evaluation", "config.py", "train.py"),
+    # Stored results of experiments: all that can change a score.
+    "score": (
+        *("model", "data", "config.py", "train.py", "experiments/worker.py"),
+        *("training/run.py", "training/checkpoints.py", "training/distribution.py"),
+        *("training/machine.py", "training/command_line.py", "training/records.py"),
+        *("evaluation/translator.py", "evaluation/metrics.py", "evaluation/search.py"),
+    ),
+}
+
+
+class GitError(UserError):
+    """git is missing or has failed."""
+
+
+def normalized_code(source: bytes) -> str:
+    """Return Python code without comments, docstrings and layout; other text as it is."""
+    try:
+        tree = ast.parse(source)
+        for node in ast.walk(tree):
+            body = getattr(node, "body", None)
+            if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
+                if isinstance(getattr(body[0].value, "value", None), str):
+                    del body[0]
+        return ast.unparse(tree)  # the same text in every version of Python
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return repr(source)
+
+
+def file_hash(path: Path) -> str:
+    """Return a hash of a file: of its normalized code if it is Python, else of its bytes."""
+    content = path.read_bytes()
+    content = normalized_code(content).encode() if path.suffix == ".py" else content
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def code_hashes(use: str, folder: str | Path = ROOT) -> dict[str, str]:
+    """Return the hash of each file of `USES[use]` in a copy of the source, by its name."""
+    folder, files = Path(folder), set()
+    for pattern in USES[use]:
+        for path in folder.glob(pattern):
+            files |= {path} if path.is_file() else {*path.rglob("*.py"), *path.rglob("*.tsv")}
+    return {path.relative_to(folder).as_posix(): file_hash(path) for path in sorted(files)}
+
+
+def fingerprint(use: str, folder: str | Path = ROOT) -> str:
+    """Return one hash of `code_hashes`."""
+    hashes = json.dumps(code_hashes(use, folder))
+    return hashlib.sha256(hashes.encode()).hexdigest()[:16]
+
+
+def changed_files(use: str, one: str | Path, other: str | Path = ROOT) -> list[str]:
+    """Return the sorted names of the files of `USES[use]` that differ between two copies."""
+    pairs = set(code_hashes(use, one).items()) ^ set(code_hashes(use, other).items())
+    return sorted({name for name, _ in pairs})
+
+
+def git(*words: str, stdin: str = "", cwd: Path | None = None, **variables: str) -> str:
+    """Run git, in the project's root by default, and return its output. Raises GitError.
+
+    variables: added to the environment. The variables that git sets for a hook are removed, because
+    they would lead to another repository.
+    """
+    hook = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_OBJECT_DIRECTORY")
+    environment = {name: text for name, text in os.environ.items() if name not in hook} | variables
+    options = {"input": stdin.encode(), "cwd": cwd or ROOT, "env": environment}
+    try:
+        done = subprocess.run(["git", *words], capture_output=True, check=True, **options)
+    except FileNotFoundError:
+        raise GitError("git was not found: install it") from None
+    except subprocess.CalledProcessError as error:
+        lines = error.stderr.decode("utf-8", "replace").strip().splitlines() or ["no message"]
+        raise GitError(f"git {words[0]}: {lines[0]}") from None
+    return done.stdout.decode("utf-8", "replace")
+
+
+def is_checkout() -> bool:
+    """Return whether ROOT is a git checkout of the project.
+
+    The source directory of a run is not one, though it may lie in one.
+    """
+    try:
+        return bool(git("ls-files", "--error-unmatch", "train.py"))
+    except GitError:
+        return False
+
+
+def working_tree_diff(*paths: str, base: str = "HEAD") -> str:
+    """Return the diff of the working tree, new files included, against a commit. Raises GitError.
+
+    paths: git pathspecs. The user's git configuration has no effect, and the index does not change.
+    """
+    options = ["--no-color", "--no-ext-diff", "--no-textconv", "--unified=3", "--binary"]
+    settings = ["-c", "diff.noprefix=false", "-c", "diff.mnemonicPrefix=false"]
+    with tempfile.TemporaryDirectory() as scratch:
+        index = {"GIT_INDEX_FILE": str(Path(scratch) / "index")}
+        git("read-tree", base, **index)
+        git("add", "--intent-to-add", "--", ".", **index)
+        return git(*settings, "diff", *options, base, "--", *paths, **index)

@@ -26,21 +26,12 @@ def parse_config() -> Config:
 def show(settings: Config) -> None:
     """Print statistics of a corpus and examples. Raises UserError and OSError."""
     dataset = pipeline.load(settings)
-    languages = dataset.facts["languages"]
-    print(f"{settings.corpus}: {languages[0]} → {languages[1]}")
-    for name, facts in dataset.facts["splits"].items():
-        too_long = [
-            f", {facts[outcome]:,} too long and {outcome}"
-            for outcome in ("dropped", "cut")
-            if facts.get(outcome)
-        ]
-        used = facts.get("used", facts["pairs"])
-        part = f", {used:,} of them used" if used < facts["pairs"] else ""
-        print(f"  {name:14}{facts['pairs']:10,} pairs{part}{''.join(too_long)}")
-    if settings.labelled:
+    print(f"{settings.corpus}: {' → '.join(dataset.corpus_info['languages'])}")
+    print(dataset.describe_splits())
+    if settings.is_classifier:
         ids, counts = np.unique(dataset.train.target.ids, return_counts=True)
         labels = zip(dataset.target_tokenizer.tokens(ids), counts, strict=True)
-        print("  train:", ", ".join(f"{count:,} {label}" for label, count in labels if label))
+        print("train:", ", ".join(f"{count:,} {label}" for label, count in labels if label))
     show_examples(dataset)
     show_lengths(dataset)
     show_batches(dataset, settings)
@@ -58,7 +49,7 @@ def show_examples(dataset: Dataset) -> None:
             tag = ""
     print("\ntokenizer")
     for language, tokenizer, column in zip(
-        dataset.facts["languages"], tokenizers, texts[:2], strict=True
+        dataset.corpus_info["languages"], tokenizers, texts[:2], strict=True
     ):
         unchanged = count_unchanged(tokenizer, column)
         print(
@@ -78,7 +69,7 @@ def count_unchanged(tokenizer: Tokenizer | Labels, texts: list[str]) -> int:
 def show_lengths(dataset: Dataset) -> None:
     """Print the distribution of lengths in the training split."""
     print("\ntokens per training text, special tokens included")
-    for language, rows in zip(dataset.facts["languages"], dataset.train, strict=True):
+    for language, rows in zip(dataset.corpus_info["languages"], dataset.train, strict=True):
         low, median, high, top = np.quantile(rows.lengths, (0, 0.5, 0.99, 1)).astype(int)
         print(f"  {language}: {low} to {top}, median {median}, 99 % at most {high}")
 
@@ -94,7 +85,9 @@ def show_batches(dataset: Dataset, settings: Config) -> None:
     print(f"\n{len(batches):,} batches per epoch with {pairs_per_batch:.0f} pairs on average")
     print(f"{tokens / positions:.1%} of their positions are tokens, the others padding")
     print("first rows of the first batch, 0 = padding")
-    for language, ids in zip(dataset.facts["languages"], train.batch(batches[0]), strict=True):
+    for language, ids in zip(
+        dataset.corpus_info["languages"], train.batch(batches[0]), strict=True
+    ):
         print(f"  {language}: {ids.shape[0]} × {ids.shape[1]}\n{ids[:3]}")
 
 

@@ -1,7 +1,8 @@
 """Find a corpus by its name: see the table in docs/commands.md.
 
 If a labelled dataset or directory has no validation split, a fifth of its training split is held
-out. Files are UTF-8; a byte order mark and carriage returns are removed. To add a corpus, write a
+out. Files are UTF-8; a byte order mark and carriage returns are removed. Pairs with an empty text
+are left out. To add a corpus, write a
 function that returns a `Corpus` and call it in `find`.
 """
 
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from config import Config
 from data import local, mini, tfds
-from data.splits import SUPPORTED, Corpus, CorpusError, TextPair
+from data.splits import SUPPORTED, TABLES, Corpus, CorpusError, TextPair
 
 
 def from_config(config: Config) -> Corpus:
@@ -32,7 +33,7 @@ def find(name: str, reverse: bool = False, labelled: bool = False) -> Corpus:
         corpus = tfds.spa_eng()
     elif os.path.isdir(name):
         corpus = directory(Path(name), labelled)
-    elif name.endswith(".tsv"):
+    elif name.endswith(TABLES):
         corpus = local.table(Path(name), labelled)
     elif os.path.isfile(name):
         raise CorpusError(f"{name}: not a .tsv file; give its directory, or a .tsv file")
@@ -59,12 +60,12 @@ def built_in(name: str) -> Corpus:
     if name != "mini" and not (size.isdecimal() and 1 <= int(size) <= limit):
         raise CorpusError(f"{name!r}: the SIZE of mini:SIZE must be from 1 to {limit:,}")
 
-    def rows(split: str) -> Iterator[TextPair]:
+    def pairs(split: str) -> Iterator[TextPair]:
         return iter(mini.generate(split, int(size) if size and split == "train" else None))
 
     package = Path(mini.__file__).parent
     files = dict.fromkeys(mini.SIZES, [*package.glob("*.py"), package / "lexicon.tsv"])
-    return Corpus(name, ("pt", "en"), lambda: files, rows)
+    return Corpus(name, ("pt", "en"), lambda: files, pairs)
 
 
 def directory(path: Path, labelled: bool) -> Corpus:

@@ -1,8 +1,6 @@
 """Encode text as ids, in memory or into files that are memory-mapped."""
 
 import itertools
-import json
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -10,10 +8,10 @@ import numpy as np
 
 from data import tokenizer
 from data.batches import Pairs, Ragged
-from data.splits import CorpusError, Split, TextPair, progress_bar
+from data.splits import Split, TextPair, progress_bar
 from data.tokenizer import Labels, Tokenizer
-from utils import write_json
 
+SIDES = ("source", "target")
 PART = 20_000  # pairs that are encoded at a time
 
 
@@ -41,58 +39,29 @@ def encode(
 def encode_to_files(
     folder: Path,
     name: str,
-    texts: Iterable[TextPair],
+    pairs: Iterable[TextPair],
     total: int,
     tokenizers: tuple[Tokenizer, Tokenizer | Labels],
     max_length: int,
-) -> int:
-    """Encode a split in parts, and append each part to the files that `map_pairs` reads.
+) -> tuple[int, int]:
+    """Encode the `total` pairs of a split in parts, into the files that `map_pairs` reads.
 
-    Records its progress in NAME.progress.json, from which a later call resumes. Returns the number
-    of pairs with more than `max_length` tokens on a side. Raises CorpusError if there are not
-    `total` pairs, UserError, and OSError.
+    Returns the number of pairs that were written, and of those longer than `max_length` tokens.
+    Raises UserError and OSError.
     """
-    state = folder / f"{name}.progress.json"
-    progress = {"pairs": 0, "too_long": 0, "sizes": {}}  # sizes of the files, in bytes
-    if state.exists():
-        progress = json.loads(state.read_text("utf-8"))
-        log(f"resuming after {progress['pairs']:,} pairs")
-    sizes, texts = progress["sizes"], itertools.islice(texts, progress["pairs"], None)
-    with progress_bar(None, f"encoding {name}", total, progress["pairs"]) as bar:
-        while part := list(itertools.islice(texts, PART)):
-            pairs, too_long = encode(Split.of(part), *tokenizers, max_length)
-            for side, rows, trained in zip(("source", "target"), pairs, tokenizers, strict=True):
-                ids_file, offsets_file = array_files(folder, f"{name}.{side}")
-                ids_size, offsets_size = (sizes.get(f.name, 0) for f in (ids_file, offsets_file))
-                ids = rows.ids.astype(id_type(trained))
-                offsets = rows.offsets + ids_size // ids.itemsize
-                offsets = offsets[1:] if offsets_size else offsets  # the first one is 0
-                sizes[ids_file.name] = write_at(ids_file, ids_size, ids)
-                sizes[offsets_file.name] = write_at(offsets_file, offsets_size, offsets)
-            progress["pairs"] += len(part)
-            progress["too_long"] += too_long
-            write_json(state, progress)
-            bar.update(len(part))
-    if progress["pairs"] != total:
-        raise CorpusError(
-            f"the {name} split had {total:,} pairs when it was first read, and now has "
-            f"{progress['pairs']:,}: start again when its files no longer change"
-        )
-    return progress["too_long"]
-
-
-def write_at(path: Path, size: int, array: np.ndarray) -> int:
-    """Write an array after the first `size` bytes of a file. Returns the new size.
-
-    Raises CorpusError if the file is smaller, and OSError.
-    """
-    with path.open("r+b" if size else "wb") as file:
-        if file.seek(0, 2) < size:
-            raise CorpusError(f"{path} is damaged: delete {path.parent}")
-        file.seek(size)
-        file.write(array)
-        file.truncate()
-        return file.tell()
+    texts, used, too_long = iter(progress_bar(pairs, f"encoding {name}", total)), 0, 0
+    while part := list(itertools.islice(texts, PART)):
+        encoded, longer = encode(Split.of(part), *tokenizers, max_length)
+        used += len(encoded.source.lengths)
+        too_long += longer
+        for side, rows, trained in zip(SIDES, encoded, tokenizers, strict=True):
+            ids_file, offsets_file = array_files(folder, f"{name}.{side}")
+            with ids_file.open("ab") as ids, offsets_file.open("ab") as offsets:
+                start = ids.tell() // id_type(trained).itemsize
+                first = 1 if offsets.tell() else 0  # offset 0 is in the first part only
+                ids.write(rows.ids.astype(id_type(trained)))
+                offsets.write(rows.offsets[first:] + start)
+    return used, too_long
 
 
 def array_files(folder: Path, name: str) -> tuple[Path, Path]:
@@ -108,7 +77,7 @@ def id_type(tokenizer: Tokenizer | Labels) -> np.dtype:
 def map_pairs(folder: Path, name: str, tokenizers: tuple[Tokenizer, Tokenizer | Labels]) -> Pairs:
     """Memory-map the arrays of a split. Raises OSError, and ValueError if they are inconsistent."""
     sides = []
-    for side, trained in zip(("source", "target"), tokenizers, strict=True):
+    for side, trained in zip(SIDES, tokenizers, strict=True):
         ids_file, offsets_file = array_files(folder, f"{name}.{side}")
         ids = np.memmap(ids_file, id_type(trained), "r")
         offsets = np.memmap(offsets_file, np.int64, "r")
@@ -117,8 +86,3 @@ def map_pairs(folder: Path, name: str, tokenizers: tuple[Tokenizer, Tokenizer | 
         # Plain arrays are faster to index than np.memmap.
         sides.append(Ragged(np.asarray(ids), np.asarray(offsets)))
     return Pairs(*sides)
-
-
-def log(message: str) -> None:
-    """Print a message on standard error."""
-    print(message, file=sys.stderr, flush=True)

@@ -1,7 +1,9 @@
 """Corpora in local files: directories and tables, with translations or labels."""
 
 import codecs
+import gzip
 import itertools
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,46 +18,47 @@ from data.splits import (
     select_by_hash,
     strip_markup,
 )
-from utils import warn
+from utils import first_line, warn
+
+MOST_LABELS = 1000  # a column of a table with more different texts does not hold labels
 
 
 def folder(path: Path) -> Corpus:
     """Open a directory with train.SRC and train.TGT, and likewise validation.* and test.*.
 
-    Line n of one file is the translation of line n of the other. Raises CorpusError.
+    Line n of one file is the translation of line n of the other. Files may be compressed (.gz).
+    Raises CorpusError.
     """
-    present = {file.name for split in SPLITS for file in path.glob(f"{split}.*")}
-    extensions = sorted({name.partition(".")[2] for name in present})
+    # An uncompressed file takes precedence. Editors call their backups train.en~.
+    present = {file.name.removesuffix(".gz"): file for file in sorted(path.iterdir(), reverse=True)}
+    names = [n for n in present if n.partition(".")[0] in SPLITS and "." in n and n[-1] != "~"]
+    extensions = sorted({name.partition(".")[2] for name in names})
+    found = ", ".join(sorted(file.name for file in present.values())[:12]) or "no files"
     if len(extensions) != 2:
         raise CorpusError(
             f"{path}: needs train.SRC and train.TGT with exactly two extensions, of which the "
-            f"alphabetically first is the source; found {', '.join(sorted(present)) or 'none'}"
+            f"alphabetically first is the source; found {found}"
         )
-    source, target = extensions
-    files = {
-        split: [path / f"{split}.{source}", path / f"{split}.{target}"]
-        for split in SPLITS
-        if {f"{split}.{source}", f"{split}.{target}"} & present
-    }
-    for file in itertools.chain(*files.values()):
-        if not file.exists():
-            raise CorpusError(f"{file}: missing; add it or remove the other file of the split")
+    files = {}
+    for split in SPLITS:
+        pair = [f"{split}.{extension}" for extension in extensions]
+        missing = [name for name in pair if name not in names]
+        if missing and (split != "test" or len(missing) == 1):
+            raise CorpusError(f"{path}: {' and '.join(missing)} missing; found {found}")
+        if not missing:
+            files[split] = [present[name] for name in pair]
 
-    def rows(split: str) -> Iterator[TextPair]:
-        lines = itertools.zip_longest(*map(read_lines, files[split]))
-        for number, row in enumerate(lines, 1):
-            if None in row:
+    def pairs(split: str) -> Iterator[TextPair]:
+        for pair in itertools.zip_longest(*map(read_lines, files[split])):
+            if None in pair:
                 counts = [sum(1 for _ in read_lines(file)) for file in files[split]]
                 raise CorpusError(
                     f"{files[split][0]} has {counts[0]} lines but {files[split][1]} has "
                     f"{counts[1]}: line n of one must be the translation of line n of the other"
                 )
-            for file, text in zip(files[split], row, strict=True):
-                if not text.strip():
-                    raise CorpusError(f"{file}:{number}: empty text; remove it and its counterpart")
-            yield row
+            yield pair
 
-    return Corpus(str(path), (source, target), lambda: files, rows, local=True)
+    return Corpus(str(path), tuple(extensions), lambda: files, pairs, local=True)
 
 
 def labelled_folder(path: Path) -> Corpus:
@@ -75,78 +78,84 @@ def labelled_folder(path: Path) -> Corpus:
             f"split; all splits have {', '.join(labels) or 'none'}"
         )
 
-    for label in labels:
-        if label != label.encode("utf-8", "replace").decode():
-            raise CorpusError(f"{path}: the directory name {label!r} is not UTF-8; rename it")
-
     def text_files(split: str, label: str) -> list[Path]:
         files = sorted((path / split / label).glob("*.txt"))
         if not files:
             raise CorpusError(f"{path / split / label}: contains no .txt file; add some")
         return files
 
-    def rows(split: str) -> Iterator[TextPair]:
+    def pairs(split: str) -> Iterator[TextPair]:
         files = [(file, label) for label in labels for file in text_files(split, label)]
         for i in np.random.default_rng(0).permutation(len(files)):
             file, label = files[i]
-            text = strip_markup("\n".join(read_lines(file)))
-            if not text:
-                raise CorpusError(f"{file}: empty text; delete the file")
-            yield text, label
+            yield strip_markup("\n".join(read_lines(file))), label
 
     def files() -> dict[str, list[Path]]:
         return {
             split: [f for label in labels for f in text_files(split, label)] for split in splits
         }
 
-    return hold_out(Corpus(str(path), ("text", "label"), files, rows, labelled=True, local=True))
+    return hold_out(Corpus(str(path), ("text", "label"), files, pairs, labelled=True, local=True))
 
 
 def table(path: Path, labelled: bool = False) -> Corpus:
-    """Open a .tsv file with source TAB target, or with label TAB text. Blank lines are skipped.
+    """Open a .tsv or .tsv.gz file with source TAB target, or with label TAB text.
 
-    Raises CorpusError.
+    Its split `all` is every line. Raises CorpusError.
     """
     if not path.is_file():
         raise CorpusError(f"{path}: no such file")
-    columns = ("label", "text") if labelled else ("source", "target")
+    languages = ("text", "label") if labelled else ("source", "target")
 
-    def all_rows() -> Iterator[TextPair]:
-        blank = []
+    def all_pairs() -> Iterator[TextPair]:
+        longer, different = 0, (set(), set())
         for number, line in enumerate(read_lines(path), 1):
-            row = line.split("\t")
-            if not line.strip():
-                blank.append(number)
-            elif len(row) < 2:
-                raise CorpusError(f"{path}:{number}: add a TAB between {' and '.join(columns)}")
-            elif not row[0].strip() or not row[1].strip():
-                raise CorpusError(f"{path}:{number}: empty text; remove the line")
-            else:  # further columns belong to the text, if there are labels
-                yield (" ".join(row[1:]), row[0]) if labelled else tuple(row[:2])
-        if blank:
-            warn(f"{path}: blank lines skipped: {len(blank):,}, the first is line {blank[0]:,}")
+            columns = line.split("\t") if line.strip() else ["", ""]
+            if len(columns) == 1:
+                order = "label and text" if labelled else "source and target"
+                raise CorpusError(f"{path}:{number}: add a TAB between {order}")
+            longer += len(columns) > 2
+            for texts, text in zip(different, columns, strict=False):
+                if len(texts) <= MOST_LABELS:
+                    texts.add(text)
+            # With labels, further columns belong to the text.
+            yield (" ".join(columns[1:]), columns[0]) if labelled else tuple(columns[:2])
+        check_columns(path, labelled, number, *map(len, different))
+        if longer and not labelled:
+            warn(f"{path}: lines of which only the first two columns are used: {longer:,}")
 
-    def rows(split: str) -> Iterator[TextPair]:
-        return select_by_hash(str(path), all_rows(), split)
+    def pairs(split: str) -> Iterator[TextPair]:
+        return all_pairs() if split == "all" else select_by_hash(str(path), all_pairs(), split)
 
     files = dict.fromkeys(SPLITS, [path])
-    languages = ("text", "label") if labelled else columns
-    return Corpus(str(path), languages, lambda: files, rows, labelled, local=True)
+    return Corpus(str(path), languages, lambda: files, pairs, labelled, local=True)
+
+
+def check_columns(path: Path, labelled: bool, lines: int, first: int, second: int) -> None:
+    """Raise CorpusError if a table has labels where translations or texts are expected.
+
+    first, second: number of different texts in each column. Few of them are labels.
+    """
+    labels_first, labels_second = (n <= min(MOST_LABELS, lines / 20) for n in (first, second))
+    counts = f"{first:,} and {second:,} different texts in its two columns of {lines:,} lines"
+    if labelled and labels_second and not labels_first:
+        raise CorpusError(f"{path} has {counts}: put the label first, then a TAB, then the text")
+    if not labelled and (labels_first or labels_second):
+        order = "" if labels_first else " and put the label first"
+        raise CorpusError(f"{path} has {counts}: for labels, add --model classifier{order}")
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """Read the lines of a UTF-8 file. Raises CorpusError."""
+    """Read the lines of a UTF-8 file, compressed if its name ends in .gz. Raises CorpusError."""
     number = 0
     try:
         # str.splitlines would also split at U+2028, for example, and misalign the two files.
-        with path.open("rb") as file:
-            if file.read(3) != codecs.BOM_UTF8:
-                file.seek(0)
-            for line in file:
-                number += 1
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
                 yield line.removesuffix(b"\n").removesuffix(b"\r").decode()
-    except OSError as error:
-        raise CorpusError(f"{path}: cannot be read: {error.strerror}") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise CorpusError(f"{path}: cannot be read: {first_line(error)}") from error
     except UnicodeDecodeError as error:
         raise CorpusError(f"{path}:{number}: not UTF-8; convert the file") from error
     if not number:

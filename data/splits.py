@@ -7,18 +7,22 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from tqdm import tqdm
 
 from same_code import file_hash
-from utils import UserError
+from utils import UserError, warn
+
+if TYPE_CHECKING:
+    from data.tokenizer import Labels, Tokenizer
 
 SPLITS = ("train", "validation", "test")
+TABLES = (".tsv", ".tsv.gz")
 SUPPORTED = (
     "mini, mini:SIZE, spa-eng, a translation dataset of tensorflow_datasets such as "
     "ted_hrlr_translate/pt_to_en, a directory with train.SRC and train.TGT, or a .tsv file; with "
@@ -41,9 +45,11 @@ class Split(NamedTuple):
     targets: list[str]  # targets[i] is the translation or the label of sources[i]
     tags: list[str] | None = None  # the phenomenon that each pair tests; `mini` only
 
-    def with_lowercase_targets(self) -> "Split":
-        """Return the texts with references as a tokenizer with `lowercase` translates them."""
-        return self._replace(targets=[text.lower() for text in self.targets])
+    def match_case(self, tokenizer: "Tokenizer | Labels") -> "Split":
+        """Return the split with targets in lower case if the tokenizer decodes to lower case."""
+        if tokenizer.lowercase:
+            return self._replace(targets=[text.lower() for text in self.targets])
+        return self
 
     @classmethod
     def of(cls, pairs: Iterable[TextPair]) -> "Split":
@@ -58,50 +64,69 @@ class Split(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """Facts that one pass over a split collects: its size, its hash, a sample and its labels."""
+    """What one pass over a split collects."""
 
-    pairs: int
+    pairs: int  # their number
     sha256: str  # of the texts; depends on their order and on the direction
     sample: list[TextPair]  # all pairs, or evenly spaced ones if there are too many
     labels: set[str]  # the targets, in labelled corpora
+    sources: set[int]  # hashes of the different sources that were asked for
 
 
 @dataclass(frozen=True)
 class Corpus:
     """A corpus of translations, or of texts with labels.
 
-    Only `files` and `rows`, and the methods that call them, need the data. `files` downloads it if
-    necessary, and is called before `rows`. They raise CorpusError.
+    Only `files` and `pairs`, and the methods that call them, need the data. `files` downloads it if
+    necessary, and is called before `pairs`. They raise CorpusError.
     """
 
     name: str
     languages: tuple[str, str]  # source and target, such as ("pt", "en")
     files: Callable[[], dict[str, list[Path]]]  # returns the files of each existing split
-    rows: Callable[[str], Iterator[TextPair]]  # yields the pairs of an existing split
+    pairs: Callable[[str], Iterator[TextPair]]  # yields the pairs of an existing split
     labelled: bool = False  # whether the targets are labels instead of translations
     local: bool = False  # whether the files are the user's own
+
+    @property
+    def is_table(self) -> bool:
+        """Whether the corpus is a single file, of which the split `all` is every line."""
+        return self.name.endswith(TABLES)
 
     def all_files(self) -> list[Path]:
         """The files of all splits, sorted."""
         return sorted(set(itertools.chain(*self.files().values())))
 
     def read(self, split: str) -> Iterator[TextPair]:
-        """Read a split, always in the same order. Raises CorpusError if it does not exist."""
+        """Read a split, always in the same order. Pairs with an empty text are left out.
+
+        split: one of `files()`, or `all` of a table. Raises CorpusError if it does not exist.
+        """
         existing = self.files()
-        if split not in existing:
+        if split not in existing and not (split == "all" and self.is_table):
             raise CorpusError(f"{self.name} has no {split!r} split: use {', '.join(existing)}")
-        return self.rows(split)
+        empty = 0
+        for pair in self.pairs(split):
+            if pair[0].strip() and pair[1].strip():
+                yield pair
+            else:
+                empty += 1
+        if empty:
+            warn(f"{self.name}: pairs of the {split} split skipped for an empty text: {empty:,}")
 
     def load(self, split: str) -> Split:
         """Load a split into memory. Raises CorpusError if it does not exist."""
         return Split.of(self.read(split))
 
-    def summarize(self, split: str, limit: int) -> Summary:
+    def summarize(
+        self, split: str, limit: int, sources: Container[int] | None = frozenset()
+    ) -> Summary:
         """Read a split once, keeping at most `limit` of its pairs in memory.
 
-        If there are more, keeps every second, fourth, … row: between limit / 2 and limit.
+        If there are more, keeps every second, fourth, … pair: between limit / 2 and limit. sources:
+        the hashes of the sources to look for; None collects all.
         """
-        digest, pairs, sample, step, labels = hashlib.sha256(), 0, [], 1, set()
+        digest, pairs, sample, step, labels, found = hashlib.sha256(), 0, [], 1, set(), set()
         for pair in progress_bar(self.read(split), f"reading {split}"):
             digest.update(json.dumps(pair[:2]).encode())
             if pairs % step == 0:
@@ -110,16 +135,18 @@ class Corpus:
                 sample, step = sample[::2], 2 * step
             if self.labelled:
                 labels.add(pair[1])
+            if sources is None or hash(pair[0]) in sources:
+                found.add(hash(pair[0]))
             pairs += 1
-        return Summary(pairs, digest.hexdigest(), sample, labels)
+        return Summary(pairs, digest.hexdigest(), sample, labels, found)
 
     def swap(self) -> "Corpus":
         """Exchange source and target language."""
 
-        def rows(split: str) -> Iterator[TextPair]:
-            return ((target, source, *tag) for source, target, *tag in self.rows(split))
+        def pairs(split: str) -> Iterator[TextPair]:
+            return ((target, source, *tag) for source, target, *tag in self.pairs(split))
 
-        return replace(self, languages=self.languages[::-1], rows=rows)
+        return replace(self, languages=self.languages[::-1], pairs=pairs)
 
     def fingerprint(self) -> str:
         """Hex digest of the corpus' files. Does not depend on where they are."""
@@ -128,10 +155,11 @@ class Corpus:
             inside = file.is_relative_to(self.name)
             path = file.relative_to(self.name).as_posix() if inside else file.name
             if file.suffix == ".py":  # the generator of `mini`
-                digest.update(f"{path}{file_hash(file)}".encode())
-                continue
-            with file.open("rb") as content:  # may be too large for the memory
-                digest.update(os.fsencode(path) + hashlib.file_digest(content, "sha256").digest())
+                content = file_hash(file)
+            else:
+                with file.open("rb") as opened:  # may be too large for the memory
+                    content = hashlib.file_digest(opened, "sha256").hexdigest()
+            digest.update(os.fsencode(path) + content.encode())
         return digest.hexdigest()
 
 
@@ -170,7 +198,7 @@ def select_by_hash(name: str, pairs: Iterable[TextPair], split: str) -> Iterator
 
 def hold_out(corpus: Corpus) -> Corpus:
     """Use a random fifth of the training split for validation if there is no such split."""
-    count = functools.cache(lambda: sum(1 for _ in corpus.rows("train")))
+    count = functools.cache(lambda: sum(1 for _ in corpus.pairs("train")))
 
     def files() -> dict[str, list[Path]]:
         existing = corpus.files()
@@ -178,21 +206,19 @@ def hold_out(corpus: Corpus) -> Corpus:
             return existing
         return {"train": existing["train"], "validation": existing["train"]} | existing
 
-    def rows(split: str) -> Iterator[TextPair]:
+    def pairs(split: str) -> Iterator[TextPair]:
         if split not in ("train", "validation") or "validation" in corpus.files():
-            return corpus.rows(split)
+            return corpus.pairs(split)
         held_out = np.zeros(count(), bool)
         held_out[np.random.default_rng(0).permutation(count())[: count() // 5]] = True
         kept = held_out if split == "validation" else ~held_out
-        return itertools.compress(corpus.rows("train"), kept)
+        return itertools.compress(corpus.pairs("train"), kept)
 
-    return replace(corpus, files=files, rows=rows)
+    return replace(corpus, files=files, pairs=pairs)
 
 
-def progress_bar(
-    pairs: Iterable[TextPair] | None, label: str, total: int | None = None, initial: int = 0
-) -> tqdm:
+def progress_bar(pairs: Iterable[TextPair], label: str, total: int | None = None) -> tqdm:
     """Show the progress on standard error if it takes more than two seconds."""
     interval = 0.5 if sys.stderr.isatty() else 30
     options = {"leave": False, "delay": 2, "mininterval": interval, "unit": "pair"}
-    return tqdm(pairs, label, total, initial=initial, **options)
+    return tqdm(pairs, label, total, **options)

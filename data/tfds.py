@@ -74,7 +74,7 @@ def dataset(name: str) -> Corpus:
             if split in SPLITS or not labelled
         }
 
-    def rows(split: str) -> Iterator[TextPair]:
+    def pairs(split: str) -> Iterator[TextPair]:
         in_file_order = tensorflow_datasets.ReadConfig(
             interleave_cycle_length=1, try_autocache=False
         )
@@ -83,11 +83,9 @@ def dataset(name: str) -> Corpus:
             if labelled and min(batch[keys[1]]) < 0:  # tfds' value for a missing label is -1
                 raise CorpusError(f"{name}: its {split} split has texts without a label")
             columns = (map(f, batch[key]) for f, key in zip(decoders, keys, strict=True))
-            for row in zip(*columns, strict=True):
-                if row[0] or not labelled:
-                    yield row
+            yield from zip(*columns, strict=True)
 
-    corpus = Corpus(name, languages, files, rows, labelled)
+    corpus = Corpus(name, languages, files, pairs, labelled)
     return hold_out(corpus) if labelled else corpus
 
 
@@ -162,7 +160,7 @@ def spa_eng() -> Corpus:
     archive = archive_path(ANKI_URL)
 
     @functools.cache
-    def all_rows() -> list[TextPair]:
+    def all_pairs() -> list[TextPair]:
         downloaded = not archive.exists()
         try:
             if downloaded:
@@ -182,10 +180,10 @@ def spa_eng() -> Corpus:
 
     def files() -> dict[str, list[Path]]:
         if not archive.exists():
-            all_rows()
+            all_pairs()
         return dict.fromkeys(SPLITS, [archive])
 
-    def rows(split: str) -> Iterator[TextPair]:
-        return select_by_hash("spa-eng", all_rows(), split)
+    def pairs(split: str) -> Iterator[TextPair]:
+        return select_by_hash("spa-eng", all_pairs(), split)
 
-    return Corpus("spa-eng", ("en", "es"), files, rows)
+    return Corpus("spa-eng", ("en", "es"), files, pairs)

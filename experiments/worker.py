@@ -28,8 +28,7 @@ def score(translator, sample) -> dict:
     from evaluation import metrics
 
     tokenizers = translator.source_tokenizer, translator.target_tokenizer
-    if translator.target_tokenizer.lowercase:
-        sample = sample.with_lowercase_targets()
+    sample = sample.match_case(translator.target_tokenizer)
     outputs = translator.translate(sample.sources, progress=True)
     pairs, _ = encoding.encode(sample, *tokenizers, translator.max_length)
     scores = {"loss": translator.loss_and_accuracy(pairs)[0]}

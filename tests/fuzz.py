@@ -20,7 +20,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
@@ -106,6 +106,17 @@ def count_lines(content: bytes) -> int:
     return content.count(b"\n") + (not content.endswith(b"\n"))
 
 
+def text_lines(content: bytes) -> list[str]:
+    """Return the lines of a file in UTF-8, without a byte order mark."""
+    lines = content.removeprefix(b"\xef\xbb\xbf").decode().removesuffix("\n").split("\n")
+    return [line.removesuffix("\r") for line in lines]
+
+
+def count_pairs(pairs: Iterable[Sequence[str]]) -> int:
+    """Return the number of pairs without an empty text."""
+    return sum(all(map(str.strip, pair)) for pair in pairs)
+
+
 def tensors(path: str) -> dict[str, np.ndarray]:
     """Return the contents of a checkpoint."""
     reader = tf.train.load_checkpoint(path)
@@ -153,26 +164,28 @@ class Readers:
         return path
 
     def corpus_folder(self, draws):
-        """A directory of train.en and train.pt: all lines of both are read."""
+        """A directory of train.en and train.pt: all lines of both are read, but for empty ones."""
         contents = [damaged(draws, text) for text in self.texts]
         paths = [self.new("corpus", "train.pt"), self.folder / "input/corpus/train.en"]
         for path, content in zip(paths, contents, strict=True):
             path.write_bytes(content)
+            path.with_stem("validation").write_bytes(content)
         for path in draws.sample(paths, draws.choice((0, 0, 0, 0, 1))):
             path.rename(path.with_suffix(draws.choice((".x", ".en.gz", ".pt2"))))
         split = load_split(str(paths[0].parent), "train", reverse=draws.random() < 0.5)
-        for column, content in zip(split[:2], contents[::-1], strict=True):
-            assert len(column) == len(split.sources) == count_lines(content)
-            assert not any("\n" in text for text in column)
+        assert len(split.sources) == count_pairs(zip(*map(text_lines, contents), strict=True))
+        assert not any("\n" in text for column in split[:2] for text in column)
         return True
 
     def table(self, draws, labelled=False):
-        """A .tsv: each line is in one split."""
+        """A .tsv: each line is in one split, but for those with an empty text."""
         content = damaged(draws, self.labels if labelled else self.rows)
         path = self.new("table.tsv")
         path.write_bytes(content)
         splits = [load_split(str(path), name, labelled=labelled) for name in SPLITS]
-        assert sum(len(split.sources) for split in splits) == count_lines(content)
+        columns = 1 if labelled else -1
+        pairs = ((line + "\t").split("\t", columns)[:2] for line in text_lines(content))
+        assert sum(len(split.sources) for split in splits) == count_pairs(pairs)
         return True
 
     def labelled_table(self, draws):
@@ -188,7 +201,9 @@ class Readers:
             path = root / "train" / label / f"{i}.txt"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(text)
-        local.labelled_folder(root).read("train")
+        corpus = local.labelled_folder(root)
+        for split in corpus.files():
+            corpus.load(split)
         return True
 
     def encoded_corpus(self, draws):
@@ -200,8 +215,8 @@ class Readers:
         flags |= {"tokenizer": draws.choice(("bpe", "word"))}
         cache = str(self.folder / "input/cache")
         dataset = pipeline.load(Config(corpus=str(path), cache_dir=cache, **flags))
-        facts = dataset.facts["splits"]["train"]
-        assert facts["pairs"] - facts["dropped"] == len(dataset.train.source.lengths)
+        counts = dataset.corpus_info["splits"]["train"]
+        assert counts["pairs"] - counts["dropped"] == len(dataset.train.source.lengths)
         if flags["tokenizer"] == "bpe" and not flags["lowercase"]:
             texts = dataset.validation_texts.sources
             decoded = dataset.source_tokenizer.decode(dataset.source_tokenizer.encode(texts))
@@ -215,7 +230,7 @@ class Readers:
         path.write_bytes(damaged_json(draws, self.settings))
         settings = records.load_config(path.parent)
         if "/" not in settings.corpus:  # tensorflow_datasets takes a tenth of a second
-            corpora.find(settings.corpus, labelled=settings.labelled)
+            corpora.from_config(settings)
         return True
 
     def metrics_file(self, draws):

@@ -3,9 +3,11 @@
 import dataclasses
 import errno
 import itertools
+import shutil
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,10 +15,11 @@ import pytest
 from helpers import load_split
 
 from config import Config
-from data import corpora, encoding, pipeline, tokenizer
+from data import corpora, encoding, mini, pipeline, tokenizer
 from data.__main__ import parse_config, show
 from data.batches import Pairs, Ragged, plan_batches
 from data.splits import Corpus, CorpusError, Split, assign_split
+from same_code import fingerprint
 from utils import UserError
 
 SIZE = 20_000
@@ -225,7 +228,7 @@ def equal(a, b):
     """Compare two Datasets."""
     arrays = [[array for pairs in x[:2] for side in pairs for array in side] for x in (a, b)]
     models = [(x.source_tokenizer.model, x.target_tokenizer.model) for x in (a, b)]
-    rest = [(x.validation_texts, x.facts) for x in (a, b)]
+    rest = [(x.validation_texts, x.corpus_info) for x in (a, b)]
     return all(map(np.array_equal, *arrays)) and models[0] == models[1] and rest[0] == rest[1]
 
 
@@ -242,8 +245,8 @@ def test_a_dataset_decodes_to_the_texts(settings):
     assert data.target_tokenizer.decode(id_rows(data.train.target)) == split.targets
     assert data.validation_texts == load_split(settings.corpus, "validation")
     sha256 = corpora.find(settings.corpus).summarize("train", 1).sha256
-    facts = {"sha256": sha256, "pairs": 80, "dropped": 0}
-    assert data.facts["splits"]["train"] == facts
+    counts = {"sha256": sha256, "pairs": 80, "used": 80, "dropped": 0}
+    assert data.corpus_info["splits"]["train"] == counts
 
 
 def test_reverse_exchanges_the_sides_of_a_dataset(settings):
@@ -254,8 +257,11 @@ def test_reverse_exchanges_the_sides_of_a_dataset(settings):
     assert data.validation_texts == backward
     assert data.source_tokenizer.decode(id_rows(data.validation.source)) == forward.targets
     assert data.target_tokenizer.decode(id_rows(data.validation.target)) == forward.sources
-    assert data.facts["languages"] == ["pt", "en"]
-    assert data.facts["splits"]["validation"]["sha256"] == swapped.summarize("validation", 1).sha256
+    assert data.corpus_info["languages"] == ["pt", "en"]
+    assert (
+        data.corpus_info["splits"]["validation"]["sha256"]
+        == swapped.summarize("validation", 1).sha256
+    )
 
 
 @pytest.mark.parametrize("file", ["train.en", "train.pt", "validation.en"])
@@ -264,7 +270,7 @@ def test_changed_text_is_encoded_again(settings, trained, file, tmp_path):
     path = tmp_path / "corpus" / file
     path.write_text(path.read_text("utf-8").replace(" 7 ", " 9 "), "utf-8")  # of the same length
     after = pipeline.load(settings)
-    assert len(trained) == 2 and before.facts != after.facts
+    assert len(trained) == 2 and before.corpus_info != after.corpus_info
 
 
 @pytest.mark.parametrize(
@@ -297,75 +303,48 @@ def test_other_settings_share_the_cache(settings, trained, change):
     assert len(trained) == 1
 
 
-class Interrupted(BaseException):
-    """Not a subclass of Exception, like KeyboardInterrupt."""
+@pytest.mark.parametrize("file", ["encoding.py", "mini/phrases.py"])
+def test_a_comment_in_the_code_does_not_encode_again(settings, tmp_path, monkeypatch, file):
+    copy = shutil.copytree(Path(mini.__file__).parents[1], tmp_path / "data")
+    monkeypatch.setattr(mini, "__file__", str(copy / "mini" / "__init__.py"))
+    monkeypatch.setattr(pipeline, "fingerprint", lambda use: fingerprint(use, tmp_path))
+    folders = []
+    for line in ("", "# A comment.\n", "ONE = 1\n"):
+        with (copy / file).open("a") as code:
+            code.write(line)
+        folders.append(pipeline.cache_folder(settings, corpora.find("mini:9")))
+    assert folders[0] == folders[1] != folders[2]
 
 
-@pytest.mark.parametrize("error", [ValueError, OSError, Interrupted])
-def test_an_interrupted_preparation_continues_with_the_same_result(
-    settings, tmp_path, monkeypatch, trained, capfd, error
-):
-    settings = dataclasses.replace(settings, max_length=16)  # drops most pairs
-    expected = pipeline.load(dataclasses.replace(settings, cache_dir=str(tmp_path / "whole")))
-    monkeypatch.setattr(encoding, "PART", 7)
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_an_interrupted_preparation_starts_again(settings, tmp_path, monkeypatch, error):
     calls, encode = itertools.count(), encoding.encode
+    monkeypatch.setattr(encoding, "PART", 7)
 
     def fail_at_the_third_part(*arguments):
         if next(calls) == 2:
             raise error("in the middle")
         return encode(*arguments)
 
-    monkeypatch.setattr(encoding, "encode", fail_at_the_third_part)
-    with pytest.raises(error):
-        pipeline.load(settings)
-    (unfinished,) = (tmp_path / "cache").glob("*.unfinished")
-    for file in unfinished.glob("train.*.*s"):  # a part that was written when the process died
-        with file.open("ab") as appended:
-            appended.write(b"12345678")
-    resumed = pipeline.load(settings)
-    assert equal(resumed, expected) and len(trained) == 2
-    assert "after 14 pairs" in capfd.readouterr().err
-    assert not unfinished.exists()
-
-
-@pytest.mark.parametrize("file", ["train.source.ids", "train.target.offsets", "facts.json"])
-def test_damaged_files_of_an_interrupted_preparation_are_reported(
-    settings, tmp_path, monkeypatch, file
-):
-    monkeypatch.setattr(encoding, "PART", 30)
     with monkeypatch.context() as interrupted:
-        interrupted.setattr(encoding, "progress_bar", lambda *a: pytest.fail("no bar"))
-        with pytest.raises(pytest.fail.Exception):
+        interrupted.setattr(encoding, "encode", fail_at_the_third_part)
+        interrupted.setattr(shutil, "rmtree", lambda *_, **options: None)  # as if it was killed
+        with pytest.raises(error):
             pipeline.load(settings)
     (unfinished,) = (tmp_path / "cache").glob("*.unfinished")
-    with monkeypatch.context() as full:
-        encode, parts = encoding.encode, itertools.count()
-        no_space = OSError(errno.ENOSPC, "No space left on device")
+    again = pipeline.load(settings)
+    assert not unfinished.exists()
+    assert equal(again, pipeline.load(dataclasses.replace(settings, cache_dir=str(tmp_path))))
 
-        def fail_at_the_second_part(*arguments):
-            if next(parts):
-                raise no_space
-            return encode(*arguments)
 
-        full.setattr(encoding, "encode", fail_at_the_second_part)
-        with pytest.raises(UserError, match="--cache-dir"):
-            pipeline.load(settings)
-    (unfinished / file).write_bytes((unfinished / file).read_bytes()[:-9])
-    with pytest.raises(CorpusError, match=f"{unfinished}.* damaged"):
+def test_a_full_disk_is_reported_and_leaves_no_files(settings, tmp_path, monkeypatch):
+    def fail(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(pipeline, "encode_to_files", fail)
+    with pytest.raises(CorpusError, match="No space.*--cache-dir"):
         pipeline.load(settings)
-
-
-def test_a_corpus_that_changes_while_it_is_read_is_rejected(settings, tmp_path, monkeypatch):
-    train = pipeline.train_tokenizers
-
-    def train_and_append(*arguments):
-        pairs = train(*arguments)
-        pairs.append(("one more", "mais um"))
-        return pairs
-
-    monkeypatch.setattr(pipeline, "train_tokenizers", train_and_append)
-    with pytest.raises(CorpusError, match="80 pairs .* 81"):
-        pipeline.load(settings)
+    assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".lock"]
 
 
 def test_an_empty_validation_split_is_rejected(settings, tmp_path):
@@ -390,18 +369,18 @@ def test_a_damaged_cache_is_rejected(settings, tmp_path, damage):
 
 
 def test_a_second_process_waits_for_the_first(settings, monkeypatch, trained, capfd):
-    prepare, others = pipeline.prepare, []
+    write, others = pipeline.write, []
 
     def load_in_another_thread(*arguments):
-        monkeypatch.setattr(pipeline, "prepare", prepare)
+        monkeypatch.setattr(pipeline, "write", write)
         others.append(ThreadPoolExecutor(1).submit(pipeline.load, settings))
         deadline = time.monotonic() + 60
         while "waiting" not in capfd.readouterr().err:
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        prepare(*arguments)
+        write(*arguments)
 
-    monkeypatch.setattr(pipeline, "prepare", load_in_another_thread)
+    monkeypatch.setattr(pipeline, "write", load_in_another_thread)
     first = pipeline.load(settings)
     assert equal(first, others[0].result(timeout=60)) and len(trained) == 1
 
@@ -413,12 +392,13 @@ def test_only_a_sample_of_a_large_corpus_is_kept_in_memory(settings, monkeypatch
     changed = dataclasses.replace(settings, vocab_size=299)  # not in the cache
     data = pipeline.load(changed)
     err = capfd.readouterr().err
-    assert "on 20 of 80 pairs" in err and "using 2 of 8 pairs" in err
+    assert "on 20 of 80 pairs" in err
+    assert data.describe_splits() == "train 80 pairs, validation 2 of 8 pairs (2 evenly spaced)"
     assert len(data.train.source.lengths) == 80 and len(data.validation.source.lengths) == 2
     assert data.validation_texts == whole.validation_texts.take([0, 4])
     for name in ("train", "validation"):
-        facts = [each.facts["splits"][name] for each in (data, whole)]
-        assert facts[0]["sha256"] == facts[1]["sha256"] and facts[0]["pairs"] == facts[1]["pairs"]
+        one, other = (each.corpus_info["splits"][name] for each in (data, whole))
+        assert one["sha256"] == other["sha256"] and one["pairs"] == other["pairs"]
 
 
 def test_a_vocabulary_smaller_than_the_alphabet_is_rejected(settings):
@@ -443,8 +423,10 @@ def labelled(path, rows):
 def test_labelled_texts_are_cut_and_targets_are_bos_and_a_label(tmp_path):
     rows = [("ab"[i % 2], f"text number {i}") for i in range(500)]
     data = pipeline.load(labelled(tmp_path / "a.tsv", rows))
-    assert data.train.source.lengths.max() == 4 + 1 and data.facts["splits"]["train"]["cut"] > 0
-    assert len(data.train.source.lengths) == data.facts["splits"]["train"]["pairs"]
+    assert (
+        data.train.source.lengths.max() == 4 + 1 and data.corpus_info["splits"]["train"]["cut"] > 0
+    )
+    assert len(data.train.source.lengths) == data.corpus_info["splits"]["train"]["pairs"]
     labels = dict(zip((f"text number {i}" for i in range(500)), "ab" * 250, strict=True))
     split = load_split(str(tmp_path / "a.tsv"), "train", labelled=True)
     for text, target in zip(split.sources, id_rows(data.train.target), strict=True):
@@ -455,7 +437,7 @@ def test_labelled_texts_are_cut_and_targets_are_bos_and_a_label(tmp_path):
 def test_labels_missing_in_training_are_rejected(tmp_path, split):
     text = next(f"only {i}" for i in range(999) if assign_split(f"only {i}") == split)
     rows = [("ab"[i % 2], f"text number {i}") for i in range(500)] + [("rare", text)]
-    with pytest.raises(CorpusError, match=f"{split} split: .*'rare'.* a, b"):
+    with pytest.raises(UserError, match="'rare'.* a, b"):
         pipeline.load(labelled(tmp_path / "a.tsv", rows))
 
 
@@ -470,6 +452,27 @@ def test_a_corpus_needs_a_validation_split(settings, tmp_path):
         file.unlink()
     with pytest.raises(CorpusError, match="validation"):
         pipeline.load(settings)
+
+
+# ---- What is used of a corpus -------------------------------------------------------------------
+
+
+def test_long_pairs_are_described_also_from_the_cache(settings):
+    settings = dataclasses.replace(settings, max_length=16)
+    for data in (pipeline.load(settings), pipeline.load(settings)):
+        used = len(data.train.source.lengths)
+        assert 0 < used < 80
+        text = f"train {used} of 80 pairs ({80 - used} longer than 16 tokens), validation "
+        assert data.describe_splits().startswith(text)
+
+
+def test_sources_that_are_also_in_train_are_counted(settings, tmp_path, capfd):
+    for language, more in (("en", "new\nnew\n"), ("pt", "novo\nnova\n")):
+        texts = (tmp_path / "corpus" / f"train.{language}").read_text("utf-8").split("\n")
+        (tmp_path / "corpus" / f"test.{language}").write_text("\n".join(texts[:6]) + "\n" + more)
+    splits = pipeline.load(settings).corpus_info["splits"]
+    assert splits["test"]["in_train"] == 6 and splits["validation"]["in_train"] == 8
+    assert "6 of 7 sources of test (85.7%)" in capfd.readouterr().err
 
 
 # ---- python -m data -----------------------------------------------------------------------------
@@ -490,7 +493,7 @@ def show_corpus(tmp_path, monkeypatch):
 def test_a_corpus_is_shown_with_examples_and_statistics(show_corpus, settings, capsys):
     show_corpus(settings.corpus, "--vocab-size", "290")
     out = capsys.readouterr().out
-    for text in ("80 pairs", "one house and 0 books", "▁", "290 tokens; 8 of 8", "median"):
+    for text in ("train 80 pairs", "one house and 0 books", "▁", "290 tokens; 8 of 8", "median"):
         assert text in out
 
 
@@ -498,7 +501,7 @@ def test_a_labelled_corpus_is_shown_with_its_label_counts(show_corpus, tmp_path,
     labelled(tmp_path / "a.tsv", [("ab"[i % 2], f"text number {i}") for i in range(500)])
     show_corpus("a.tsv", "--model", "classifier", "--vocab-size", "300", "--max-length", "4")
     out = capsys.readouterr().out
-    assert "text → label" in out and "too long and cut" in out and " b\n" in out
+    assert "text → label" in out and "cut to 4 tokens" in out and " b\n" in out
 
 
 @pytest.mark.parametrize("flags", ["nosuch", "mini:9 --vocab-size 1", "mini:9 --cache-dir file"])

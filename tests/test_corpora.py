@@ -1,5 +1,6 @@
 """All kinds of corpora, and the errors for bad ones."""
 
+import gzip
 import io
 import os
 import shutil
@@ -19,7 +20,6 @@ from config import Config
 from data import corpora
 from data import tfds as corpora_tfds
 from data.splits import SPLITS, Corpus, CorpusError, Split
-from utils import UserError
 
 generated = settings(
     max_examples=60,
@@ -44,7 +44,7 @@ def folder(tmp_path):
 
 
 def table(path, numbers):
-    write(path, "".join(f"source {i}\ttarget {i}\tignored\n" for i in numbers))
+    write(path, "".join(f"source {i}\ttarget {i}\n" for i in numbers))
     return str(path)
 
 
@@ -175,17 +175,31 @@ BYTES = st.binary(max_size=60) | st.text("aé\t\n\r\0\x1c\x85\u2028🙂 ", max_s
 @given(BYTES, BYTES)
 @example(b"a\r\nb", b"c\n\xef\xbb\xbfd\n")
 @example(b"a\x85b\x1cc\n", "d\u2028e".encode())
-def test_a_directory_is_read_completely_or_rejected_in_one_line(tmp_path, source, target):
-    write(tmp_path / "train.en", source)
-    write(tmp_path / "train.pt", target)
+@example(b"a\n\n\nd", b"e\n \ng\nh")
+def test_a_directory_is_read_completely_or_rejected_in_one_line(folder, source, target):
+    """Completely except for pairs with an empty text."""
+    write(folder / "train.en", source)
+    write(folder / "train.pt", target)
     try:
-        split = load_split(str(tmp_path), "train")
+        split = load_split(str(folder), "train")
     except CorpusError as error:
         assert str(error) and "\n" not in str(error)
         return
-    for texts, raw in zip(split[:2], (source, target), strict=True):
+    columns = []
+    for raw in (source, target):
         lines = raw.removeprefix(b"\xef\xbb\xbf").decode().removesuffix("\n").split("\n")
-        assert texts == [line.removesuffix("\r") for line in lines]
+        columns.append([line.removesuffix("\r") for line in lines])
+    pairs = [pair for pair in zip(*columns, strict=True) if all(map(str.strip, pair))]
+    assert [*zip(*split[:2], strict=True)] == pairs
+
+
+def test_pairs_with_an_empty_text_are_skipped_and_counted(folder, capfd):
+    write(folder / "train.en", "\nb\nc\n\n")
+    write(folder / "train.pt", "a\n \t\nc\n\n")
+    assert load_split(str(folder), "train") == Split(["c"], ["c"])
+    assert "train split skipped for an empty text: 3" in capfd.readouterr().err
+    assert len(load_split(str(folder), "test").sources) == 1
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
@@ -193,12 +207,9 @@ def test_a_directory_is_read_completely_or_rejected_in_one_line(tmp_path, source
     [
         ("train.en", "a\nb\n", ["train.en has 2 lines", "train.pt has 3"]),
         ("train.en", b"a\nb \xff\nc\n", ["train.en:2:", "UTF-8"]),
-        ("train.pt", "a\n \t\nc\n", ["train.pt:2:", "empty"]),
-        ("train.en", "\nb\nc\n", ["train.en:1:", "empty"]),
         ("train.pt", "a\nb\nc\n\n", ["train.pt has 4"]),
         ("train.pt", "", ["train.pt: ", "empty"]),
-        ("train.pt", b"\xef\xbb\xbf", ["train.pt: ", "empty"]),
-        ("train.pt", None, ["train.pt: missing"]),
+        ("train.pt", None, ["train.pt missing"]),
         ("train.de", "a\n", ["two extensions", "train.de"]),
     ],
 )
@@ -212,14 +223,43 @@ def test_bad_directories_are_rejected_with_file_and_line(folder, file, content, 
         assert word in str(error.value)
 
 
-def test_a_missing_split_is_an_error(folder):
+def test_the_test_split_is_optional(folder):
     (folder / "test.pt").unlink()
-    with pytest.raises(CorpusError, match="test.pt: missing"):
+    with pytest.raises(CorpusError, match="test.pt missing"):
         corpora.find(str(folder))
     (folder / "test.en").unlink()
     assert [*corpora.find(str(folder)).files()] == ["train", "validation"]
     with pytest.raises(CorpusError, match="no 'test' split: use train, validation"):
         load_split(str(folder), "test")
+
+
+@pytest.mark.parametrize("name", ["valid.{}", "dev.{}", "validation.{}~", "validation.{}.zip"])
+def test_files_with_other_names_than_validation_are_listed(folder, name):
+    for language in "en", "pt":
+        (folder / f"validation.{language}").rename(folder / name.format(language))
+    with pytest.raises(CorpusError) as error:
+        corpora.find(str(folder))
+    for word in "validation", name.format("en"), name.format("pt"):
+        assert word in str(error.value)
+
+
+def test_compressed_files_are_read(folder, tmp_path):
+    expected = read_all(str(folder))
+    write(folder / "train.en~", "a backup\n")
+    for file in "train.en", "validation.pt":
+        write(folder / f"{file}.gz", gzip.compress((folder / file).read_bytes()))
+        (folder / file).unlink()
+    assert read_all(str(folder)) == expected
+    expected = read_all(table(tmp_path / "a.tsv", range(600)))
+    write(tmp_path / "b.tsv.gz", gzip.compress((tmp_path / "a.tsv").read_bytes()))
+    assert read_all(str(tmp_path / "b.tsv.gz")) == expected
+
+
+@pytest.mark.parametrize("content", [b"not compressed", gzip.compress(b"a\tb\n")[:-9]])
+def test_damaged_compressed_files_are_rejected(tmp_path, content):
+    write(tmp_path / "a.tsv.gz", content)
+    with pytest.raises(CorpusError, match="a.tsv.gz: cannot be read"):
+        load_split(str(tmp_path / "a.tsv.gz"), "train")
 
 
 def test_an_empty_directory_is_rejected(tmp_path):
@@ -251,9 +291,9 @@ def test_every_line_of_a_table_is_in_one_split_in_file_order(tmp_path):
     )
 )
 def test_the_splits_of_a_table_contain_every_line_once(tmp_path, texts):
-    rows = [(f"{number} {text}", f"x{text}") for number, text in enumerate(texts)]
+    rows = [(f"{number} {text}", f"x{number}{text}") for number, text in enumerate(texts)]
     path = tmp_path / "a.tsv"
-    write(path, "".join(f"{a}\t{b}\tmore\n" for a, b in rows))
+    write(path, "".join(f"{a}\t{b}\n" for a, b in rows))
     splits = read_all(str(path)).values()
     pairs = [pair for split in splits for pair in zip(split.sources, split.targets, strict=True)]
     assert sorted(pairs) == sorted(rows)
@@ -279,8 +319,6 @@ def test_equal_sources_are_in_one_split_also_when_reversed(tmp_path):
     "content, words",
     [
         ("a\tb\nno tab\n", ["a.tsv:2:", "TAB"]),
-        ("a\tb\n\tno source\n", ["a.tsv:2:", "empty"]),
-        ("a\tb\nno target\t \tmore\n", ["a.tsv:2:", "empty"]),
         ("a\tb\n\n\t \nno tab", ["a.tsv:4:"]),  # blank lines count
         (b"a\tb\n\xe9\tb\n", ["a.tsv:2:", "UTF-8"]),
         ("", ["a.tsv: ", "empty"]),
@@ -295,13 +333,20 @@ def test_bad_tables_are_rejected_with_file_and_line(tmp_path, content, words):
         assert word in str(error.value)
 
 
-def test_blank_lines_of_a_table_are_skipped_with_one_warning(tmp_path, capfd):
+def test_blank_lines_and_further_columns_of_a_table_are_counted(tmp_path, capfd):
     path = tmp_path / "a.tsv"
     expected = read_all(table(path, range(1000)))
-    write(path, "".join(f"{line}\n\n" for line in path.read_text().splitlines()) + " \t\r\n")
+    lines = path.read_text().splitlines()
+    write(path, "".join(f"{line}\tmore\n\n" for line in lines) + " \t\r\na\t\n\tb\n")
     assert read_all(str(path)) == expected
     err = capfd.readouterr().err
-    assert err.count("\n") == 1 and "1,001" in err and "line 2" in err
+    assert "first two columns are used: 1,000" in err and "empty text: 1,003" in err
+
+
+def test_the_split_all_of_a_table_is_every_line_in_order(tmp_path, folder):
+    assert load_split(table(tmp_path / "a.tsv", range(9)), "all").targets[8] == "target 8"
+    with pytest.raises(CorpusError, match="no 'all' split"):
+        load_split(str(folder), "all")
 
 
 def test_a_missing_table_is_rejected(tmp_path):
@@ -336,16 +381,9 @@ def test_a_directory_of_labels_is_read_and_shuffled(reviews, capfd):
     assert len({*test.targets[:10]}) == 2  # shuffled
 
 
-def test_names_of_files_need_not_be_utf_8_but_those_of_labels_and_corpora(reviews):
-    name = str(reviews)
+def test_names_of_files_need_not_be_utf_8(reviews):
     (reviews / "train" / "pos" / "0_7.txt").rename(reviews / "train" / "pos" / "b\udcea.txt")
-    assert corpora.find(name, labelled=True).fingerprint()
-    for split in SPLITS[::2]:
-        (reviews / split / "pos").rename(reviews / split / "b\udcea")
-    with pytest.raises(CorpusError, match="not UTF-8"):
-        corpora.find(name, labelled=True)
-    with pytest.raises(UserError, match="not UTF-8"):
-        Config(corpus="portugu\udcea")
+    assert corpora.find(str(reviews), labelled=True).fingerprint()
 
 
 def test_a_fifth_of_train_is_held_out_without_a_validation_split(reviews):
@@ -364,9 +402,27 @@ def test_a_fifth_of_train_is_held_out_without_a_validation_split(reviews):
     assert load_split(name, "validation", labelled=True).sources == ["own", "own"]
 
 
+def write_labelled_table(path, line):
+    labels = ("neg", "pos")
+    write(path, "".join(line.format(label=labels[i % 2], text=f"text {i}") for i in range(600)))
+
+
+@pytest.mark.parametrize(
+    "labelled, line, words",
+    [
+        (True, "{text}\t{label}\n", "put the label first"),
+        (False, "{text}\t{label}\n", "add --model classifier and put the label first"),
+        (False, "{label}\t{text}\n", "add --model classifier$"),
+    ],
+)
+def test_labels_in_an_unexpected_column_are_recognized(tmp_path, labelled, line, words):
+    write_labelled_table(tmp_path / "a.tsv", line)
+    with pytest.raises(CorpusError, match=words):
+        load_split(str(tmp_path / "a.tsv"), "train", labelled=labelled)
+
+
 def test_a_labelled_table_is_label_tab_text(tmp_path):
-    rows = [f"{'pos' if i % 2 else 'neg'}\ttext {i}\tmore\n" for i in range(600)]
-    write(tmp_path / "a.tsv", "".join(rows))
+    write_labelled_table(tmp_path / "a.tsv", "{label}\t{text}\tmore\n")
     splits = [load_split(str(tmp_path / "a.tsv"), s, labelled=True) for s in SPLITS]
     assert sum(len(split.sources) for split in splits) == 600
     assert load_split(str(tmp_path / "a.tsv"), "test", reverse=True, labelled=True) == splits[2]
@@ -381,7 +437,6 @@ def test_a_labelled_table_is_label_tab_text(tmp_path):
     "damage, words",
     [
         (lambda path: shutil.rmtree(path / "test" / "pos"), ["two labels", "neg"]),
-        (lambda path: write(path / "train" / "pos" / "x.txt", " \n"), ["x.txt", "empty"]),
         (lambda path: write(path / "train" / "pos" / "x.txt", b"\xff"), ["x.txt", "UTF-8"]),
         (lambda path: [p.unlink() for p in path.glob("test/pos/*")], ["test/pos", "no .txt"]),
     ],
@@ -422,8 +477,8 @@ def test_labels_and_translations_are_not_confused(reviews, tmp_path):
 
 def sha256(split):
     """The hash of a split, as that of a corpus."""
-    rows = [*zip(*filter(None, split), strict=True)]
-    corpus = Corpus("name", ("a", "b"), lambda: {"train": []}, lambda split: iter(rows))
+    pairs = [*zip(*filter(None, split), strict=True)]
+    corpus = Corpus("name", ("a", "b"), lambda: {"train": []}, lambda split: iter(pairs))
     return corpus.summarize("train", 1).sha256
 
 
@@ -432,7 +487,7 @@ def test_the_hash_of_a_split_depends_on_order_boundaries_and_direction():
         Split(["a", "b"], ["c", "d"]),
         Split(["b", "a"], ["d", "c"]),
         Split(["a\nb"], ["c\nd"]),
-        Split(["a", "b", "c"], ["d", "", ""]),
+        Split(["a", "b", "c"], ["d", "e", "f"]),
         Split(["c", "d"], ["a", "b"]),
         Split(["á", "b"], ["c", "d"]),
     ]

@@ -50,7 +50,7 @@ def write(run: Path, config: Config, dataset: Dataset) -> None:
     """Describe a new run. config.json comes last: with it, a run directory is complete."""
     write_source(run)
     tokenizer.save_pair(run, dataset.source_tokenizer, dataset.target_tokenizer)
-    write_json(run / "corpus.json", dataset.facts)
+    write_json(run / "corpus.json", dataset.corpus_info)
     values = settings(run, config)
     write_json(run / "config.json", values)
     ignored = (*MAY_CHANGE_ON_RESUME, "name")
@@ -82,7 +82,7 @@ def check_corpus(run: Path, config: Config, dataset: Dataset) -> None:
     recorded = records.read_json(run / "corpus.json")
     facts = [
         (each["languages"], {name: split["sha256"] for name, split in each["splits"].items()})
-        for each in (recorded, dataset.facts)
+        for each in (recorded, dataset.corpus_info)
     ]
     if facts[0] != facts[1] or saved != [current.model for current in tokenizers]:
         raise RunError(

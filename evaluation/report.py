@@ -37,8 +37,7 @@ def validation_metrics(
     count = len(dataset.validation_texts.sources)
     spaced = np.linspace(0, count - 1, min(count, max_sentences)).astype(int)
     texts = dataset.validation_texts.take(spaced)
-    if translator.target_tokenizer.lowercase:
-        texts = texts.with_lowercase_targets()
+    texts = texts.match_case(translator.target_tokenizer)
     sources, references, _ = texts
     shown = [0, len(sources) // 2, len(sources) - 1]
     if translator.labelled:
@@ -80,7 +79,7 @@ def load_split(run: Path, config: Config, name: str, whole: bool = False) -> tup
         )
     texts = Split.of(split.sample)
     if config.lowercase and not config.is_classifier:
-        texts = texts.with_lowercase_targets()
+        texts = texts._replace(targets=[text.lower() for text in texts.targets])
     return texts, split.pairs
 
 

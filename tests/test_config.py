@@ -167,7 +167,7 @@ def test_mistakes_are_reported_before_tensorflow_loads(train, flags):
     [
         ("", "empty"),
         ("no tab", "a.tsv:1:"),
-        ("a\tb\n" * 300, "validation"),
+        ("a\tb\n" * 300, "--model classifier"),
         ("".join(f"{n}\tb{n}\n" for n in range(900)), "different labels"),
     ],
 )

@@ -352,7 +352,7 @@ class Run:
 
     def report_start(self) -> None:
         """Print what is trained, where, and how to watch it."""
-        config, splits = self.config, self.dataset.facts["splits"]
+        config, splits = self.config, self.dataset.corpus_info["splits"]
         pairs = ", ".join(f"{facts['pairs']:,} {name}" for name, facts in splits.items())
         size = sum(variable.shape.num_elements() for variable in self.model.trainable_variables)
         gpus = len(tf.config.list_physical_devices("GPU"))
@@ -361,7 +361,7 @@ class Run:
             f"{replicas} GPU{'s' * (replicas > 1)}" if gpus else f"{len(machine.cores())} CPU cores"
         )
         print(
-            f"{config.corpus}: {' → '.join(self.dataset.facts['languages'])}; {pairs}\n"
+            f"{config.corpus}: {' → '.join(self.dataset.corpus_info['languages'])}; {pairs}\n"
             f"{config.model}: {size:,} parameters; {config.precision} on {device}\n"
             f"run directory {self.path}; to watch: tensorboard --logdir {self.path.parent}",
             flush=True,
@@ -394,6 +394,6 @@ class Run:
         distribution.assert_same_across_workers(
             self.strategy,
             flags=repr([flags, bool(self.config.resume)]),
-            corpus=json.dumps([self.dataset.facts, [t.model.hex() for t in tokenizers]]),
+            corpus=json.dumps([self.dataset.corpus_info, [t.model.hex() for t in tokenizers]]),
             code=fingerprint("workers"),
         )

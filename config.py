@@ -42,6 +42,9 @@ class Config:
     )
     dff: int = setting(512, "inner size of the feed-forward networks")
     dropout_rate: float = setting(0.1, "dropout rate after embeddings and sublayers", low=0, high=1)
+    attention_dropout_rate: float = setting(
+        0.0, "dropout rate of attention weights, not in the paper", low=0, high=1
+    )
     word_dropout: float = setting(
         0.0, "fraction of source tokens replaced by padding in training", low=0, high=1
     )
@@ -71,6 +74,9 @@ class Config:
     max_steps: int | None = setting(
         None,
         "stop after this many steps in total, and validate; forgotten if resumed with more epochs",
+    )
+    total_steps: int | None = setting(
+        None, "steps of the whole training, for schedules that end [those of --epochs]"
     )
     validate_every: int | None = setting(
         None, "validate every this many steps, in addition to the end of each epoch"
@@ -138,7 +144,9 @@ class Config:
 
 NOT_APPLICABLE = {
     "transformer": ("recurrent_attention", "pooling"),
-    "recurrent": ("num_heads", "key_dim", "dff", "norm", "positions", "pooling"),
+    "recurrent": (
+        *("num_heads", "key_dim", "dff", "attention_dropout_rate", "norm", "positions", "pooling"),
+    ),
     "classifier": ("recurrent_attention", "reverse", "shared_vocabulary", "tie_embeddings"),
 }
 MAY_CHANGE_ON_RESUME = (

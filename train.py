@@ -18,16 +18,28 @@ from evaluation.attention import attention_image
 from evaluation.report import validation_metrics
 from evaluation.translator import Translator
 from model import build
-from model.layers import fold_in, in_float32, step_seed
-from model.loss import loss_sums, teacher_forced_logits
+from model.layers import Seed, fold_in, in_float32, named_variables, step_seed
+from model.loss import Sums, loss_sums, teacher_forced_logits
 from model.masks import word_dropout
 from model.optimizer import Adam, learning_rate
 from training import distribution, machine
-from training.distribution import accumulate, replicated, sum_over_replicas, sum_over_shards
+from training.distribution import replicated, sum_over_parts
 from training.records import Diverged
-from training.run import Run
+from training.run import Run, with_total_steps
 
 MEMORY_HINT = "raise --accumulate, or lower --batch-tokens, --max-length or the sizes of the model"
+
+
+def batch_sums(
+    model: tf.Module, source: tf.Tensor, target: tf.Tensor, seed: Seed, config: Config
+) -> Sums:
+    """Return what is minimized and what is reported, for a batch or for some rows of one.
+
+    source (rows, source_len) and target (rows, target_len): ids.
+    """
+    source = word_dropout(source, config.word_dropout, fold_in(seed, "word_dropout"))
+    logits, labels = teacher_forced_logits(model, source, target, seed)
+    return loss_sums(logits, labels, config.label_smoothing)
 
 
 def make_train_step(model: tf.Module, optimizer: Adam, config: Config) -> Callable:
@@ -40,42 +52,37 @@ def make_train_step(model: tf.Module, optimizer: Adam, config: Config) -> Callab
 
     Call `make_train_step` in the scope of the tf.distribute strategy.
     """
-
-    variables = model.trainable_variables
-    shapes = [variable.shape for variable in variables] + [()] * 3  # gradients and three sums
+    variables = named_variables(model)
 
     @replicated
     def train_step(source, target):
-        tokens = tf.math.count_nonzero(target[:, 1:], dtype=tf.float32)  # real target tokens
+        # The real target tokens of the whole batch, on all replicas. Each part of the batch divides
+        # its objective by them, so that the gradients of the parts add up to that of the batch.
+        tokens = tf.math.count_nonzero(target[:, 1:], dtype=tf.float32)
 
         def forward_backward(source, target, seed):
-            source = word_dropout(source, config.word_dropout, fold_in(seed, "word_dropout"))
             with tf.GradientTape() as tape:
-                logits, labels = teacher_forced_logits(model, source, target, seed)
-                sums = loss_sums(logits, labels, config.label_smoothing)
-                objective = sums[0] / tokens
+                sums = batch_sums(model, source, target, seed, config)
+                objective = sums.objective / tokens
             # Zero for a weight that an edited model does not use. Dense, because the norm of an
             # embedding's IndexedSlices would count repeated rows separately.
-            gradients = tape.gradient(objective, variables, unconnected_gradients="zero")
-            return [*map(tf.convert_to_tensor, gradients), *sums]
-
-        def forward_backward_part(source, target, seed):
-            return sum_over_shards(forward_backward, source, target, seed, config.shards)
+            gradients = tape.gradient(
+                objective, [*variables.values()], unconnected_gradients="zero"
+            )
+            return [tf.convert_to_tensor(gradient) for gradient in gradients], sums
 
         seed = step_seed(config.seed, optimizer.step)
-        # The parts of a batch are computed one after another, the shards of a part in parallel.
-        # Their gradients add up to those of the batch, because each is divided by `tokens`.
-        totals = accumulate(forward_backward_part, source, target, seed, config.accumulate, shapes)
-        *gradients, objective_sum, loss_sum, correct = sum_over_replicas(totals)
-        objective = objective_sum / tokens
+        gradients, sums = sum_over_parts(
+            forward_backward, source, target, seed, config.shards, config.accumulate
+        )
         rate = learning_rate(optimizer.step + 1, config)
         optimizer.apply(gradients, variables, rate)
-        grad_norm = tf.linalg.global_norm(gradients)
+        objective, grad_norm = sums.objective / tokens, tf.linalg.global_norm(gradients)
         optimizer.record_nonfinite(objective + grad_norm)
         return {
             "objective": objective,
-            "loss": loss_sum / tokens,
-            "accuracy": correct / tokens,
+            "loss": sums.loss / tokens,
+            "accuracy": sums.correct / tokens,
             "grad_norm": grad_norm,
             "learning_rate": rate,
         }
@@ -100,10 +107,11 @@ def train(config: Config) -> None:
     machine.set_parallelism(config.shards)
     strategy = distribution.make_strategy(config.strategy)
     dataset = pipeline.load(config)
+    config = with_total_steps(config, dataset.train)
     tokenizers = dataset.source_tokenizer, dataset.target_tokenizer
     with strategy.scope():
         model = build(config, *(tokenizer.vocab_size for tokenizer in tokenizers))
-        optimizer = Adam(model.trainable_variables)
+        optimizer = Adam(named_variables(model))
         train_step = make_train_step(model, optimizer, config)
     translator = Translator(in_float32(model), *tokenizers, config.max_length)
 

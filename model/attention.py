@@ -3,45 +3,51 @@
 import tensorflow as tf
 
 from config import Config
-from model.layers import Dense, Seed, fold_in, leading_dimensions
+from model.layers import Dense, Seed, dropout, fold_in, leading_dimensions
 
-KeysValues = tuple[tf.Tensor, tf.Tensor]  # each (rows, num_heads, length, depth)
+KeysValues = tuple[tf.Tensor, tf.Tensor]  # each (rows, num_heads, length, head_dim)
 
 
 def scaled_dot_product_attention(
-    query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, mask: tf.Tensor | None = None
+    query: tf.Tensor,
+    key: tf.Tensor,
+    value: tf.Tensor,
+    mask: tf.Tensor | None = None,
+    dropout_rate: float = 0.0,
+    seed: Seed | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """softmax(Q Kᵀ / √depth) V: section 3.2.1, eq. 1.
+    """softmax(Q Kᵀ / √head_dim) V: section 3.2.1, eq. 1.
 
     Args:
-        query: (…, query_len, depth).
-        key: (…, key_len, depth).
-        value: (…, key_len, value_depth).
+        query: (…, query_len, head_dim).
+        key: (…, key_len, head_dim).
+        value: (…, key_len, value_dim).
         mask: boolean, broadcastable to (…, query_len, key_len); True = may attend.
+        dropout_rate: dropout rate of the weights; not in the paper.
+        seed: of this dropout; None for none.
 
     Returns:
-        The output (…, query_len, value_depth), and the weights (…, query_len, key_len), whose rows
+        The output (…, query_len, value_dim), and the weights (…, query_len, key_len), whose rows
         sum to 1.
     """
-    depth = query.shape[-1]
-    # Equal to (query · key) / √depth.
-    scores = tf.matmul(query * depth**-0.5, key, transpose_b=True)  # (…, query_len, key_len)
+    head_dim = query.shape[-1]
+    # Equal to (query · key) / √head_dim.
+    scores = tf.matmul(query * head_dim**-0.5, key, transpose_b=True)  # (…, query_len, key_len)
     if mask is not None:
         scores += tf.where(mask, 0.0, -1e9)  # exp(−1e9) is exactly 0
     weights = tf.nn.softmax(scores)  # over the keys
-    return tf.matmul(weights, value), weights
+    return tf.matmul(dropout(weights, dropout_rate, seed), value), weights
 
 
 class MultiHeadAttention(tf.Module):
     """Several attention heads, each on its own projection of the inputs: section 3.2.2.
 
-    To change attention, edit `scaled_dot_product_attention` or `attend`. `__call__` is only for
-    self-attention over whole sequences: cross-attention and decoding call `project_keys_values` and
-    `attend` themselves.
+    `self_attend` and `cross_attend` are used both in training and in decoding, one token at a time.
     """
 
     def __init__(self, config: Config, seed: Seed):
         self.num_heads, self.head_dim = config.num_heads, config.head_dim
+        self.dropout_rate = config.attention_dropout_rate
         d_model, d_heads = config.d_model, config.num_heads * config.head_dim
         self.query = Dense(d_model, d_heads, fold_in(seed, "query"), config.precision)
         self.key = Dense(d_model, d_heads, fold_in(seed, "key"), config.precision)
@@ -49,60 +55,82 @@ class MultiHeadAttention(tf.Module):
         self.output = Dense(d_heads, d_model, fold_in(seed, "output"), config.precision)
 
     def split_heads(self, x: tf.Tensor) -> tf.Tensor:
-        """(batch, length, num_heads · depth) → (batch, num_heads, length, depth)."""
+        """(batch, length, num_heads · head_dim) → (batch, num_heads, length, head_dim)."""
         x = tf.reshape(x, (*leading_dimensions(x, 2), self.num_heads, self.head_dim))
         return tf.transpose(x, (0, 2, 1, 3))
 
     def merge_heads(self, x: tf.Tensor) -> tf.Tensor:
-        """(batch, num_heads, length, depth) → (batch, length, num_heads · depth)."""
+        """(batch, num_heads, length, head_dim) → (batch, length, num_heads · head_dim)."""
         x = tf.transpose(x, (0, 2, 1, 3))
         return tf.reshape(x, (*leading_dimensions(x, 2), self.num_heads * self.head_dim))
 
-    def project_keys_values(self, key: tf.Tensor, value: tf.Tensor) -> KeysValues:
-        """Project (batch, key_len, d_model) to keys and values (batch, num_heads, key_len, depth).
-
-        Separate from `attend`, so that decoding can compute them once and reuse them.
-        """
-        return self.split_heads(self.key(key)), self.split_heads(self.value(value))
+    def keys_values(self, x: tf.Tensor) -> KeysValues:
+        """Project x (batch, length, d_model) → two of (batch, num_heads, length, head_dim)."""
+        return self.split_heads(self.key(x)), self.split_heads(self.value(x))
 
     def attend(
-        self, query: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, mask: tf.Tensor | None
+        self,
+        queries: tf.Tensor,
+        keys: tf.Tensor,
+        values: tf.Tensor,
+        mask: tf.Tensor | None,
+        seed: Seed | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Attend from (batch, query_len, d_model) to projected keys and values.
+        """Attend in each head, and project the merged heads.
 
-        Returns (batch, query_len, d_model) and weights (batch, num_heads, query_len, key_len).
+        queries: (batch, num_heads, query_len, head_dim). keys, values: from `keys_values`. mask:
+        boolean, broadcastable to (batch, num_heads, query_len, key_len). Returns (batch, query_len,
+        d_model) and the weights (batch, num_heads, query_len, key_len).
         """
-        queries = self.split_heads(self.query(query))  # (batch, num_heads, query_len, depth)
-        heads, weights = scaled_dot_product_attention(queries, keys, values, mask)
+        seed = fold_in(seed, "weights")
+        heads, weights = scaled_dot_product_attention(
+            queries, keys, values, mask, self.dropout_rate, seed
+        )
         return self.output(self.merge_heads(heads)), weights
 
-    def __call__(
-        self, query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, mask: tf.Tensor | None
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Attend from query (batch, query_len, d_model) to key and value (batch, key_len, d_model).
-
-        mask: boolean, broadcastable to (batch, num_heads, query_len, key_len). Returns the same as
-        `attend`.
-        """
-        keys, values = self.project_keys_values(key, value)
-        return self.attend(query, keys, values, mask)
-
-    def attend_to_past(
-        self, x: tf.Tensor, past: KeysValues
+    def self_attend(
+        self,
+        x: tf.Tensor,
+        mask: tf.Tensor | None,
+        seed: Seed | None = None,
+        cache: KeysValues | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor, KeysValues]:
-        """Self-attention of the newest token of each hypothesis to itself and to earlier tokens.
+        """Attend from each position of x (batch, length, d_model) to x and to earlier positions.
 
-        x is (sources, hypotheses, d_model). The hypotheses of a source are separate sequences, so
-        each becomes a row. past: the keys and values of earlier tokens. The newest token may attend
-        to all of them, so there is no mask; an edit of `look_ahead_mask` needs one here, too.
-
-        Returns the output (sources, hypotheses, d_model), the weights (rows, num_heads, 1, length),
-        and `past` with the new keys and values.
+        cache: in decoding, the keys and values of all earlier positions; x is then the newest one,
+        (batch, 1, d_model). Returns the same as `attend`, and the keys and values of all positions,
+        which are the next cache.
         """
-        rows = tf.reshape(x, (-1, 1, x.shape[-1]))  # (sources · hypotheses, 1, d_model)
-        past_keys, past_values = past
-        new_keys, new_values = self.project_keys_values(rows, rows)
-        keys = tf.concat([past_keys, new_keys], axis=2)  # (rows, num_heads, length, depth)
-        values = tf.concat([past_values, new_values], axis=2)
-        y, weights = self.attend(rows, keys, values, mask=None)
-        return tf.reshape(y, tf.shape(x)), weights, (keys, values)
+        queries = self.split_heads(self.query(x))  # (batch, num_heads, length, head_dim)
+        keys, values = self.keys_values(x)
+        if cache is not None:
+            keys = tf.concat([cache[0], keys], axis=2)  # (batch, num_heads, key_len, head_dim)
+            values = tf.concat([cache[1], values], axis=2)
+        y, weights = self.attend(queries, keys, values, mask, seed)
+        return y, weights, (keys, values)
+
+    def empty_cache(self, batch: int | tf.Tensor) -> KeysValues:
+        """Return the cache before the first position: keys and values of length 0."""
+        keys, values = self.keys_values(tf.zeros((batch, 1, self.query.kernel.shape[0])))
+        return keys[:, :, :0], values[:, :, :0]  # (batch, num_heads, 0, head_dim)
+
+    def cross_attend(
+        self, x: tf.Tensor, memory: KeysValues, mask: tf.Tensor | None, seed: Seed | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Attend from x (rows, length, d_model) to the memory, the `keys_values` of the encoder.
+
+        In training, there is one row per source. In beam search, consecutive rows of x are the
+        hypotheses of one source, and the memory still has one row per source. Since a position of a
+        query attends to the memory independently of the others, the hypotheses can be treated as
+        positions of one query: each source's memory is read once, and never copied.
+
+        Returns (rows, length, d_model), and weights (sources, num_heads, rows / sources · length,
+        source_len).
+        """
+        keys, values = memory
+        sources = tf.shape(keys)[0]
+        positions = tf.shape(x)[0] // tf.maximum(sources, 1) * tf.shape(x)[1]
+        grouped = tf.reshape(x, (sources, positions, x.shape[-1]))
+        queries = self.split_heads(self.query(grouped))
+        y, weights = self.attend(queries, keys, values, mask, seed)
+        return tf.reshape(y, tf.shape(x)), weights

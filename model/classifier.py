@@ -87,14 +87,14 @@ class Classifier(tf.Module):
         _, weights = self.encoder(source, padding_mask(source))
         return {"encoder": tf.stack(weights, axis=1)}
 
-    def start(self, source: tf.Tensor) -> dict:
-        """Encode and pool source (batch, source_len) → the state of decoding, {"past": pooled}."""
+    def init_decode(self, source: tf.Tensor) -> dict:
+        """Encode and pool source (batch, source_len) → the state of decoding."""
         source_mask = padding_mask(source)
         hidden, _ = self.decode(None, self.encode(source, source_mask), None, source_mask)
-        return {"past": hidden[:, 0]}  # (batch, d_model)
+        return {"caches": hidden[:, 0]}  # (batch, d_model)
 
-    def step(self, token: tf.Tensor, state: dict) -> tuple[tf.Tensor, dict]:
+    def decode_step(self, token: tf.Tensor, state: dict) -> tuple[tf.Tensor, dict]:
         """token (rows,), ignored, and the state → logits (rows, vocab_size), state."""
-        logits = self.logits(state["past"])
+        logits = self.logits(state["caches"])
         special = tf.range(self.output.bias.shape[0]) < FIRST_WORD
         return tf.where(special, -1e9, logits), state

@@ -1,6 +1,6 @@
-"""Greedy search, sampling and beam search, with `start` and `step` of any model.
+"""Greedy search, sampling and beam search, with `init_decode` and `decode_step` of any model.
 
-A model's decoding state is a dict of tensors, which may be nested. Tensors under "past" have one
+A model's decoding state is a dict of tensors, which may be nested. Tensors under "caches" have one
 row per hypothesis, the others one row per source. Finished sentences are removed from the batch
 while the others continue.
 """
@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from model.kernels import blockwise_top_k, log_sum_exp
 from model.masks import PAD
 
 INF = float("inf")
@@ -73,7 +72,7 @@ def decode_loop(
 
     def step(state: DecodeState) -> DecodeState:
         outputs, rows, token, done, model_state = state
-        logits, model_state = model.step(token, model_state)
+        logits, model_state = model.decode_step(token, model_state)
         token = tf.where(done, PAD, choose(logits, tf.shape(outputs)[1]))
         column = tf.scatter_nd(rows[:, tf.newaxis], token, [batch])
         outputs = tf.concat([outputs, column[:, tf.newaxis]], axis=1)  # (batch, length + 1)
@@ -85,7 +84,7 @@ def decode_loop(
         rows=tf.range(batch),
         token=tf.fill([batch], bos),
         done=tf.zeros(batch, tf.bool),
-        model_state=model.start(source),
+        model_state=model.init_decode(source),
     )
     return loop(lambda state: tf.size(state.rows) > 0, step, start).outputs
 
@@ -166,7 +165,7 @@ class BeamState(NamedTuple):
     sources: tf.Tensor  # (rows,): index of each row in the batch
     alive: Hypotheses  # `beam` unfinished hypotheses per row; scores are log probabilities
     finished: Hypotheses  # n_best finished hypotheses per row; scores include the length penalty
-    model_state: dict  # "past" has rows · beam rows
+    model_state: dict  # "caches" has rows · beam rows
 
 
 def penalty(length: tf.Tensor, alpha: float) -> tf.Tensor:
@@ -178,6 +177,24 @@ def best_hypotheses(tokens: tf.Tensor, scores: tf.Tensor, n: int) -> tuple[Hypot
     """Return the n hypotheses with the highest scores, and their indices (rows, n)."""
     scores, index = tf.math.top_k(scores, n)
     return Hypotheses(tf.gather(tokens, index, batch_dims=1), scores), index
+
+
+def blockwise_top_k(x: tf.Tensor, k: int, block: int = 32) -> tuple[tf.Tensor, tf.Tensor]:
+    """`tf.math.top_k(x, k)` of (rows, n), n static → values and indices, each (rows, k).
+
+    The k highest values lie in the k blocks of columns with the highest maxima.
+    """
+    whole = x.shape[-1] // block * block
+    if whole < 2 * k * block:
+        return tf.math.top_k(x, k)
+    blocks = tf.reshape(x[:, :whole], (-1, whole // block, block))  # (rows, blocks, block)
+    best = tf.math.top_k(tf.reduce_max(blocks, axis=-1), k).indices  # (rows, k)
+    values = tf.reshape(tf.gather(blocks, best, batch_dims=1), (-1, k * block))  # (rows, k · block)
+    index = tf.reshape(best[:, :, tf.newaxis] * block + tf.range(block), (-1, k * block))
+    rest = tf.tile(tf.range(whole, x.shape[-1])[tf.newaxis], (tf.shape(x)[0], 1))
+    values, index = tf.concat([values, x[:, whole:]], 1), tf.concat([index, rest], 1)
+    values, position = tf.math.top_k(values, k)
+    return values, tf.gather(index, position, batch_dims=1)
 
 
 def extend_hypotheses(
@@ -192,7 +209,7 @@ def extend_hypotheses(
     # The best of all extensions are among the best `width` of each hypothesis.
     width = min(2 * beam, logits.shape[-1])
     log_probs, token = blockwise_top_k(logits, width)  # (rows · beam, width)
-    log_probs -= log_sum_exp(logits, tf.nn.softmax(logits))[:, tf.newaxis]
+    log_probs -= tf.reduce_logsumexp(logits, axis=-1, keepdims=True)
     scores = alive.scores[:, :, tf.newaxis] + tf.reshape(log_probs, (rows, beam, width))
     scores, index = tf.math.top_k(
         tf.reshape(scores, (rows, beam * width)), min(2 * beam, beam * width)
@@ -228,13 +245,13 @@ def update_outputs(outputs: Hypotheses, sources: tf.Tensor, finished: Hypotheses
 def start_beams(model: Any, source: tf.Tensor, bos: int, beam: int, n_best: int) -> BeamState:
     """Return the initial state of `beam_search`: one empty hypothesis per source."""
     batch = tf.shape(source)[0]
-    state = model.start(source)
-    past = tf.nest.map_structure(lambda x: tf.repeat(x, beam, axis=0), state["past"])
+    state = model.init_decode(source)
+    caches = tf.nest.map_structure(lambda x: tf.repeat(x, beam, axis=0), state["caches"])
     empty = Hypotheses(tf.fill((batch, n_best, 1), bos), tf.fill((batch, n_best), -INF))
     # The first hypothesis of each beam is empty, with probability 1; the others do not exist yet.
     scores = tf.tile([[0.0] + [-INF] * (beam - 1)], (batch, 1))
     alive = Hypotheses(tf.fill((batch, beam, 1), bos), scores)
-    return BeamState(empty, tf.range(batch), alive, empty, state | {"past": past})
+    return BeamState(empty, tf.range(batch), alive, empty, state | {"caches": caches})
 
 
 def beam_search(
@@ -264,7 +281,7 @@ def beam_search(
         length = tf.shape(alive.tokens)[2]  # of the extended hypotheses, without bos
         source_limit = tf.gather(limit, sources)  # (rows,)
         at_limit = length >= source_limit
-        logits, state = model.step(tf.reshape(alive.tokens[:, :, -1], [-1]), state)
+        logits, state = model.decode_step(tf.reshape(alive.tokens[:, :, -1], [-1]), state)
         extended, parent = extend_hypotheses(alive, logits, beam)
         is_eos = extended.tokens[:, :, -1] == eos  # (rows, 2 · beam)
 
@@ -277,7 +294,7 @@ def beam_search(
         scores = tf.where(is_eos, -INF, extended.scores)
         alive, index = best_hypotheses(extended.tokens, scores, beam)
         parent = tf.gather(parent, index, batch_dims=1)  # (rows, beam)
-        past_rows = parent + beam * tf.range(tf.size(sources))[:, tf.newaxis]
+        cache_rows = parent + beam * tf.range(tf.size(sources))[:, tf.newaxis]
 
         # Upper bound of the score of every continuation: log probabilities only decrease, and the
         # penalty is largest at the limit.
@@ -286,14 +303,14 @@ def beam_search(
         # Rows that are done may stay in the batch, but their hypotheses must not be finished again.
         alive = alive._replace(scores=tf.where(done[:, tf.newaxis], -INF, alive.scores))
 
-        past = state["past"]
-        shared = {name: state[name] for name in state if name != "past"}
-        sources, alive, finished, past_rows, shared = drop_finished(
-            done, (sources, alive, finished, past_rows, shared)
+        caches = state["caches"]
+        shared = {name: state[name] for name in state if name != "caches"}
+        sources, alive, finished, cache_rows, shared = drop_finished(
+            done, (sources, alive, finished, cache_rows, shared)
         )
-        past_rows = tf.reshape(past_rows, [-1])  # (rows · beam,)
-        past = tf.nest.map_structure(lambda x: tf.gather(x, past_rows), past)
-        return BeamState(outputs, sources, alive, finished, shared | {"past": past})
+        cache_rows = tf.reshape(cache_rows, [-1])  # (rows · beam,)
+        caches = tf.nest.map_structure(lambda x: tf.gather(x, cache_rows), caches)
+        return BeamState(outputs, sources, alive, finished, shared | {"caches": caches})
 
     start = start_beams(model, source, bos, beam, n_best)
     outputs = loop(lambda search: tf.size(search.sources) > 0, step, start).outputs

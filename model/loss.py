@@ -1,8 +1,9 @@
 """Teacher forcing and the loss over the real target tokens."""
 
+from typing import NamedTuple
+
 import tensorflow as tf
 
-from model import kernels
 from model.layers import Seed
 from model.masks import PAD, masks
 
@@ -17,42 +18,41 @@ def teacher_forced_logits(
     out before the projection to the vocabulary.
     """
     target_in, target_out = target[:, :-1], target[:, 1:]  # (batch, target_len − 1)
-    target_mask, source_mask = masks(source, target_in)
+    source_mask, target_mask = masks(source, target_in)
     memory = model.encode(source, source_mask, seed)
     hidden, _ = model.decode(target_in, memory, target_mask, source_mask, seed)
     real = tf.where(target_out != PAD)  # (tokens, 2)
     return model.logits(tf.gather_nd(hidden, real)), tf.gather_nd(target_out, real)
 
 
-def cross_entropy(logits: tf.Tensor, labels: tf.Tensor, label_smoothing: float = 0.0) -> tf.Tensor:
-    """Cross-entropy of each token, in nats: (tokens, vocab_size), (tokens,) → (tokens,).
+class Sums(NamedTuple):
+    """Sums over tokens. Those of several batches add up to those of all their tokens."""
 
-    With label smoothing ε, the target distribution is 1 − ε on the label plus ε / vocab_size on
-    every token, the label included: Vaswani et al. 2017, section 5.4, and Szegedy et al. 2016,
-    section 7.
-    """
-    vocab_size = logits.shape[-1]
-    share = label_smoothing / vocab_size
-    target = tf.one_hot(labels, vocab_size, 1.0 - label_smoothing + share, share)
-    return -tf.reduce_sum(target * tf.nn.log_softmax(logits), axis=-1)
+    objective: tf.Tensor  # what is minimized, in nats
+    loss: tf.Tensor  # cross-entropy without label smoothing, in nats
+    correct: tf.Tensor  # number of correct predictions
 
 
-def loss_sums(
-    logits: tf.Tensor, labels: tf.Tensor, label_smoothing: float = 0.0
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Return sums over the tokens: the objective, the loss and the number of correct predictions.
+def loss_sums(logits: tf.Tensor, labels: tf.Tensor, label_smoothing: float = 0.0) -> Sums:
+    """Return the objective, the loss and the number of correct predictions.
 
-    The objective, which is minimized, is the cross-entropy with label smoothing, in nats. The loss,
-    which is reported, is the cross-entropy without it. To minimize something else and report the
-    same loss, change the line of the objective: an edit of `cross_entropy` changes both. Sums of
-    several batches give the mean over all their tokens; means would not.
+    The loss is the cross-entropy of each token, log Σ exp(logits) − the logit of the label. The
+    objective is the cross-entropy with label smoothing ε: the target distribution is 1 − ε on the
+    label plus ε / vocab_size on every token, the label included (Vaswani et al. 2017, section 5.4,
+    and Szegedy et al. 2016, section 7). To minimize something else and report the same loss, edit
+    the objective.
 
     logits (tokens, vocab_size), labels (tokens,).
     """
-    fast_cross_entropy = kernels.fastest(cross_entropy, kernels.cross_entropy)
-    objective = tf.reduce_sum(fast_cross_entropy(logits, labels, label_smoothing))
-    loss = tf.reduce_sum(fast_cross_entropy(tf.stop_gradient(logits), labels))
-    label_logits = tf.gather(logits, labels, batch_dims=1)  # (tokens,)
-    # Faster than argmax. A tie counts as correct.
-    correct = tf.math.count_nonzero(label_logits >= tf.reduce_max(logits, -1), dtype=tf.float32)
-    return objective, loss, correct
+    # Subtracting a constant from all logits of a token changes neither loss nor objective. With the
+    # highest logit at 0, exp cannot overflow.
+    logits -= tf.stop_gradient(tf.reduce_max(logits, axis=-1, keepdims=True))
+    log_sum_exp = tf.math.log(tf.reduce_sum(tf.exp(logits), axis=-1))  # (tokens,)
+    label_logit = tf.gather(logits, labels, batch_dims=1)  # (tokens,)
+    mean_logit = tf.reduce_sum(logits, axis=-1) / logits.shape[-1]  # (tokens,)
+    expected_logit = (1.0 - label_smoothing) * label_logit + label_smoothing * mean_logit
+
+    objective = log_sum_exp - expected_logit
+    loss = log_sum_exp - label_logit
+    correct = tf.math.count_nonzero(label_logit >= 0.0, dtype=tf.float32)  # a tie counts
+    return Sums(tf.reduce_sum(objective), tf.reduce_sum(loss), correct)

@@ -14,24 +14,24 @@ def padding_mask(ids: tf.Tensor) -> tf.Tensor:
     return (ids != PAD)[:, tf.newaxis, tf.newaxis, :]
 
 
-def look_ahead_mask(length: int | tf.Tensor) -> tf.Tensor:
-    """Let a position attend to itself and earlier ones: → (length, length), bool. Section 3.2.3.
+def look_ahead_mask(length: int | tf.Tensor, start: int | tf.Tensor = 0) -> tf.Tensor:
+    """Let a position attend to itself and to earlier ones: section 3.2.3.
 
-    Decoding does not use this mask: `MultiHeadAttention.attend_to_past` lets the newest token
-    attend to all earlier ones. An edit of this mask needs the same edit there.
+    Returns the rows of positions start, …, length − 1: (length − start, length), bool. Training
+    needs all rows; a step of decoding needs the one of the newest token.
     """
     position = tf.range(length)
-    return position[:, tf.newaxis] >= position
+    return position[start:, tf.newaxis] >= position
 
 
 def masks(source: tf.Tensor, target_in: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the mask of the decoder's self-attention, and that of all attention to the source.
+    """Return the mask of all attention to the source, and that of the decoder's self-attention.
 
-    source (batch, source_len), target_in (batch, target_len) → (batch, 1, target_len, target_len)
-    and (batch, 1, 1, source_len), bool.
+    source (batch, source_len), target_in (batch, target_len) → (batch, 1, 1, source_len) and
+    (batch, 1, target_len, target_len), bool.
     """
     look_ahead = look_ahead_mask(tf.shape(target_in)[1])
-    return look_ahead & padding_mask(target_in), padding_mask(source)
+    return padding_mask(source), look_ahead & padding_mask(target_in)
 
 
 def word_dropout(ids: tf.Tensor, rate: float, seed: Seed | None) -> tf.Tensor:

@@ -267,30 +267,32 @@ class Recurrent(tf.Module):
         """Attention weights: {"cross": (batch, 1, 1, target_len, source_len)}, or {} without."""
         if isinstance(self.cell, NoAttentionCell):
             return {}
-        target_mask, source_mask = masks(source, target_in)
+        source_mask, target_mask = masks(source, target_in)
         memory = self.encode(source, source_mask)
         _, (weights,) = self.decode(target_in, memory, target_mask, source_mask)
         return {"cross": weights["cross"][:, tf.newaxis]}
 
-    def start(self, source: tf.Tensor) -> dict:
+    def init_decode(self, source: tf.Tensor) -> dict:
         """Encode source (batch, source_len) → the state of decoding before the first token.
 
-        "past" has a row for each hypothesis, "encoded" a row for each source.
+        "caches", the states of the GRUs, has a row for each hypothesis; "encoded" one for each
+        source.
         """
         source_mask = padding_mask(source)
         encoded, h = self.init_decoder(self.encode(source, source_mask), source_mask)
-        return {"encoded": encoded, "past": [state[:, 0] for state in h]}  # each (batch, d_model)
+        return {"encoded": encoded, "caches": [state[:, 0] for state in h]}  # each (batch, d_model)
 
-    def step(self, token: tf.Tensor, state: dict) -> tuple[tf.Tensor, dict]:
-        """The last token of each row, (rows,), and the state → logits (rows, vocab_size), state.
+    def decode_step(self, token: tf.Tensor, state: dict) -> tuple[tf.Tensor, dict]:
+        """The newest token of each hypothesis, (rows,), and the state → logits, next state.
 
-        In beam search, consecutive rows are hypotheses of one source: they share its memory.
+        The logits are (rows, vocab_size). Consecutive rows are hypotheses of one source, which
+        share its memory.
         """
         x = self.target_embedding(token)  # (rows, d_model)
         sources, size = tf.shape(state["encoded"]["memory"])[0], x.shape[-1]
-        x, *h = (tf.reshape(rows, (sources, -1, size)) for rows in (x, *state["past"]))
+        x, *h = (tf.reshape(rows, (sources, -1, size)) for rows in (x, *state["caches"]))
         # h and context: (sources, hypotheses, d_model)
         h, context, _ = self.cell(x, h, state["encoded"])
         hidden = self.hidden(h[-1], context)
-        hidden, *past = (tf.reshape(x, (-1, size)) for x in (hidden, *h))  # (rows, d_model)
-        return self.logits(hidden), state | {"past": past}
+        hidden, *h = (tf.reshape(x, (-1, size)) for x in (hidden, *h))  # (rows, d_model)
+        return self.logits(hidden), state | {"caches": h}

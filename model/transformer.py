@@ -17,7 +17,7 @@ from model.layers import (
     make_embeddings,
     no_norm,
 )
-from model.masks import masks, padding_mask
+from model.masks import look_ahead_mask, masks, padding_mask
 from model.positions import POSITIONS
 
 Weights = dict[str, tf.Tensor]  # attention weights: "self" and "cross"
@@ -47,10 +47,9 @@ class EncoderLayer(tf.Module):
         self, x: tf.Tensor, mask: tf.Tensor, seed: Seed | None = None
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """x (batch, length, d_model) → the same, and weights (batch, num_heads, length, length)."""
-        rate = self.dropout_rate
-        y = self.attention_pre_norm(x)
-        y, weights = self.attention(y, y, y, mask)
-        x = self.attention_post_norm(x + dropout(y, rate, fold_in(seed, "attention")))
+        rate, attention_seed = self.dropout_rate, fold_in(seed, "attention")
+        y, weights, _ = self.attention.self_attend(self.attention_pre_norm(x), mask, attention_seed)
+        x = self.attention_post_norm(x + dropout(y, rate, attention_seed))
 
         y = self.feed_forward(self.feed_forward_pre_norm(x))
         x = self.feed_forward_post_norm(x + dropout(y, rate, fold_in(seed, "feed_forward")))
@@ -72,33 +71,31 @@ class DecoderLayer(tf.Module):
     def __call__(
         self,
         x: tf.Tensor,
-        projected_memory: KeysValues,
-        self_mask: tf.Tensor | None,
+        memory: KeysValues,
+        self_mask: tf.Tensor,
         cross_mask: tf.Tensor,
         seed: Seed | None = None,
-        past: KeysValues | None = None,
-    ) -> tuple[tf.Tensor, Weights, KeysValues | None]:
-        """x (batch, target_len, d_model) → the same, a dict of weights, and the extended `past`.
+        cache: KeysValues | None = None,
+    ) -> tuple[tf.Tensor, Weights, KeysValues]:
+        """x (batch, target_len, d_model) → the same, a dict of weights, and the next cache.
 
-        projected_memory: from `cross_attention.project_keys_values`.
-        past: in decoding, the keys and values of earlier tokens; x is then the newest token of each
-            hypothesis, (sources, hypotheses, d_model).
+        memory: `cross_attention.keys_values` of the encoder's output. cache: see `self_attend`.
         """
         rate = self.dropout_rate
-        y = self.self_pre_norm(x)
-        if past is None:
-            y, self_weights = self.self_attention(y, y, y, self_mask)
-        else:
-            y, self_weights, past = self.self_attention.attend_to_past(y, past)
-        x = self.self_post_norm(x + dropout(y, rate, fold_in(seed, "self_attention")))
+        self_seed, cross_seed = fold_in(seed, "self_attention"), fold_in(seed, "cross_attention")
+        y, self_weights, cache = self.self_attention.self_attend(
+            self.self_pre_norm(x), self_mask, self_seed, cache
+        )
+        x = self.self_post_norm(x + dropout(y, rate, self_seed))
 
-        y = self.cross_pre_norm(x)
-        y, cross_weights = self.cross_attention.attend(y, *projected_memory, cross_mask)
-        x = self.cross_post_norm(x + dropout(y, rate, fold_in(seed, "cross_attention")))
+        y, cross_weights = self.cross_attention.cross_attend(
+            self.cross_pre_norm(x), memory, cross_mask, cross_seed
+        )
+        x = self.cross_post_norm(x + dropout(y, rate, cross_seed))
 
         y = self.feed_forward(self.feed_forward_pre_norm(x))
         x = self.feed_forward_post_norm(x + dropout(y, rate, fold_in(seed, "feed_forward")))
-        return x, {"self": self_weights, "cross": cross_weights}, past
+        return x, {"self": self_weights, "cross": cross_weights}, cache
 
 
 class Stack(tf.Module):
@@ -118,9 +115,9 @@ class Stack(tf.Module):
         # Pre-norm leaves the last sum without a norm.
         self.final_norm = LayerNorm(config.d_model) if config.norm == "pre" else no_norm
 
-    def embed(self, ids: tf.Tensor, positions: tf.Tensor, seed: Seed | None) -> tf.Tensor:
-        """ids (batch, length), positions (length, d_model) → (batch, length, d_model)."""
-        x = self.embedding(ids) + positions
+    def embed(self, ids: tf.Tensor, seed: Seed | None, start: int | tf.Tensor = 0) -> tf.Tensor:
+        """ids (batch, length), at positions start, start + 1, … → (batch, length, d_model)."""
+        x = self.embedding(ids) + self.positions(start, start + tf.shape(ids)[1])
         return dropout(x, self.dropout_rate, fold_in(seed, "embedding"))
 
 
@@ -133,8 +130,7 @@ class Encoder(Stack):
         self, source: tf.Tensor, mask: tf.Tensor, seed: Seed | None = None
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """source (batch, source_len) → memory (batch, source_len, d_model), weights per layer."""
-        x = self.embed(source, self.positions(0, tf.shape(source)[1]), seed)
-        weights = []
+        x, weights = self.embed(source, seed), []
         for i, layer in enumerate(self.layers):
             x, layer_weights = layer(x, mask, fold_in(seed, f"layer_{i}"))
             weights.append(layer_weights)
@@ -147,47 +143,43 @@ class Decoder(Stack):
     layer_class = DecoderLayer
 
     def project_memory(self, memory: tf.Tensor) -> list[KeysValues]:
-        """Return the keys and values of each layer's cross-attention."""
-        return [layer.cross_attention.project_keys_values(memory, memory) for layer in self.layers]
+        """Return the keys and values of each layer's cross-attention, once per source."""
+        return [layer.cross_attention.keys_values(memory) for layer in self.layers]
+
+    def empty_caches(self, batch: int | tf.Tensor) -> list[KeysValues]:
+        """Return the cache of each layer's self-attention before the first position."""
+        return [layer.self_attention.empty_cache(batch) for layer in self.layers]
 
     def __call__(
         self,
         target_in: tf.Tensor,
-        memory: tf.Tensor,
+        memory: list[KeysValues],
         self_mask: tf.Tensor,
         cross_mask: tf.Tensor,
         seed: Seed | None = None,
-    ) -> tuple[tf.Tensor, list[Weights]]:
-        """target_in (batch, target_len) → (batch, target_len, d_model), weights per layer."""
-        x = self.embed(target_in, self.positions(0, tf.shape(target_in)[1]), seed)
-        weights, projected_memory = [], self.project_memory(memory)
-        for i, layer in enumerate(self.layers):
-            seed_i = fold_in(seed, f"layer_{i}")
-            x, layer_weights, _ = layer(x, projected_memory[i], self_mask, cross_mask, seed_i)
-            weights.append(layer_weights)
-        return self.final_norm(x), weights
+        caches: list[KeysValues] | None = None,
+    ) -> tuple[tf.Tensor, list[Weights], list[KeysValues]]:
+        """target_in (batch, target_len) → (batch, target_len, d_model), weights and next caches.
 
-    def step(
-        self,
-        token: tf.Tensor,
-        projected_memory: list[KeysValues],
-        cross_mask: tf.Tensor,
-        past: list[KeysValues],
-    ) -> tuple[tf.Tensor, list[KeysValues]]:
-        """token (sources, hypotheses) → (sources, hypotheses, d_model), extended `past`.
-
-        token: the newest token of each hypothesis. projected_memory: from `project_memory`. past:
-        the keys and values of earlier tokens in each layer, a row per hypothesis. The hypotheses of
-        a source lie along the length axis, so that cross-attention reads one memory for all of
-        them; self-attention separates them (`attend_to_past`).
+        memory: from `project_memory`. caches: in decoding, those of earlier positions, one per
+        layer; target_in then has the newest token only, (batch, 1). Weights: one dict per layer.
         """
-        position = tf.shape(past[0][0])[2]
-        x = self.embed(token, self.positions(position, position + 1), seed=None)
-        extended = []
-        for layer, projected, layer_past in zip(self.layers, projected_memory, past, strict=True):
-            x, _, layer_past = layer(x, projected, None, cross_mask, past=layer_past)
-            extended.append(layer_past)
-        return self.final_norm(x), extended
+        caches = caches or [None] * len(self.layers)
+        start = 0 if caches[0] is None else cache_length(caches)
+        x, weights, next_caches = self.embed(target_in, seed, start), [], []
+        for i, layer in enumerate(self.layers):
+            x, layer_weights, cache = layer(
+                x, memory[i], self_mask, cross_mask, fold_in(seed, f"layer_{i}"), caches[i]
+            )
+            weights.append(layer_weights)
+            next_caches.append(cache)
+        return self.final_norm(x), weights, next_caches
+
+
+def cache_length(caches: list[KeysValues]) -> tf.Tensor:
+    """Return the number of positions in caches, a scalar: the position of the next token."""
+    keys, _ = caches[0]
+    return tf.shape(keys)[2]
 
 
 class Transformer(tf.Module):
@@ -228,7 +220,8 @@ class Transformer(tf.Module):
         weights: for each layer a dict with "self" (batch, num_heads, target_len, target_len) and
         "cross" (batch, num_heads, target_len, source_len).
         """
-        return self.decoder(target_in, memory, self_mask, cross_mask, fold_in(seed, "decoder"))
+        projected, seed = self.decoder.project_memory(memory), fold_in(seed, "decoder")
+        return self.decoder(target_in, projected, self_mask, cross_mask, seed)[:2]
 
     def logits(self, hidden: tf.Tensor) -> tf.Tensor:
         """hidden (rows, d_model) → (rows, vocab_size): section 3.4."""
@@ -239,35 +232,36 @@ class Transformer(tf.Module):
 
         Keys: "encoder" and "decoder" (self-attention), and "cross".
         """
-        target_mask, source_mask = masks(source, target_in)
+        source_mask, target_mask = masks(source, target_in)
         memory, encoder = self.encoder(source, source_mask)
-        _, decoder = self.decoder(target_in, memory, target_mask, source_mask)
+        _, decoder = self.decode(target_in, memory, target_mask, source_mask)
         return {
             "encoder": tf.stack(encoder, axis=1),
             "decoder": tf.stack([weights["self"] for weights in decoder], axis=1),
             "cross": tf.stack([weights["cross"] for weights in decoder], axis=1),
         }
 
-    def start(self, source: tf.Tensor) -> dict:
+    def init_decode(self, source: tf.Tensor) -> dict:
         """Encode source (batch, source_len) → the state of decoding before the first token.
 
-        "past" has a row for each hypothesis; "projected_memory" and "source_mask" have a row for
-        each source.
+        "caches" has a row for each hypothesis; "memory" and "source_mask" one for each source.
         """
         source_mask = padding_mask(source)
-        projected = self.decoder.project_memory(self.encode(source, source_mask))
-        past = [(keys[:, :, :0], values[:, :, :0]) for keys, values in projected]  # of length 0
-        return {"projected_memory": projected, "source_mask": source_mask, "past": past}
+        memory = self.decoder.project_memory(self.encode(source, source_mask))
+        caches = self.decoder.empty_caches(tf.shape(source)[0])
+        return {"memory": memory, "source_mask": source_mask, "caches": caches}
 
-    def step(self, token: tf.Tensor, state: dict) -> tuple[tf.Tensor, dict]:
-        """The last token of each row, (rows,), and the state → logits (rows, vocab_size), state.
+    def decode_step(self, token: tf.Tensor, state: dict) -> tuple[tf.Tensor, dict]:
+        """The newest token of each hypothesis, (rows,), and the state → logits, next state.
 
-        In beam search, consecutive rows are hypotheses of one source: they share its memory.
+        The logits are (rows, vocab_size). Consecutive rows are hypotheses of one source.
         """
-        sources = tf.shape(state["source_mask"])[0]
-        token = tf.reshape(token, (sources, -1))  # (sources, hypotheses)
-        hidden, past = self.decoder.step(
-            token, state["projected_memory"], state["source_mask"], state["past"]
-        )
-        hidden = tf.reshape(hidden, (-1, hidden.shape[-1]))  # (rows, d_model)
-        return self.logits(hidden), state | {"past": past}
+        position = cache_length(state["caches"])
+        hidden, _, caches = self.decoder(
+            token[:, tf.newaxis],
+            state["memory"],
+            look_ahead_mask(position + 1, start=position),
+            state["source_mask"],
+            caches=state["caches"],
+        )  # hidden (rows, 1, d_model)
+        return self.logits(hidden[:, 0]), state | {"caches": caches}

@@ -43,6 +43,7 @@ def train_and_decode(folder, flags):
 
     from config import Config
     from model import build
+    from model.layers import named_variables
     from model.optimizer import Adam
     from train import make_train_step
     from utils import add_flags, make_parser
@@ -51,7 +52,7 @@ def train_and_decode(folder, flags):
     add_flags(parser, Config)
     config = Config(**vars(parser.parse_args(flags)))
     model = build(config, 20, 20)
-    step = make_train_step(model, Adam(model.trainable_variables), config)
+    step = make_train_step(model, Adam(named_variables(model)), config)
     ids = np.random.default_rng(0).integers(4, 20, (2, 4, 7), np.int32)
     source, target = ids[0], ids[1][:, :2] if config.is_classifier else ids[1]
     source[0, 4:] = target[1, 3:] = 0
@@ -61,8 +62,8 @@ def train_and_decode(folder, flags):
     after = [variable.numpy() for variable in model.trainable_variables]
     changed = [not np.array_equal(*pair) for pair in zip(before, after, strict=True)]
     assert np.mean(changed) > 0.3 and all(np.isfinite(values).all() for values in after)
-    logits, state = model.step(tf.constant([2, 2, 2, 2]), model.start(source))
-    logits, _ = model.step(tf.argmax(logits, axis=-1, output_type=tf.int32), state)
+    logits, state = model.decode_step(tf.constant([2, 2, 2, 2]), model.init_decode(source))
+    logits, _ = model.decode_step(tf.argmax(logits, axis=-1, output_type=tf.int32), state)
     assert np.isfinite(logits).all()
     return tuple(logits.shape)
 

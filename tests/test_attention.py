@@ -111,7 +111,7 @@ def test_multi_head_attention_equals_keras(key_dim):
 
     with tf.GradientTape(persistent=True) as tape:
         tape.watch([query_from, key_from])
-        output, weights = ours(query_from, key_from, key_from, mask)
+        output, weights = ours.cross_attend(query_from, ours.keys_values(key_from), mask)
         loss = tf.reduce_sum(output * direction)
         keras_output, keras_weights = theirs(
             query_from, key_from, attention_mask=mask[:, 0], return_attention_scores=True

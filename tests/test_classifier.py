@@ -13,7 +13,7 @@ from model.attention import MultiHeadAttention
 from model.classifier import POOLING
 from model.decoding import greedy
 from model.layers import Seed
-from model.loss import cross_entropy, teacher_forced_logits
+from model.loss import loss_sums, teacher_forced_logits
 
 SOURCES = [[3, 4, 5, 2], [7, 2], [8, 3, 9, 4, 6, 2]]
 TARGET = np.int32([[2, 4], [2, 5], [2, 5]])  # bos, label
@@ -89,7 +89,7 @@ def test_logits_depend_on_every_token(tiny, pooling):
 def test_gradient_reaches_every_variable(tiny, pooling):
     model = tiny(model="classifier", pooling=pooling, target_vocab=6, positions="learned")
     with tf.GradientTape() as tape:
-        losses = cross_entropy(*teacher_forced_logits(model, batch(SOURCES), TARGET))
+        losses = loss_sums(*teacher_forced_logits(model, batch(SOURCES), TARGET)).loss
     attentions = [module for module in model.submodules if isinstance(module, MultiHeadAttention)]
     key_biases = {attention.key.bias.ref() for attention in attentions}
     gradients = tape.gradient(losses, model.trainable_variables)

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from model.decoding import beam_search, filter_logits, greedy, output_limit, sample
-from model.kernels import blockwise_top_k
+from model.decoding import beam_search, blockwise_top_k, filter_logits, greedy, output_limit, sample
 from model.masks import look_ahead_mask, padding_mask
 
 PAD, BOS, EOS = 0, 1, 2
@@ -37,9 +36,9 @@ def test_cached_decoding_equals_full_decoding_at_every_step(tiny, flags):
     model = tiny(**flags)
     outputs = np.random.default_rng(0).integers(3, 11, (3, 12), np.int32)
     outputs[:, 0] = BOS
-    state = model.start(SOURCE)
+    state = model.init_decode(SOURCE)
     for length in range(1, 13):
-        logits, state = model.step(tf.constant(outputs[:, length - 1]), state)
+        logits, state = model.decode_step(tf.constant(outputs[:, length - 1]), state)
         expected = full_logits(model, SOURCE, outputs[:, :length])
         np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
 
@@ -98,10 +97,10 @@ class CountTo:
 
     vocab_size = 100
 
-    def start(self, source):
-        return {"last": source[:, 0], "past": ()}
+    def init_decode(self, source):
+        return {"last": source[:, 0], "caches": ()}
 
-    def step(self, token, state):
+    def decode_step(self, token, state):
         following = tf.where(token == BOS, 5, token + 1)
         following = tf.where(token == state["last"], EOS, following)
         return tf.one_hot(following, self.vocab_size), state
@@ -119,27 +118,27 @@ def test_output_limit_is_twice_the_source_length_plus_twenty():
 
 def test_finished_sentences_leave_the_batch_and_the_others_keep_their_own_state():
     model, sizes = CountTo(), []
-    step = model.step
+    step = model.decode_step
 
     def counting_step(token, state):
         sizes.append(int(tf.size(token)))
         return step(token, state)
 
-    model.step = counting_step
+    model.decode_step = counting_step
     ends = [7, 30, 5, 12, 9, 6]
     expected = [[*range(5, end + 1), EOS] for end in ends]
     source = tf.constant([[end, 5, 5, 2] for end in ends])
     assert [unpadded(row) for row in greedy(model, source, BOS, EOS)] == expected
     assert sizes[0] == 6 and sizes[-1] == 1 and sizes == sorted(sizes, reverse=True)
 
-    def step_with_past(token, state):
-        logits, _ = counting_step(token, {"last": state["past"][:, 0]})
+    def step_with_caches(token, state):
+        logits, _ = counting_step(token, {"last": state["caches"][:, 0]})
         return 100 * logits, state
 
     sizes.clear()
     source = tf.repeat(source, 2, axis=0)
-    model.start = lambda source: {"last": source[:, 0], "past": source[:, :1]}
-    model.step = step_with_past
+    model.init_decode = lambda source: {"last": source[:, 0], "caches": source[:, :1]}
+    model.decode_step = step_with_caches
     outputs, _ = beam_search(model, source, BOS, EOS, 3)
     assert [unpadded(row) for row in outputs[:, 0]] == [x for x in expected for _ in range(2)]
     assert sizes[0] == 36 and sizes[-1] <= 6
@@ -177,12 +176,12 @@ class Table:
     def __init__(self, logits):
         self.logits = tf.constant(logits, tf.float32)
 
-    def start(self, source):
-        return {"past": tf.zeros((tf.shape(source)[0], 1), tf.int32)}  # position
+    def init_decode(self, source):
+        return {"caches": tf.zeros((tf.shape(source)[0], 1), tf.int32)}  # position
 
-    def step(self, token, state):
-        position = state["past"]
-        return self.logits[position[0, 0]][: tf.shape(token)[0]], {"past": position + 1}
+    def decode_step(self, token, state):
+        position = state["caches"]
+        return self.logits[position[0, 0]][: tf.shape(token)[0]], {"caches": position + 1}
 
 
 def test_beam_search_passes_the_test_of_tensor2tensor():
@@ -305,9 +304,9 @@ class CountSteps(CountTo):
     def __init__(self):
         self.steps = 0
 
-    def step(self, token, state):
+    def decode_step(self, token, state):
         self.steps += 1
-        logits, state = super().step(token, state)
+        logits, state = super().decode_step(token, state)
         return 50.0 * logits, state
 
 

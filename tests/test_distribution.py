@@ -32,10 +32,10 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def settings(folder):
-    """The settings of a run: dropout, and two parts per batch."""
+    """The settings of a run: dropout, and four parts per batch."""
     directories = {"runs_dir": str(folder / "runs"), "cache_dir": str(folder / "cache")}
     corpus = {"corpus": str(write_corpus(folder / "talks"))}
-    return TINY | corpus | directories | {"epochs": 99, "shards": 2, "max_steps": STEPS}
+    return TINY | corpus | directories | {"epochs": 99, "shards": 4, "max_steps": STEPS}
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def assert_same_weights(run, single):
 @pytest.mark.slow
 def test_two_workers_make_the_steps_of_one(settings, single):
     run = single.with_name("workers")
-    outputs = finish(*start_workers(settings | {"shards": 1, "name": run.name}))
+    outputs = finish(*start_workers(settings | {"shards": 2, "name": run.name}))
     assert_same_steps(run, single)
     assert f"evaluate.py {run}" in outputs[0][0] and outputs[1][0] == ""  # only the chief prints
 
@@ -144,7 +144,7 @@ runpy.run_path("train.py", run_name="__main__")
 
 @pytest.mark.slow
 def test_two_replicas_on_one_machine_make_the_steps_of_one(settings, single):
-    changes = {"shards": 1, "strategy": "mirrored", "name": "mirrored"}
+    changes = {"shards": 2, "strategy": "mirrored", "name": "mirrored"}
     finish(start(settings | changes, ("-c", TWO_DEVICES)))
     assert_same_steps(single.with_name("mirrored"), single)
 
@@ -185,7 +185,7 @@ def test_workers_with_different_flags_and_corpora_write_nothing(settings, folder
 @pytest.mark.slow
 def test_a_signal_to_one_worker_stops_all_and_one_or_two_resume(settings, single):
     run = single.with_name("stopped")
-    changes = {"shards": 1, "name": run.name, "max_steps": 9999}
+    changes = {"shards": 2, "name": run.name, "max_steps": 9999}
     processes = start_workers(settings | changes)
     wait_for_an_epoch(run)
     processes[1].send_signal(signal.SIGTERM)  # not the chief, which saves
@@ -204,7 +204,7 @@ def test_a_signal_to_one_worker_stops_all_and_one_or_two_resume(settings, single
 @pytest.mark.slow
 def test_the_steps_are_the_same_though_the_chief_is_killed(settings, single):
     run = single.with_name("killed")
-    chief, other = start_workers(settings | {"shards": 1, "name": run.name, "max_steps": 9999})
+    chief, other = start_workers(settings | {"shards": 2, "name": run.name, "max_steps": 9999})
     wait_for_an_epoch(run)
     chief.kill()
     ((_, err),) = finish(other, status=1)

@@ -15,7 +15,8 @@ from benchmarks import keras_twin
 from config import Config
 from data.batches import Pairs, Ragged, plan_batches
 from evaluation.translator import Translator
-from model.loss import cross_entropy, teacher_forced_logits
+from model.layers import named_variables
+from model.loss import loss_sums, teacher_forced_logits
 from model.optimizer import Adam
 from train import make_train_step
 
@@ -119,7 +120,8 @@ def test_loss_and_gradients_agree(twins, flags):
     ours, twin = twins
     mine, theirs = zip(*keras_twin.matched_variables(ours, twin), strict=True)
     with tf.GradientTape() as tape:
-        loss = tf.reduce_mean(cross_entropy(*teacher_forced_logits(ours, SOURCE, TARGET), 0.1))
+        logits, labels = teacher_forced_logits(ours, SOURCE, TARGET)
+        loss = loss_sums(logits, labels, 0.1).objective / len(labels)
     gradients = tape.gradient(loss, mine)
     keras_twin.compile_twin(twin, Config(**flags))
     pairs = Pairs(*(Ragged.of([row[row != 0] for row in ids]) for ids in (SOURCE, TARGET)))
@@ -222,7 +224,7 @@ def test_losses_of_fit_equal_those_of_train(variant, tiny):
     twin = keras_twin.build(config, VOCAB, VOCAB)
     keras_twin.to_keras(ours, twin)
     keras_twin.compile_twin(twin, config)
-    train_step = make_train_step(ours, Adam(ours.trainable_variables), config)
+    train_step = make_train_step(ours, Adam(named_variables(ours)), config)
     losses = [float(train_step(*pairs.batch(indices))["objective"]) for indices in batches]
     # One step per epoch: the logged loss is not a mean over steps.
     data = keras_twin.dataset(pairs, batches, VOCAB, config)

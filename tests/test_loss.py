@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from data.batches import Pairs, Ragged
 from evaluation.translator import Translator
-from model.loss import cross_entropy, loss_sums, teacher_forced_logits
+from model.loss import loss_sums, teacher_forced_logits
 
 SOURCE = np.int32([[3, 4, 2, 0], [5, 6, 7, 2]])
 TARGET = np.int32([[1, 6, 5, 4, 2], [1, 3, 2, 0, 0]])
@@ -20,37 +20,47 @@ def wider(ids, columns):
     return np.pad(ids, [(0, 0), (0, columns)])
 
 
-def test_cross_entropy_is_minus_the_log_probability_of_the_label():
-    losses = cross_entropy(LOGITS, [0, 2])
-    np.testing.assert_allclose(losses, [log(2), log(4)], rtol=1e-6)
+def test_loss_is_minus_the_log_probability_of_the_label():
+    for row, label, expected in ((0, 0, log(2)), (1, 2, log(4))):
+        loss = loss_sums(LOGITS[row : row + 1], [label]).loss
+        assert float(loss) == pytest.approx(expected, rel=1e-6)
 
 
 def test_label_smoothing_shares_epsilon_with_the_whole_vocabulary():
     """ε = 0.3 of 3 tokens: the label has 0.7 + 0.1, each other token 0.1."""
-    losses = cross_entropy(LOGITS, [0, 2], label_smoothing=0.3)
-    expected = [
-        0.8 * log(2) + 0.1 * log(4) + 0.1 * log(4),
-        0.1 * log(2) + 0.1 * log(4) + 0.8 * log(4),
-    ]
-    np.testing.assert_allclose(losses, expected, rtol=1e-6)
+    for label, expected in (
+        (0, 0.8 * log(2) + 0.1 * log(4) + 0.1 * log(4)),
+        (2, 0.1 * log(2) + 0.1 * log(4) + 0.8 * log(4)),
+    ):
+        sums = loss_sums(LOGITS[:1], [label], label_smoothing=0.3)
+        assert float(sums.objective) == pytest.approx(expected, rel=1e-6)
 
 
-def test_token_sums_are_objective_loss_and_correct_predictions():
+def test_sums_are_over_the_tokens():
     logits = np.log(np.float32([[0.5, 0.3, 0.2], [0.1, 0.8, 0.1], [0.1, 0.4, 0.5]]))
     labels = np.int32([0, 1, 1])  # correct, correct, a close second
-    objective, loss, correct = loss_sums(logits, labels, label_smoothing=0.3)
-    np.testing.assert_allclose(loss, -log(0.5) - log(0.8) - log(0.4), rtol=1e-6)
-    np.testing.assert_allclose(objective, np.sum(cross_entropy(logits, labels, 0.3)), rtol=1e-6)
-    assert correct == 2
+    sums = loss_sums(logits, labels, label_smoothing=0.3)
+    single = [loss_sums(logits[i : i + 1], labels[i : i + 1], 0.3) for i in range(3)]
+    np.testing.assert_allclose(sums, np.sum(single, axis=0), rtol=1e-6)
+    np.testing.assert_allclose(sums.loss, -log(0.5) - log(0.8) - log(0.4), rtol=1e-6)
+    assert sums.correct == 2
 
 
-def test_only_the_objective_is_differentiated():
-    logits, labels = tf.constant([[1.0, 2.0, 3.0]]), np.int32([0])
+@pytest.mark.parametrize("scale", [1.0, 1e4])
+def test_objective_and_its_gradient_equal_keras(scale):
+    """Also where exp would overflow and probabilities underflow."""
+    rng = np.random.default_rng(0)
+    logits = tf.constant(rng.normal(scale=scale, size=(6, 9)), tf.float32)
+    labels = rng.integers(0, 9, 6)
     with tf.GradientTape(persistent=True) as tape:
         tape.watch(logits)
-        objective, loss, _ = loss_sums(logits, labels, label_smoothing=0.1)
-    assert tape.gradient(loss, logits) is None
-    assert np.any(tape.gradient(objective, logits) != 0)
+        objective = loss_sums(logits, labels, label_smoothing=0.3).objective
+        theirs = tf.keras.losses.CategoricalCrossentropy(
+            from_logits=True, label_smoothing=0.3, reduction="sum"
+        )(tf.one_hot(labels, 9), logits)
+    np.testing.assert_allclose(objective, theirs, rtol=1e-5)
+    gradients = [tape.gradient(value, logits) for value in (objective, theirs)]
+    np.testing.assert_allclose(*gradients, atol=1e-5)
 
 
 class Recorder:
@@ -113,5 +123,5 @@ def test_validation_loss_is_computed_without_dropout_of_any_kind(tiny):
     pairs = Pairs(Ragged.of([[5, 6, 7, 8, 3]]), Ragged.of([[2, 8, 7, 6, 5, 3]]))
     loss, _ = Translator(model, None, None, 20).loss_and_accuracy(pairs)
     logits, labels = teacher_forced_logits(model, *pairs.batch(np.array([0])))
-    expected = np.mean(cross_entropy(logits, labels))
-    assert loss == pytest.approx(expected, rel=1e-5)
+    expected = loss_sums(logits, labels).loss / len(labels)
+    assert loss == pytest.approx(float(expected), rel=1e-5)

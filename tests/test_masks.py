@@ -17,10 +17,11 @@ def test_padding_mask_is_true_at_tokens():
 def test_look_ahead_mask_is_true_up_to_the_diagonal():
     expected = [[T, F, F, F], [T, T, F, F], [T, T, T, F], [T, T, T, T]]
     np.testing.assert_array_equal(look_ahead_mask(4), expected)
+    np.testing.assert_array_equal(look_ahead_mask(4, start=2), expected[2:])
 
 
 def test_masks_combine_the_look_ahead_mask_and_both_padding_masks():
-    target_mask, source_mask = masks(
+    source_mask, target_mask = masks(
         source=np.int32([[7, 5], [3, 0]]), target_in=np.int32([[7, 5, 9], [3, 4, 0]])
     )
     expected = [[[[T, F, F], [T, T, F], [T, T, T]]], [[[T, F, F], [T, T, F], [T, T, F]]]]

@@ -48,10 +48,10 @@ def fifty_updates():
 def our_updates():
     start, gradients, rates = fifty_updates()
     variable = tf.Variable(start)
-    adam = Adam([variable])
+    adam = Adam({"w": variable})
     path = []
     for gradient, rate in zip(gradients, rates, strict=True):
-        adam.apply([gradient], [variable], rate)
+        adam.apply([gradient], {"w": variable}, rate)
         path.append(variable.numpy())
     assert adam.step == 50
     return np.array(path)
@@ -85,14 +85,14 @@ def test_adam_equals_its_formula():
 def test_first_update_is_the_learning_rate_times_the_sign_of_the_gradient():
     """m = 0.1 g and v = 0.02 g², without bias g and g², so that the update is g / √g²."""
     variable = tf.Variable([1.0, 1.0, 1.0])
-    Adam([variable]).apply([tf.constant([1e-3, -5.0, 0.0])], [variable], 0.25)
+    Adam({"w": variable}).apply([tf.constant([1e-3, -5.0, 0.0])], {"w": variable}, 0.25)
     np.testing.assert_allclose(variable, [0.75, 1.25, 1.0], rtol=1e-5)
 
 
 def test_first_nonfinite_step_is_recorded():
     variable = tf.Variable([1.0])
-    adam = Adam([variable])
+    adam = Adam({"w": variable})
     for value in (1.0, np.nan, 2.0, np.inf):
-        adam.apply([tf.constant([1.0])], [variable], 0.1)
+        adam.apply([tf.constant([1.0])], {"w": variable}, 0.1)
         adam.record_nonfinite(tf.constant(value))
     assert adam.first_nonfinite_step == 2

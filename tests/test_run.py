@@ -145,9 +145,11 @@ def test_runs_that_begin_in_the_same_second_have_different_names(tmp_path):
 
 
 def test_config_json_has_every_setting(run):
-    shards = 2  # the default on a CPU
-    expected = Config(**SETTINGS, name=run.name, shards=shards)
-    assert Config(**read_json(run / "config.json")) == expected
+    recorded = Config(**read_json(run / "config.json"))
+    # What depends on the device and on the corpus is filled in.
+    assert recorded.shards == 2 and recorded.total_steps > 1
+    depends = {"shards": recorded.shards, "total_steps": recorded.total_steps}
+    assert recorded == Config(**SETTINGS, name=run.name, **depends)
 
 
 def test_provenance_has_commit_command_versions_and_host(run, checkout):

@@ -9,7 +9,8 @@ import tensorflow as tf
 from config import Config
 from model import build
 from model.decoding import greedy
-from model.loss import cross_entropy, teacher_forced_logits
+from model.layers import named_variables
+from model.loss import loss_sums, teacher_forced_logits
 from model.masks import masks
 from model.optimizer import Adam
 from train import make_train_step
@@ -37,7 +38,7 @@ def model_and_step(config):
     """Return a model, its optimizer and its train step."""
     model = build(config, VOCAB, VOCAB)
     # Only rounding makes a gradient for a key's bias: a small epsilon would make it a large update.
-    optimizer = Adam(model.trainable_variables, epsilon=1e-3)
+    optimizer = Adam(named_variables(model), epsilon=1e-3)
     return model, optimizer, make_train_step(model, optimizer, config)
 
 
@@ -69,7 +70,7 @@ def test_loss_is_without_label_smoothing_and_objective_is_with_it(eager, label_s
     model, _, train_step = model_and_step(config)
     ids = random_ids(5)
     target_in, labels = ids[:, :-1], ids[:, 1:]
-    target_mask, source_mask = masks(tf.constant(ids), tf.constant(target_in))
+    source_mask, target_mask = masks(tf.constant(ids), tf.constant(target_in))
     memory = model.encode(ids, source_mask)
     hidden, _ = model.decode(target_in, memory, target_mask, source_mask)
     log_probabilities = tf.nn.log_softmax(model.logits(hidden)).numpy()[labels != 0]
@@ -93,7 +94,7 @@ def test_the_step_follows_the_gradient_of_the_objective(eager):
     ids = random_ids(5)
     with tf.GradientTape() as tape:
         logits, labels = teacher_forced_logits(model, tf.constant(ids), tf.constant(ids))
-        objective = tf.reduce_mean(cross_entropy(logits, labels, 0.3))
+        objective = loss_sums(logits, labels, 0.3).objective / len(labels)
     gradients = list(map(tf.convert_to_tensor, tape.gradient(objective, model.trainable_variables)))
     before = [variable.numpy() for variable in model.trainable_variables]
     metrics = train_step(ids, ids)
@@ -235,7 +236,7 @@ def test_a_tiny_model_learns_to_copy_and_reverse(flags, order, steps):
     sizes = {"num_layers": 1, "d_model": 64, "shards": 1, "dropout_rate": 0.0}
     config = Config(**sizes, warmup_steps=200, learning_rate_scale=0.3, **flags)
     model = build(config, VOCAB, VOCAB)
-    train_step = make_train_step(model, Adam(model.trainable_variables), config)
+    train_step = make_train_step(model, Adam(named_variables(model)), config)
     pairs = [([*string, EOS], [BOS, *string[::order], EOS]) for string in strings(2000)]
     train, held_out = pairs[:-200], pairs[-200:]
     random = Random(0)

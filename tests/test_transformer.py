@@ -8,7 +8,7 @@ from config import Config
 from model import transformer
 from model.attention import MultiHeadAttention
 from model.layers import Seed, dropout, fold_in
-from model.loss import cross_entropy, teacher_forced_logits
+from model.loss import loss_sums, teacher_forced_logits
 from model.masks import masks, padding_mask
 
 both_norms = pytest.mark.parametrize("norm", ["post", "pre"])
@@ -60,7 +60,8 @@ def test_no_gradient_reaches_later_tokens(tiny, flags):
     direction = np.float32(np.random.default_rng(0).normal(size=8))
     with tf.GradientTape(persistent=True) as tape:
         memory = model.encode(SOURCE, padding_mask(SOURCE))
-        hidden, _ = model.decode(target_in, memory, *masks(SOURCE, target_in))
+        source_mask, target_mask = masks(SOURCE, target_in)
+        hidden, _ = model.decode(target_in, memory, target_mask, source_mask)
         outputs = [tf.tensordot(hidden[0, i], direction, 1) for i in range(length)]
     for i, output in enumerate(outputs):
         rows = tf.convert_to_tensor(tape.gradient(output, model.output.embedding.table))
@@ -111,7 +112,7 @@ def test_masked_tokens_do_not_matter(tiny, flags):
     """Any ids may be where the masks are False, in the source and in the target."""
     model = tiny(**flags)
     source, target_in = batch([SOURCE], 3), batch([TARGET], 2)
-    target_mask, source_mask = masks(source, target_in)
+    source_mask, target_mask = masks(source, target_in)
     results = []
     for filler in (0, 9):
         filled, target_filled = (np.where(ids == 0, filler, ids) for ids in (source, target_in))
@@ -149,7 +150,7 @@ def test_dropout_applies_to_a_sublayer_and_not_to_the_residual(norm):
     config = Config(d_model=64, num_heads=2, dropout_rate=0.5, norm=norm)
     layer, seed = transformer.EncoderLayer(config, Seed(0, -1)), Seed(0, 7)
     x, y, z = np.float32(np.random.default_rng(0).normal(size=(3, 2, 5, 64)))
-    layer.attention = lambda query, key, value, mask: (y, None)
+    layer.attention.self_attend = lambda x, mask, seed: (y, None, None)
     layer.feed_forward = lambda inputs: z
     expected = x
     for name, output in (("attention", y), ("feed_forward", z)):
@@ -164,8 +165,9 @@ def test_pre_norm_and_post_norm_are_where_the_papers_have_them():
     for norm in ("pre", "post"):
         config = Config(d_model=8, num_heads=2, dff=4, norm=norm)
         layer, inputs = transformer.EncoderLayer(config, Seed(0, -1)), []
-        layer.attention = lambda query, key, value, mask, inputs=inputs: (
-            inputs.append(query) or tf.zeros_like(query),
+        layer.attention.self_attend = lambda x, mask, seed, inputs=inputs: (
+            inputs.append(x) or tf.zeros_like(x),
+            None,
             None,
         )
         layer.feed_forward = lambda y, inputs=inputs: inputs.append(y) or tf.zeros_like(y)
@@ -237,7 +239,7 @@ def test_all_variables_exist_after_init_and_their_number_is_as_computed(
     assert sum(variable.shape.num_elements() for variable in model.trainable_variables) == count
 
     teacher_forced_logits(model, SOURCE, TARGET, Seed(0, 7))
-    model.step(tf.constant([1]), model.start(SOURCE))
+    model.decode_step(tf.constant([1]), model.init_decode(SOURCE))
     assert [variable.ref() for variable in model.variables] == after_init
 
 
@@ -252,8 +254,8 @@ def test_gradient_reaches_every_variable(tiny, flags, tie_embeddings):
     assert len(key_biases) == (0 if "model" in flags else 2 + 2 * 2)
 
     with tf.GradientTape() as tape:
-        losses = cross_entropy(*teacher_forced_logits(model, SOURCE, TARGET))
-    gradients = tape.gradient(losses, model.trainable_variables)
+        loss = loss_sums(*teacher_forced_logits(model, SOURCE, TARGET)).loss
+    gradients = tape.gradient(loss, model.trainable_variables)
     for variable, gradient in zip(model.trainable_variables, gradients, strict=True):
         assert gradient is not None
         largest = np.max(np.abs(tf.convert_to_tensor(gradient)))

@@ -7,8 +7,9 @@ Every worker reads the same batch, and each replica computes its rows of it, so 
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -77,15 +78,17 @@ def replicated(step: Callable) -> Callable:
     return run
 
 
-def sum_over_shards(
-    function: Callable, source: tf.Tensor, target: tf.Tensor, seed: Seed, shards: int
-) -> list[tf.Tensor]:
-    """Add up what `function(source, target, seed)` returns for the parts of a batch.
+def sum_over_parts(
+    function: Callable, source: tf.Tensor, target: tf.Tensor, seed: Seed, shards: int, turns: int
+) -> Any:
+    """Add up what `function(source, target, seed)` returns for all parts of a batch.
 
-    TensorFlow computes the parts in parallel, because they are independent branches of the graph.
-    The function is traced once for all parts. With r replicas there are r · shards parts, and each
-    replica computes its own; see `sum_over_replicas`. At step t, part i of n has the rows i, i + n,
-    i + 2n, … and the dropout seed of step n · t + i.
+    function: returns a structure of tensors, equal in shape for all parts. It is traced once.
+
+    With r replicas there are n = turns · r · shards parts. A replica computes its parts in `turns`,
+    one after another, which needs memory for one turn at a time. The shards of a turn are
+    independent branches of the graph, which TensorFlow computes in parallel. At step t, part i has
+    the rows i, i + n, i + 2n, … of the batch and the seed of step n · t + i.
     """
 
     @tf.function(input_signature=[IDS, IDS, tf.TensorSpec([], seed.step.dtype)], autograph=False)
@@ -93,48 +96,32 @@ def sum_over_shards(
         return function(source, target, seed._replace(step=step))
 
     replica = tf.distribute.get_replica_context()
-    count = shards * replica.num_replicas_in_sync
+    per_turn = replica.num_replicas_in_sync * shards
+    count = turns * per_turn
     if count == 1:
         return function(source, target, seed)
-    first = shards * int(tf.get_static_value(replica.replica_id_in_sync_group))
-    parts = [
-        part(source[i::count], target[i::count], seed.step * count + i)
-        for i in range(first, first + shards)
-    ]
-    return [tf.add_n(values) for values in zip(*parts, strict=True)]
+    first = int(tf.get_static_value(replica.replica_id_in_sync_group)) * shards
 
+    def one_turn(turn):
+        parts = []
+        for shard in range(shards):
+            i = turn * per_turn + first + shard
+            step = seed.step * count + tf.cast(i, seed.step.dtype)
+            parts.append(part(source[i::count], target[i::count], step))
+        return tf.nest.map_structure(lambda *values: tf.add_n(values), *parts)
 
-def accumulate(
-    function: Callable,
-    source: tf.Tensor,
-    target: tf.Tensor,
-    seed: Seed,
-    count: int,
-    shapes: Sequence[tf.TensorShape],
-) -> list[tf.Tensor]:
-    """Add up what `function(source, target, seed)` returns for `count` parts, one after another.
+    def add_turn(turn, sums):
+        return turn + 1, tf.nest.map_structure(tf.add, sums, one_turn(turn))
 
-    A loop in the graph: memory is needed for one part at a time, and the graph does not grow with
-    `count`. shapes: those of the results. Ragged and seeds of the parts: as in `sum_over_shards`.
-    """
-    if count == 1:
-        return function(source, target, seed)
-
-    def add_part(i, totals):
-        part_seed = seed._replace(step=seed.step * count + tf.cast(i, seed.step.dtype))
-        values = function(source[i::count], target[i::count], part_seed)
-        return i + 1, [total + value for total, value in zip(totals, values, strict=True)]
-
-    start = (0, [tf.zeros(shape) for shape in shapes])
-    return tf.while_loop(lambda i, _: i < count, add_part, start, parallel_iterations=1)[1]
-
-
-def sum_over_replicas(values: list) -> list:
-    """Add up (nested lists of) tensors over all replicas. With one replica: return them."""
-    replica = tf.distribute.get_replica_context()
+    sums = one_turn(0)
+    if turns > 1:
+        _, sums = tf.while_loop(
+            lambda turn, _: turn < turns, add_turn, (1, sums), parallel_iterations=1
+        )
     if replica.num_replicas_in_sync == 1:
-        return values
-    return replica.all_reduce(tf.distribute.ReduceOp.SUM, values)
+        return sums
+    totals = replica.all_reduce(tf.distribute.ReduceOp.SUM, tf.nest.flatten(sums))
+    return tf.nest.pack_sequence_as(sums, totals)
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:

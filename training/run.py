@@ -27,7 +27,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from config import MAY_CHANGE_ON_RESUME, Config
-from data.batches import plan_batches
+from data.batches import Pairs, plan_batches
 from data.pipeline import Dataset
 from model.optimizer import Adam
 from same_code import fingerprint
@@ -51,6 +51,20 @@ COUNTERS = {
     "best_loss": tf.float64,
     "metrics_size": tf.int64,
 }
+
+
+def with_total_steps(config: Config, train: Pairs) -> Config:
+    """Return the config with `total_steps` set, by default to the updates of --epochs.
+
+    Epochs differ by a few batches; the first one counts for all. With --max-steps, it is at most
+    that. config.json records the number, and a resumed run keeps it, even with more --epochs, so
+    that resuming does not change the learning rate.
+    """
+    if config.total_steps:
+        return config
+    batches = plan_batches(train, config.batch_tokens, config.batch_sentences, config.seed, epoch=0)
+    steps = min(len(batches) * config.epochs, config.max_steps or sys.maxsize)
+    return dataclasses.replace(config, total_steps=max(1, steps))
 
 
 class Run:

@@ -1,36 +1,36 @@
-"""The train step of train.py, on its own batches."""
+"""This project: the train step of train.py, and the search of evaluate.py and translate.py."""
 
-from collections.abc import Callable
+from training import machine
 
-from training.machine import adapt_to_device, import_tensorflow, set_parallelism
-
-import_tensorflow()  # as train.py does
+machine.import_tensorflow()  # as train.py does
 
 import tensorflow as tf
 
 from benchmarks import sentences
 from config import Config
+from evaluation import translator
+from evaluation.search import Search
 from model import build
+from model.layers import named_variables
 from model.optimizer import Adam
 from train import make_train_step
+from training.records import load_config
 
 
-def model_and_step(config: Config, vocab_size: int) -> tuple[tf.Module, Callable]:
-    """Return a model and its train step. Call it before any other operation of TensorFlow."""
-    config = adapt_to_device(config)
+def train(job: dict) -> dict:
+    """Time training on batches of similar length."""
+    config = machine.adapt_to_device(Config(**job["config"]))
     tf.config.experimental.enable_op_determinism()
-    set_parallelism(config.shards)
-    model = build(config, vocab_size, vocab_size)
-    return model, make_train_step(model, Adam(model.trainable_variables), config)
-
-
-def main() -> None:
-    job = sentences.load_job()
+    machine.set_parallelism(config.shards)
     pairs, batches = sentences.read(job["sentences"])
-    _, train_step = model_and_step(Config(**job["config"]), job["vocab_size"])
+    model = build(config, job["vocab_size"], job["vocab_size"])
+    train_step = make_train_step(model, Adam(named_variables(model)), config)
     padded = [pairs.batch(indices) for indices in batches]
-    sentences.time_training(job, lambda *ids: float(train_step(*ids)["objective"]), padded)
+    return sentences.time_training(job, lambda *ids: float(train_step(*ids)["objective"]), padded)
 
 
-if __name__ == "__main__":
-    main()
+def search(job: dict) -> dict:
+    """Time decoding with a trained model."""
+    machine.set_parallelism(len(machine.cores()))
+    ours = translator.load(job["run"], load_config(job["run"]), search=Search(**job["search"]))
+    return sentences.time_decoding(job, lambda texts: ours.translate(texts, 1 << 20, job["batch"]))

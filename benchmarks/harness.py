@@ -1,76 +1,73 @@
-"""Run contestants in turn, each in its own process, and report medians and ratios."""
+"""Run contestants in turn, each in its own process, and report medians."""
 
 import argparse
 import json
 import platform
+import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
 from training.machine import cores, cpu_info
-from utils import make_parser
+from utils import make_parser, write_json
 
 ROOT = Path(__file__).resolve().parents[1]
 
+Rows = dict[str, dict]  # the measures of each row of a table: {name: {measure: value}}
+Columns = dict[str, tuple[str, str]]  # {measure: (heading, format)}
 
-def benchmark_parser(description: str, rounds: bool = True) -> argparse.ArgumentParser:
-    """Create a parser with the flags that all benchmarks share. rounds: whether to add --rounds."""
+
+def benchmark_parser(description: str) -> argparse.ArgumentParser:
+    """Create a parser with the flags that all benchmarks share."""
     parser = make_parser(description, prog=f"python -m benchmarks.{Path(sys.argv[0]).stem}")
-    add = parser.add_argument
-    if rounds:
-        add("--rounds", type=int, default=3, help="runs of each contestant [3]")
-    add("--json", type=Path, help="also write the measurements to this file")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each contestant [3]")
+    parser.add_argument("--json", type=Path, help="also write the measurements to this file")
     return parser
 
 
-def run_once(module: str, job: dict) -> dict | None:
-    """Run a contestant of benchmarks.peers and return the JSON object that it prints.
+def run_once(contestant: str, job: dict) -> dict | None:
+    """Run a contestant, such as "ours.train", and return its measurements; None if it fails."""
+    command = [sys.executable, "-m", "benchmarks.peers", contestant]
+    job = json.dumps(job | {"launched": time.time()})
+    result = subprocess.run(command, cwd=ROOT, input=job, capture_output=True, text=True)
+    if result.returncode:
+        print(f"{contestant} failed: {result.stderr[-3000:]}", file=sys.stderr)
+        return None
+    return json.loads(result.stdout.splitlines()[-1])
 
-    Returns None if there is none. Says so if it fails, or if its packages are missing (status 3).
+
+def medians(outcomes: list[dict]) -> dict:
+    """Return the median of each measure. One that is not a number is that of the last outcome."""
+    return {
+        name: statistics.median(outcome[name] for outcome in outcomes)
+        if isinstance(value, int | float)
+        else value
+        for name, value in outcomes[-1].items()
+    }
+
+
+def run_in_turn(
+    contestants: dict[str, tuple[str, dict]], rounds: int
+) -> Iterator[tuple[str, Rows]]:
+    """Run all contestants once, then all again, and so on.
+
+    contestants: {name: (function of benchmarks.peers, job)}. Yields, after each process, the name
+    of the contestant and the medians of all contestants so far. A contestant that fails is left out
+    of later rounds.
     """
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        json.dump(job | {"launched": time.time()}, file)
-        file.flush()
-        command = [sys.executable, "-m", f"benchmarks.peers.{module}", file.name]
-        result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    if result.returncode == 3:
-        print(f'{module} was skipped: run pip install -e ".[benchmarks]"', file=sys.stderr)
-    elif result.returncode:
-        reason = result.stderr[-3000:]
-        print(f"{module} failed with status {result.returncode}:\n{reason}", file=sys.stderr)
-    # What a contestant had measured before it failed counts.
-    lines = [line for line in result.stdout.splitlines() if line.startswith("{")]
-    return json.loads(lines[-1]) if lines else None
-
-
-def run_in_turn(contestants: dict[str, tuple[str, dict]], rounds: int) -> dict[str, dict]:
-    """Run all contestants once, then all again, and so on: {name: {measure: median}}.
-
-    contestants: {name: (module, job)}. Measures that are not numbers are those of the last round. A
-    contestant that fails is left out of the result, and of later rounds.
-    """
-    turns = {name: [] for name in contestants}
+    contestants, outcomes = dict(contestants), {}
     for number in range(1, rounds + 1):
-        for name, (module, job) in contestants.items():
-            if name in turns:
-                print(f"round {number} of {rounds}: {name}", file=sys.stderr, flush=True)
-                outcome = run_once(module, job)
-                if outcome is None:
-                    print(f"no figures for {name}", file=sys.stderr)
-                    del turns[name]
-                else:
-                    turns[name].append(outcome)
-    result = {}
-    for name, outcomes in turns.items():
-        result[name] = dict(outcomes[-1])
-        for measure, value in outcomes[-1].items():
-            if isinstance(value, int | float):
-                result[name][measure] = statistics.median(o[measure] for o in outcomes)
-    return result
+        for name, (function, job) in list(contestants.items()):
+            print(f"round {number} of {rounds}: {name}", file=sys.stderr, flush=True)
+            if (outcome := run_once(function, job)) is None:
+                del contestants[name]
+                continue
+            outcomes.setdefault(name, []).append(outcome)
+            yield name, {name: medians(each) for name, each in outcomes.items()}
 
 
 def machine() -> dict:
@@ -81,9 +78,8 @@ def machine() -> dict:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    processor = cpu_info().get("model name") or platform.processor()
     return {
-        "processor": processor,
+        "processor": cpu_info().get("model name") or platform.processor(),
         "cores": len(cores()),
         "versions": versions,
         "date": time.strftime("%Y-%m-%d"),
@@ -91,22 +87,36 @@ def machine() -> dict:
     }
 
 
-def table(rows: dict[str, dict], columns: dict[str, tuple[str, str]]) -> str:
-    """Format Markdown: rows {name: {measure: value}}, columns {measure: (heading, format)}."""
-    lines = ["| | " + " | ".join(heading for heading, _ in columns.values()) + " |"]
-    lines.append("|---|" + "---|" * len(columns))
-    for name, measures in rows.items():
-        cells = (
-            form.format(measures[measure]) if measures.get(measure) is not None else "–"
-            for measure, (_, form) in columns.items()
-        )
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+def cells(row: dict, columns: Columns) -> list[str]:
+    """Format the measures of a row; "–" stands for one that is missing."""
+    return [
+        form.format(row[measure]) if measure in row else "–"
+        for measure, (_, form) in columns.items()
+    ]
 
 
-def report(path: Path | None, tables: str, measurements: dict) -> None:
-    """Print the tables; write the measurements and the machine to a file if one is given."""
-    print(tables)
-    if path:
-        text = json.dumps(machine() | measurements, indent=1, ensure_ascii=False) + "\n"
-        path.write_text(text, "utf-8")
+def table(rows: Rows, columns: Columns) -> str:
+    """Format a table in Markdown."""
+    headings = [heading for heading, _ in columns.values()]
+    lines = [["", *headings], ["---"] * (1 + len(columns))]
+    lines += [[name, *cells(row, columns)] for name, row in rows.items()]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def report(measured: Iterator[tuple[str, Rows]], columns: Columns, path: Path | None) -> None:
+    """Print each row when it is measured, and finally a table, also if interrupted.
+
+    measured: yields the name of a row that is new or has changed, and all rows so far. path: a JSON
+    file for the rows and the machine.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    rows = {}
+    try:
+        for name, rows in measured:
+            values = zip(cells(rows[name], columns), columns.values(), strict=True)
+            known = [f"{cell} {heading}" for cell, (heading, _) in values if cell != "–"]
+            print(f"{name}: {', '.join(known)}", file=sys.stderr, flush=True)
+    finally:
+        print(table(rows, columns))
+        if path:
+            write_json(path, machine() | {"rows": rows})

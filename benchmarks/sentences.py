@@ -1,11 +1,8 @@
 """The sentences that all contestants process, and how the contestants are timed."""
 
-import itertools
-import json
 import resource
-import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -49,24 +46,21 @@ def shuffled(batches: Sequence[np.ndarray], size: int, seed: int = 0) -> list[np
     return [indices[i : i + size] for i in range(0, len(indices), size)]
 
 
-def load_job() -> dict:
-    """Load the job that the harness passes to this process."""
-    return json.loads(Path(sys.argv[1]).read_text())
-
-
 def count_tokens(batches: Sequence[Batch]) -> tuple[int, int]:
     """Return the real tokens and the positions of padded batches, of source and target_out."""
     arrays = [ids for source, target in batches for ids in (source, target[:, 1:])]
     return sum(map(np.count_nonzero, arrays)), sum(ids.size for ids in arrays)
 
 
-def report_training(job: dict, batches: Sequence[Batch], first_step: float, seconds: float) -> None:
-    """Print the measurements of a timed pass for the harness.
+def training_speed(
+    job: dict, batches: Sequence[Batch], first_step: float, seconds: float
+) -> dict[str, float]:
+    """Return the measurements of a timed pass over the batches.
 
     first_step: the time at the end of the first step; seconds: the duration of the pass.
     """
     real, positions = count_tokens(batches)
-    measures = {
+    return {
         "tokens_per_second": real / seconds,
         "step_ms": 1000 * seconds / len(batches),
         "tokens_per_step": real / len(batches),
@@ -74,10 +68,9 @@ def report_training(job: dict, batches: Sequence[Batch], first_step: float, seco
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "seconds_to_first_step": first_step - job["launched"],
     }
-    print(json.dumps({name: float(value) for name, value in measures.items()}))
 
 
-def time_training(job: dict, step: Callable, batches: Sequence[Batch]) -> None:
+def time_training(job: dict, step: Callable, batches: Sequence[Batch]) -> dict[str, float]:
     """Time the second of two passes. step: (source, target) → returns when the update is done."""
     step(*batches[0])
     first_step = time.time()
@@ -86,39 +79,11 @@ def time_training(job: dict, step: Callable, batches: Sequence[Batch]) -> None:
     start = time.perf_counter()
     for batch in batches:
         step(*batch)
-    report_training(job, batches, first_step, time.perf_counter() - start)
+    return training_speed(job, batches, first_step, time.perf_counter() - start)
 
 
-def time_curve(
-    job: dict,
-    step: Callable,
-    epochs: Iterable[Iterable[Batch]],
-    translate: Callable[[list[str]], list[str]],
-) -> None:
-    """Train for `job["minutes"]`, and print points of minutes, BLEU and steps for the harness.
-
-    The clock starts when the process is launched and stops while `job["texts"]` are translated.
-    Each line has all points so far: what was measured before a failure is not lost.
-    """
-    from evaluation import metrics
-
-    points, paused, steps = [], 0.0, 0
-    for source, target in itertools.chain.from_iterable(epochs):
-        step(source, target)
-        steps += 1
-        now = time.time()
-        minutes = (now - job["launched"] - paused) / 60
-        if minutes >= job["every"] * (len(points) + 1) or minutes >= job["minutes"]:
-            bleu = metrics.bleu(translate(job["texts"]), job["references"])
-            points.append((minutes, bleu, steps))
-            paused += time.time() - now
-            print(json.dumps({"points": points}), flush=True)
-        if minutes >= job["minutes"]:
-            break
-
-
-def time_decoding(job: dict, translate: Callable[[list[str]], list[str]]) -> None:
-    """Time the second of two passes over the texts, and print the outcome for the harness.
+def time_decoding(job: dict, translate: Callable[[list[str]], list[str]]) -> dict:
+    """Time the second of two passes over the texts, and return the speed and the outputs.
 
     With a batch size of 1, each text is a call of its own.
     """
@@ -129,4 +94,4 @@ def time_decoding(job: dict, translate: Callable[[list[str]], list[str]]) -> Non
     start = time.perf_counter()
     outputs = [line for call in calls for line in translate(call)]
     seconds = time.perf_counter() - start
-    print(json.dumps({"sentences_per_second": len(texts) / seconds, "outputs": outputs}))
+    return {"sentences_per_second": len(texts) / seconds, "outputs": outputs}

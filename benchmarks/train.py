@@ -1,7 +1,8 @@
 """Training speed: this project, the tutorial's loop, Keras' fit and PyTorch, in turn."""
 
+import argparse
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,11 +12,13 @@ from benchmarks import harness, sentences
 from config import Config
 from data import pipeline
 from data.batches import Pairs
-from utils import errors_in_one_line, fail, flag
+from training.machine import import_tensorflow
+from utils import errors_in_one_line, fail, flag, handle_signals
 
 COLUMNS = {
     "tokens_per_second": ("real tokens/s", "{:,.0f}"),
     "ratio": ("× tutorial", "{:.2f}"),
+    "gflops": ("GFLOP/s", "{:,.0f}"),
     "utilization": ("FLOP utilization", "{:.2f}"),
     "step_ms": ("ms per step", "{:.0f}"),
     "tokens_per_step": ("real tokens per step", "{:,.0f}"),
@@ -25,6 +28,25 @@ COLUMNS = {
 }
 TUTORIAL = "tutorial's loop, Keras 3"
 SIZES = ("num_layers", "d_model", "num_heads", "dff")
+
+
+def contestants(job: dict, only: Sequence[str]) -> dict[str, tuple[str, dict]]:
+    """Return the contestants whose names contain one of the strings in `only`."""
+    bfloat16 = job | {"config": job["config"] | {"precision": "bfloat16"}}
+    everyone = {
+        "2048³ products, float32": ("matmul.measure", {"dtype": "float32"}),
+        "2048³ products, bfloat16": ("matmul.measure", {"dtype": "bfloat16"}),
+        TUTORIAL: ("tutorial.train", job),
+        "this project, float32": ("ours.train", job),
+        "this project, bfloat16": ("ours.train", bfloat16),
+        "Keras 3, fit": ("keras.train", job),
+        "PyTorch, float32": ("pytorch.train", job),
+        "PyTorch, bfloat16": ("pytorch.train", bfloat16),
+    }
+    chosen = {name: everyone[name] for name in everyone if any(part in name for part in only)}
+    if not chosen:
+        fail(f"--only {' '.join(only)}: choose from {', '.join(everyone)}")
+    return chosen
 
 
 def flops_per_token(
@@ -47,35 +69,30 @@ def flops_per_token(
     return 3 * 2 * total / tokens
 
 
-def contestants(job: dict, only: str | None) -> dict[str, tuple[str, dict]]:
-    """Return the contestants whose names contain one of the comma-separated parts of `only`."""
-    bfloat16 = job | {"config": job["config"] | {"precision": "bfloat16"}}
-    everyone = {
-        "this project, float32": ("ours", job),
-        TUTORIAL: ("keras_loop", job),
-        "this project, bfloat16": ("ours", bfloat16),
-        "Keras 3, fit": ("keras_fit", job),
-        "PyTorch nn.Transformer": ("pytorch", job),
-        "PyTorch nn.Transformer, bfloat16": ("pytorch", bfloat16),
-        "PyTorch scaled_dot_product_attention": ("pytorch_attention", job),
-        "PyTorch scaled_dot_product_attention, bfloat16": ("pytorch_attention", bfloat16),
-        "matmul": ("matmul", job),
-    }
-    parts = only.split(",") if only else [""]
-    chosen = {name: everyone[name] for name in everyone if any(part in name for part in parts)}
-    if not chosen:
-        fail(f"--only {only}: choose from {', '.join(everyone)}")
-    return chosen
+def measure(job: dict, config: Config, flags: argparse.Namespace) -> Iterator[tuple]:
+    """Run the contestants and yield what `harness.report` takes."""
+    flops = flops_per_token(*sentences.read(job["sentences"]), config, job["vocab_size"])
+    for newest, rows in harness.run_in_turn(contestants(job, flags.only), flags.rounds):
+        for name, row in rows.items():
+            if "tokens_per_second" in row:
+                row["gflops"] = row["tokens_per_second"] * flops / 1e9
+                if TUTORIAL in rows:
+                    row["ratio"] = row["tokens_per_second"] / rows[TUTORIAL]["tokens_per_second"]
+            dtype = "bfloat16" if "bfloat16" in name else "float32"
+            if products := rows.get(f"2048³ products, {dtype}"):
+                row["utilization"] = row["gflops"] / products["gflops"]
+        yield newest, rows
 
 
-def parse_flags():
+def parse_flags() -> argparse.Namespace:
     """Parse the command line."""
     parser = harness.benchmark_parser(__doc__)
     add = parser.add_argument
     add("--corpus", default="mini", help="as in train.py [mini]")
     add("--max-length", type=int, default=40, help="tokens per sentence [40, as the tutorial]")
     add("--batch-tokens", type=int, default=1200, help="as in train.py [1200]")
-    add("--only", help="contestants whose names contain one of these parts, comma-separated")
+    only = "run only the contestants whose names contain one of these strings"
+    add("--only", nargs="+", default=[""], metavar="STRING", help=only)
     tokens = "real tokens per pass; the second pass is timed [60000]"
     add("--tokens", type=int, default=60_000, help=tokens)
     for name in SIZES:
@@ -86,31 +103,19 @@ def parse_flags():
 
 def main() -> None:
     flags = parse_flags()
+    import_tensorflow()  # without its messages: tensorflow_datasets imports it
     names = ("corpus", "max_length", "batch_tokens", *SIZES)
     config = Config(label_smoothing=0, **{name: getattr(flags, name) for name in names})
     data = pipeline.load(config)
-    vocab_size = data.target_tokenizer.vocab_size
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "sentences.npz")
         sentences.write(path, data.train, flags.batch_tokens, flags.tokens)
-        job = {"sentences": path, "vocab_size": vocab_size, "config": asdict(config)}
-        result = harness.run_in_turn(contestants(job, flags.only), flags.rounds)
-        flops = flops_per_token(*sentences.read(path), config, vocab_size)
-    rates = result.pop("matmul", {})
-    for name, row in result.items():
-        if TUTORIAL in result:
-            row["ratio"] = row["tokens_per_second"] / result[TUTORIAL]["tokens_per_second"]
-        if rates:
-            rate = rates["bfloat16" if "bfloat16" in name else "float32"]
-            row["utilization"] = row["tokens_per_second"] * flops / rate
-    tables = harness.table(result, COLUMNS)
-    if rates:
-        speeds = (f"{rate / 1e9:,.0f} GFLOP/s {dtype}" for dtype, rate in rates.items())
-        tables += "\n\nmatmul 2048³: " + ", ".join(speeds)
-    measurements = {"result": result, "matmul": rates, "flops_per_token": flops}
-    harness.report(flags.json, tables, measurements)
+        job = {"sentences": path, "vocab_size": data.target_tokenizer.vocab_size}
+        job["config"] = asdict(config)
+        harness.report(measure(job, config, flags), COLUMNS, flags.json)
 
 
 if __name__ == "__main__":
+    handle_signals()
     with errors_in_one_line():
         main()

@@ -1,1 +1,1 @@
-"""The contestants of the benchmarks: `python -m benchmarks.peers.NAME JOB.json`."""
+"""The contestants of the benchmarks. Each runs in a process of its own."""

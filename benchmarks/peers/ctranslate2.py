@@ -1,17 +1,14 @@
-"""CTranslate2 with our weights, in float32."""
+"""CTranslate2 with the weights of our model, in float32. Does not import TensorFlow."""
 
-import sys
+import ctranslate2
 
-try:
-    import ctranslate2
-except ImportError:
-    sys.exit(3)
 from benchmarks import sentences
 from data import tokenizer
 from training.machine import cores
 
-if __name__ == "__main__":
-    job = sentences.load_job()
+
+def search(job: dict) -> dict:
+    """Time decoding: batches in parallel, one per core, or all cores for one batch."""
     source_tokenizer, target_tokenizer = tokenizer.load_pair(job["exported"])
     threads, parallel = len(cores()), job["parallel_batches"]
     translator = ctranslate2.Translator(
@@ -33,4 +30,4 @@ if __name__ == "__main__":
         )
         return [target_tokenizer.processor.decode(result.hypotheses[0]) for result in results]
 
-    sentences.time_decoding(job, translate)
+    return sentences.time_decoding(job, translate)

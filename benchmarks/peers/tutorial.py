@@ -1,4 +1,4 @@
-"""The tutorial's loop on Keras 3: subclassed layers, batches of 64, its two metrics."""
+"""The tutorial's training loop on Keras 3, with subclassed layers, and its loop for decoding."""
 
 import keras
 import numpy as np
@@ -7,6 +7,7 @@ import tensorflow as tf
 from benchmarks import sentences
 
 layers = keras.layers
+IDS = tf.TensorSpec((None, None), tf.int32)
 
 
 def positional_encoding(length, d_model):
@@ -19,17 +20,17 @@ def positional_encoding(length, d_model):
 class Attention(layers.Layer):
     def __init__(self, d_model, num_heads):
         super().__init__()
-        self.num_heads, self.depth, self.d_model = num_heads, d_model // num_heads, d_model
+        self.num_heads, self.head_dim, self.d_model = num_heads, d_model // num_heads, d_model
         self.wq, self.wk, self.wv = (layers.Dense(d_model) for _ in range(3))
         self.dense = layers.Dense(d_model)
 
     def split(self, x):
-        x = tf.reshape(x, (tf.shape(x)[0], -1, self.num_heads, self.depth))
+        x = tf.reshape(x, (tf.shape(x)[0], -1, self.num_heads, self.head_dim))
         return tf.transpose(x, (0, 2, 1, 3))
 
     def call(self, v, k, q, mask):
         q, k, v = self.split(self.wq(q)), self.split(self.wk(k)), self.split(self.wv(v))
-        scores = tf.matmul(q, k, transpose_b=True) / tf.math.sqrt(float(self.depth))
+        scores = tf.matmul(q, k, transpose_b=True) / tf.math.sqrt(float(self.head_dim))
         weights = tf.nn.softmax(scores + mask * -1e9)
         heads = tf.transpose(tf.matmul(weights, v), (0, 2, 1, 3))
         return self.dense(tf.reshape(heads, (tf.shape(q)[0], -1, self.d_model)))
@@ -98,10 +99,11 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):
         return scale * tf.minimum(tf.math.rsqrt(step + 1), (step + 1) * self.warmup**-1.5)
 
 
-def model_and_step(config, vocab_size):
-    """Return a model and its train step, which returns the loss."""
+def train(job: dict) -> dict:
+    """Time training in random batches of 64, with the two metrics of the tutorial."""
+    config = job["config"]
     sizes = [config[x] for x in ("num_layers", "d_model", "num_heads", "dff", "dropout_rate")]
-    model = Transformer(sizes, vocab_size)
+    model = Transformer(sizes, job["vocab_size"])
     model((tf.zeros((1, 2), tf.int32), tf.zeros((1, 2), tf.int32)))  # Keras 3 builds at a call
     schedule = Schedule(config["d_model"], config["warmup_steps"])
     optimizer = keras.optimizers.Adam(schedule, beta_1=0.9, beta_2=0.98, epsilon=1e-9)
@@ -110,7 +112,7 @@ def model_and_step(config, vocab_size):
     train_loss = keras.metrics.Mean()
     train_accuracy = keras.metrics.SparseCategoricalAccuracy()
 
-    @tf.function(input_signature=[tf.TensorSpec((None, None), tf.int32)] * 2)
+    @tf.function(input_signature=[IDS, IDS])
     def train_step(source, target):
         target_in, target_out = target[:, :-1], target[:, 1:]
         with tf.GradientTape() as tape:
@@ -123,16 +125,39 @@ def model_and_step(config, vocab_size):
         train_accuracy.update_state(target_out, logits, sample_weight=mask)
         return loss
 
-    return model, train_step
-
-
-def main():
-    job = sentences.load_job()
-    _, train_step = model_and_step(job["config"], job["vocab_size"])
     pairs, batches = sentences.read(job["sentences"])
     padded = [pairs.batch(indices) for indices in sentences.shuffled(batches, 64)]
-    sentences.time_training(job, lambda *ids: float(train_step(*ids)), padded)
+    return sentences.time_training(job, lambda *ids: float(train_step(*ids)), padded)
 
 
-if __name__ == "__main__":
-    main()
+def search(job: dict) -> dict:
+    """Time greedy decoding with our model, one sentence at a time and without a cache."""
+    # Here, because `train` is measured without these imports.
+    from data import tokenizer
+    from evaluation import translator
+    from model.decoding import output_limit
+    from model.masks import look_ahead_mask, padding_mask
+    from training.records import load_config
+
+    ours = translator.load(job["run"], load_config(job["run"]))
+    model = ours.model
+
+    @tf.function(input_signature=[IDS, IDS])
+    def logits(source, prefix):
+        mask = padding_mask(source)
+        memory = model.encode(source, mask)
+        hidden, _ = model.decode(prefix, memory, look_ahead_mask(tf.shape(prefix)[1]), mask)
+        return model.logits(hidden[0])[-1]  # of one sentence
+
+    def translate(texts):
+        outputs = []
+        for text in texts:
+            row = ours.source_tokenizer.encode([text])[0][: ours.max_length]
+            source = np.int32([[*row, tokenizer.EOS]])
+            prefix, limit = [tokenizer.BOS], int(output_limit(source)[0])
+            while prefix[-1] != tokenizer.EOS and len(prefix) <= limit:
+                prefix.append(int(np.argmax(logits(source, np.int32([prefix])))))
+            outputs.append(prefix[1:])
+        return ours.target_tokenizer.decode(outputs)
+
+    return sentences.time_decoding(job, translate)

@@ -1,9 +1,9 @@
 """Kill training at random moments: python -m tests.kill --times 50
 
 Not part of the suite; a kill takes a quarter of a minute. Small runs, each with its own cache, are
-killed while they read the corpus, train the tokenizer, write the cache, train, save and validate,
-and are resumed until they end. Their last checkpoint and their metrics must then equal, bit for
-bit, those of a run that was not killed.
+killed while they start, train the tokenizer, write the cache, train, save and validate, and are
+resumed until they end. Their last checkpoint and their metrics must then equal, bit for bit, those
+of a run that was not killed.
 """
 
 import argparse
@@ -41,7 +41,7 @@ train.train(CONFIG)
 """
 SETTINGS = {"corpus": "mini:3000", "d_model": 32, "num_layers": 1, "epochs": 3, "vocab_size": 2000}
 # A word in the log when each phase begins, and the maximum delay of a kill in seconds.
-CACHE_PHASES = {"reading": 0.2, "training the tokenizer": 0.2, "encoding": 0.3}
+CACHE_PHASES = {"training the tokenizer": 0.2, "encoding": 0.3}
 PHASES = CACHE_PHASES | {"saving": 0.02, "validating": 1, "stepping": 0.2, "starting": 3}
 TIMEOUT = 600  # seconds that a process may take
 

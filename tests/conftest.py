@@ -29,7 +29,7 @@ def tiny():
     from model import MODELS
 
     def make(source_vocab=11, target_vocab=11, spread=0.2, **flags):
-        sizes = {"num_layers": 2, "d_model": 8, "num_heads": 2, "dff": 12, "max_length": 20}
+        sizes = {"num_layers": 2, "d_model": 16, "num_heads": 4, "dff": 24, "max_length": 20}
         kind = flags.get("model", "transformer")
         sizes = {name: size for name, size in sizes.items() if name not in NOT_APPLICABLE[kind]}
         model = MODELS[kind](Config(**(sizes | flags)), source_vocab, target_vocab)

@@ -31,6 +31,7 @@ def full_logits(model, source, prefix):
     return model.logits(hidden[:, -1])
 
 
+@pytest.mark.invariant
 @pytest.mark.parametrize("flags", FLAVORS.values(), ids=FLAVORS)
 def test_cached_decoding_equals_full_decoding_at_every_step(tiny, flags):
     model = tiny(**flags)
@@ -44,8 +45,11 @@ def test_cached_decoding_equals_full_decoding_at_every_step(tiny, flags):
 
 
 # In the fast tests, one Transformer and one recurrent model.
+FAST = ("post", "additive")
 SEARCHED = [
-    pytest.param(flags, id=name, marks=() if name in ("post", "additive") else pytest.mark.slow)
+    pytest.param(
+        flags, id=name, marks=[pytest.mark.invariant if name in FAST else pytest.mark.slow]
+    )
     for name, flags in FLAVORS.items()
 ]
 

@@ -57,7 +57,7 @@ def test_bidirectional_gru_equals_keras():
 
 @pytest.mark.parametrize("kind", ["additive", "dot"])
 def test_attention_equals_keras(tiny, kind):
-    cell = tiny(model="recurrent", recurrent_attention=kind).cell
+    cell = tiny(d_model=8, model="recurrent", recurrent_attention=kind).cell
     memory, query = random(3, 5, 8), random(3, 2, 8)  # two hypotheses per source
     keys = cell.keys(memory)
     context, weights = attend(cell.scores(query, keys), memory, REAL[:, np.newaxis])
@@ -76,7 +76,7 @@ def test_attention_equals_keras(tiny, kind):
 
 
 def test_summary_is_the_last_state_of_each_direction_before_padding(tiny):
-    model = tiny(model="recurrent", recurrent_attention="none")
+    model = tiny(d_model=8, model="recurrent", recurrent_attention="none")
     memory, mask = random(3, 5, 8), REAL[:, np.newaxis, np.newaxis]
     memory[1, 3:, :4], memory[2, 1:, :4] = (
         memory[1, 2, :4],
@@ -90,7 +90,7 @@ def test_summary_is_the_last_state_of_each_direction_before_padding(tiny):
 
 @pytest.mark.parametrize("kind", ["additive", "dot"])
 def test_attention_weights_sum_to_one_and_exclude_padding(tiny, kind):
-    model = tiny(model="recurrent", recurrent_attention=kind)
+    model = tiny(d_model=8, model="recurrent", recurrent_attention=kind)
     source, target = np.int32([[3, 4, 5, 2], [7, 2, 0, 0]]), np.int32([[1, 6], [1, 5]])
     weights = model.attention_weights(source, target)["cross"].numpy()
     assert weights.shape == (2, 1, 1, 2, 4)
@@ -101,7 +101,7 @@ def test_attention_weights_sum_to_one_and_exclude_padding(tiny, kind):
 @pytest.mark.parametrize("kind", ["none", "additive", "dot"])
 def test_number_of_parameters_by_hand(tiny, kind):
     layers, size, vocab = 2, 8, 11
-    model = tiny(model="recurrent", recurrent_attention=kind, num_layers=layers)
+    model = tiny(d_model=8, model="recurrent", recurrent_attention=kind, num_layers=layers)
 
     def gru(d_in, units):
         return 3 * units * (d_in + units + 2)  # Keras' two biases
@@ -116,8 +116,8 @@ def test_number_of_parameters_by_hand(tiny, kind):
 
 def test_dropout_depends_on_the_seed(tiny):
     source, target = np.int32([[3, 4, 5, 2]]), np.int32([[1, 6, 7, 2]])
-    model = tiny(model="recurrent", dropout_rate=0.3)
-    no_dropout = tiny(model="recurrent", dropout_rate=0.0)
+    model = tiny(d_model=8, model="recurrent", dropout_rate=0.3)
+    no_dropout = tiny(d_model=8, model="recurrent", dropout_rate=0.0)
     seven, eight = Seed(0, 7), Seed(0, 8)
 
     def logits(model, seed=None):
@@ -131,7 +131,7 @@ def test_dropout_depends_on_the_seed(tiny):
 
 @pytest.mark.parametrize("kind", ["none", "additive", "dot"])
 def test_precision_reaches_every_matrix_product(tiny, kind):
-    flags = {"model": "recurrent", "recurrent_attention": kind}
+    flags = {"d_model": 8, "model": "recurrent", "recurrent_attention": kind}
     for precision in ("float32", "bfloat16"):
         model = tiny(**flags, precision=precision)
         dtypes = [x.compute_dtype for x in model.submodules if hasattr(x, "compute_dtype")]
@@ -140,7 +140,7 @@ def test_precision_reaches_every_matrix_product(tiny, kind):
 
 @pytest.mark.parametrize("kind", ["none", "additive", "dot"])
 def test_cell_attends_before_or_after_its_update_as_in_its_paper(tiny, kind):
-    cell = tiny(model="recurrent", recurrent_attention=kind).cell
+    cell = tiny(d_model=8, model="recurrent", recurrent_attention=kind).cell
     # Two hypotheses of each of three sources.
     memory, x, h = random(3, 5, 8), random(3, 2, 8), [random(3, 2, 8) + i for i in range(2)]
     mask, summary = REAL[:, np.newaxis], random(3, 1, 8) - 1

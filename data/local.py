@@ -33,18 +33,17 @@ def folder(path: Path) -> Corpus:
     present = {file.name.removesuffix(".gz"): file for file in sorted(path.iterdir(), reverse=True)}
     names = [n for n in present if n.partition(".")[0] in SPLITS and "." in n and n[-1] != "~"]
     extensions = sorted({name.partition(".")[2] for name in names})
-    found = ", ".join(sorted(file.name for file in present.values())[:12]) or "no files"
     if len(extensions) != 2:
         raise CorpusError(
             f"{path}: needs train.SRC and train.TGT with exactly two extensions, of which the "
-            f"alphabetically first is the source; found {found}"
+            f"alphabetically first is the source; found {', '.join(sorted(present)[:12]) or 'none'}"
         )
     files = {}
     for split in SPLITS:
         pair = [f"{split}.{extension}" for extension in extensions]
         missing = [name for name in pair if name not in names]
-        if missing and (split != "test" or len(missing) == 1):
-            raise CorpusError(f"{path}: {' and '.join(missing)} missing; found {found}")
+        if len(missing) == 1:
+            raise CorpusError(f"{path / missing[0]}: missing; add it or remove the other file")
         if not missing:
             files[split] = [present[name] for name in pair]
 

@@ -158,10 +158,7 @@ def summarize(corpus: Corpus) -> dict[str, Summary]:
     The sources in the summary of the training split are those that another split has, too.
     """
     limits = {"train": TOKENIZER_PAIRS, "validation": VALIDATION_PAIRS}
-    names, splits, sources = list(corpus.files()), {}, set()
-    for name in limits:
-        if name not in names:
-            raise CorpusError(f"{corpus.name} has no {name} split, which training needs: add one")
+    names, splits, sources = dict.fromkeys([*corpus.files(), *limits]), {}, set()
     for name in sorted(names, key=lambda name: name == "train"):  # train last
         looked_for = sources if name == "train" else None
         splits[name] = corpus.summarize(name, limits.get(name, 1), looked_for)

@@ -104,7 +104,7 @@ class Corpus:
         """
         existing = self.files()
         if split not in existing and not (split == "all" and self.is_table):
-            raise CorpusError(f"{self.name} has no {split!r} split: use {', '.join(existing)}")
+            raise CorpusError(f"{self.name} has no {split} split; {self.found(split)}")
         empty = 0
         for pair in self.pairs(split):
             if pair[0].strip() and pair[1].strip():
@@ -113,6 +113,16 @@ class Corpus:
                 empty += 1
         if empty:
             warn(f"{self.name}: pairs of the {split} split skipped for an empty text: {empty:,}")
+
+    def found(self, split: str) -> str:
+        """Return what the corpus has instead of this split: files of a directory, or splits."""
+        folder = Path(self.name)
+        if not self.local or not folder.is_dir():
+            return f"it has {', '.join(self.files())}"
+        files = [f"{split}.{language}" for language in self.languages]
+        expected = [f"{split}/"] if self.labelled else files
+        names = sorted(file.name for file in folder.iterdir())
+        return f"expected {' and '.join(expected)}, found {', '.join(names[:12])}"
 
     def load(self, split: str) -> Split:
         """Load a split into memory. Raises CorpusError if it does not exist."""

@@ -1,10 +1,8 @@
 """Tokenizers and labels: text to ids and back."""
 
-import io
 import random
 
 import pytest
-import sentencepiece
 from helpers import load_split
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -113,7 +111,7 @@ def test_the_vocabulary_is_smaller_if_the_text_is_short():
 
 def test_a_tokenizer_cannot_be_trained_without_text():
     for texts in ([], ["\u2585"]):  # SentencePiece's own symbol
-        with pytest.raises(UserError, match="no text"):
+        with pytest.raises(UserError, match="no tokenizer"):
             tokenizer.train(texts, vocab_size=400)
 
 
@@ -208,17 +206,6 @@ def test_damaged_labels_are_rejected_by_name(tmp_path, shared):
     tokenizer.save_pair(tmp_path, shared, tokenizer.Labels(["a", "b"]))
     (tmp_path / "labels.txt").write_bytes(b"\xff\n")
     with pytest.raises(UserError, match=r"labels\.txt: "):
-        tokenizer.load_pair(tmp_path)
-
-
-def test_a_tokenizer_with_other_special_ids_is_rejected(tmp_path):
-    """SentencePiece's default is unk, bos, eos, and no pad."""
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(["a b"] * 9), model_writer=model, vocab_size=6, minloglevel=2
-    )
-    (tmp_path / "tokenizer.model").write_bytes(model.getvalue())
-    with pytest.raises(UserError, match=r"\[-1, 0, 1, 2\]"):
         tokenizer.load_pair(tmp_path)
 
 

@@ -121,9 +121,13 @@ def encode(folder: Path, config: Config, corpus: Corpus) -> None:
     tokenizer.save_pair(folder, *tokenizers)
     write_json(folder / "validation.json", Split.of(validation.sample))
 
-    counts = {
-        name: {"sha256": split.sha256, "pairs": split.pairs} for name, split in splits.items()
-    }
+    counts = {}
+    for name, split in splits.items():
+        counts[name] = {"sha256": split.sha256, "pairs": split.pairs}
+        if name != "train" and (shared := len(split.sources & train.sources)):
+            of = f"{len(split.sources):,} sources of {name} ({shared / len(split.sources):.1%})"
+            warn(f"{shared:,} of {of} are also in train")
+            counts[name]["in_train"] = shared
     in_memory = len(train.sample) == train.pairs
     texts = {
         "train": train.sample if in_memory else corpus.read("train"),
@@ -140,14 +144,6 @@ def encode(folder: Path, config: Config, corpus: Corpus) -> None:
                 "tokens: raise --max-length"
             )
         counts[name] |= {"used": used, "cut" if config.is_classifier else "dropped": too_long}
-    for name in counts.keys() - {"train"}:
-        sources = splits[name].sources
-        counts[name]["in_train"] = shared = len(sources & train.sources)
-        if shared:
-            share = shared / len(sources)
-            warn(
-                f"{shared:,} of {len(sources):,} sources of {name} ({share:.1%}) are also in train"
-            )
     info = {"languages": corpus.languages, "max_length": config.max_length, "splits": counts}
     write_json(folder / "corpus.json", info)
 

@@ -88,22 +88,13 @@ class Corpus:
     labelled: bool = False  # whether the targets are labels instead of translations
     local: bool = False  # whether the files are the user's own
 
-    @property
-    def is_table(self) -> bool:
-        """Whether the corpus is a single file, of which the split `all` is every line."""
-        return self.name.endswith(TABLES)
-
-    def all_files(self) -> list[Path]:
-        """The files of all splits, sorted."""
-        return sorted(set(itertools.chain(*self.files().values())))
-
     def read(self, split: str) -> Iterator[TextPair]:
         """Read a split, always in the same order. Pairs with an empty text are left out.
 
-        split: one of `files()`, or `all` of a table. Raises CorpusError if it does not exist.
+        split: one of `files()`, or `all`, which is every line of a table. Raises CorpusError if it
+        does not exist.
         """
-        existing = self.files()
-        if split not in existing and not (split == "all" and self.is_table):
+        if split not in self.files() and not (split == "all" and self.name.endswith(TABLES)):
             raise CorpusError(f"{self.name} has no {split} split; {self.found(split)}")
         empty = 0
         for pair in self.pairs(split):
@@ -161,7 +152,7 @@ class Corpus:
     def fingerprint(self) -> str:
         """Hex digest of the corpus' files. Does not depend on where they are."""
         digest = hashlib.sha256(os.fsencode(Path(self.name).name))  # mini:9 has the files of mini
-        for file in self.all_files():
+        for file in sorted(set(itertools.chain(*self.files().values()))):
             inside = file.is_relative_to(self.name)
             path = file.relative_to(self.name).as_posix() if inside else file.name
             if file.suffix == ".py":  # the generator of `mini`

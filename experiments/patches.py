@@ -13,6 +13,7 @@ An empty line and a unified diff in the format of `git diff` follow if the exper
 """
 
 import hashlib
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,6 +53,25 @@ class Patch:
             options = {"stdin": self.diff, "cwd": folder, "GIT_CEILING_DIRECTORIES": parent}
             git("apply", *words, "--whitespace=nowarn", "-", **options)
 
+    def check_syntax(self, folder: Path) -> None:
+        """Raise ExperimentError if a changed file, in a patched copy, is not valid Python."""
+        for name in self.files:
+            if name.endswith(".py") and (folder / name).exists():
+                try:
+                    compile((folder / name).read_bytes(), name, "exec", dont_inherit=True)
+                except SyntaxError as error:
+                    raise ExperimentError(f"{name}, line {error.lineno}: {error.msg}") from None
+
+    @property
+    def files(self) -> list[str]:
+        """Names of the files that the diff changes, sorted."""
+        return sorted({*re.findall(r"^(?:---|\+\+\+) [ab]/(.*\S)", self.diff, re.MULTILINE)})
+
+    @property
+    def summary(self) -> str:
+        """What the experiment changes: files and flags."""
+        return ", ".join(filter(None, [*self.files, self.flags]))
+
     @property
     def change(self) -> str:
         """A hash of the flags, and of the lines that the diff removes and adds."""
@@ -84,14 +104,15 @@ def read(name: str) -> Patch:
     return Patch(name, diff=diff, **values)
 
 
-def working_tree() -> Patch | None:
-    """Return the uncommitted edits as an experiment, or None if there are none.
+def edit(commit: str = "HEAD") -> Patch | None:
+    """Return the changes since a commit as an experiment, or None if there are none.
 
-    Only code counts, without experiments/ and tests/. The name has a hash of the edit.
+    Only code counts, without experiments/ and tests/. The name has a hash of the changes.
     """
-    diff = working_tree_diff("*.py", "*.tsv", ":(exclude)experiments", ":(exclude)tests")
+    pathspecs = "*.py", "*.tsv", ":(exclude)experiments", ":(exclude)tests"
+    diff = working_tree_diff(*pathspecs, base=commit)
     name = f"edit-{hashlib.sha256(diff.encode()).hexdigest()[:6]}"
-    return Patch(name, "The edits of the working tree", diff=diff) if diff else None
+    return Patch(name, "The edit of the working tree", diff=diff) if diff else None
 
 
 def names() -> list[str]:

@@ -13,25 +13,30 @@ from utils import add_flags, make_parser
 class Recipe:
     """Everything that the runs of an experiment and of its baseline share.
 
-    headline: "exact_match", the mean over the phenomena in per cent (see `worker.NOISY`); "bleu" or
-        "accuracy".
-    delta: differences smaller than this, in the unit of the headline, do not matter.
+    score: what is judged: "exact_match", the mean over the phenomena of `mini` in per cent (see
+        `worker.EXCLUDED`), "bleu" or "accuracy".
+    delta: differences smaller than this, in the unit of the score, do not matter.
     sentences: number of compositional sentences of `mini` to score; 0 for the validation split.
     average: number of last epochs whose final weights are averaged.
-    looks: numbers of seeds after which a question may be decided.
+    stages: numbers of seeds after which an experiment may be decided.
     """
 
     name: str
     flags: str
-    headline: str
+    score: str
     delta: float
     sentences: int = 0
     average: int = 3
-    looks: tuple[int, ...] = (4, 6, 10, 16)
+    stages: tuple[int, ...] = (4, 6, 10, 16)
+
+    @property
+    def unit(self) -> str:
+        """Unit of the score: points are per cent."""
+        return "BLEU" if self.score == "bleu" else "points"
 
     def values(self, results: list[dict]) -> list[float]:
-        """Return the headline of each result; NaN if a run diverged."""
-        return [result.get("scores", {}).get(self.headline, math.nan) for result in results]
+        """Return the score of each result; NaN if a run diverged."""
+        return [result.get("scores", {}).get(self.score, math.nan) for result in results]
 
 
 # --shards 1: each run uses one core.

@@ -9,56 +9,57 @@ import math
 import numpy as np
 
 from experiments import stats
-from experiments.question import read_stored, stored_rows
 from experiments.recipes import RECIPES, Recipe
-from experiments.stats import Looks, Row, Sigma
+from experiments.stats import Scores, Sigma, Stages
+from experiments.store import read_stored, stored_scores
 from utils import make_parser
 
 
-def residuals(*rows: Row) -> np.ndarray:
-    """Return the deviations from the means of rows, scaled to the variance of a run."""
-    rows = [np.asarray(row) for row in rows if len(row) > 1]
-    return np.concatenate([(r - r.mean()) * math.sqrt(r.size / (r.size - 1)) for r in rows])
+def residuals(*groups: Scores) -> np.ndarray:
+    """Return the deviations from the means of groups of scores, scaled to the variance of a run."""
+    groups = [np.asarray(scores) for scores in groups if len(scores) > 1]
+    return np.concatenate([(x - x.mean()) * math.sqrt(x.size / (x.size - 1)) for x in groups])
 
 
 def resample(
-    scores: Row,
+    scores: Scores,
     prior: Sigma,
     delta: float,
-    looks: Looks,
+    stages: Stages,
     m: int,
     effect: float = 0.0,
     tries: int = 10_000,
 ) -> dict[str, np.ndarray]:
-    """Return the share of each verdict by look, when both sides are drawn from the same scores.
+    """Return the share of each outcome by stage, when both sides are drawn from the same scores.
 
     Both are drawn with replacement, m scores for the baseline, always the same draws; `effect` is
     added to the experiment. prior: as in `judge`.
     """
     random = np.random.default_rng(0)
-    shares = {word: np.zeros(len(looks)) for word in ("better", "worse", "no difference")}
+    shares = {outcome: np.zeros(len(stages)) for outcome in ("better", "worse", "no difference")}
     for _ in range(tries):
-        row = random.choice(scores, looks[-1]) + effect
+        own = random.choice(scores, stages[-1]) + effect
         baseline = random.choice(scores, m)
-        for i, n in enumerate(looks):
-            word = stats.judge({"": row[:n]}, baseline, delta, looks, prior)[""].word
-            if word != "undecided":
-                shares[word][i:] += 1 / tries
+        for i, n in enumerate(stages):
+            outcome = stats.judge({"": own[:n]}, baseline, delta, stages, prior)[""].outcome
+            if outcome != "undecided":
+                shares[outcome][i:] += 1 / tries
                 break
     return shares
 
 
 def check(recipe: Recipe, stored: dict, tries: int = 10_000) -> None:
-    """Print the shares of verdicts on resampled scores of the stored runs, by look."""
-    baseline, rows = recipe.values(stored["rows"]["baseline"]["runs"]), stored_rows(recipe, stored)
-    deviations, prior = residuals(baseline, *rows), stats.pool(*rows)
+    """Print the shares of verdicts on resampled scores of the stored runs, by stage."""
+    others = stored_scores(recipe, stored)
+    baseline = recipe.values(stored["rows"]["baseline"]["runs"])
+    deviations, prior = residuals(baseline, *others), stats.pool(*others)
     m, sigma = len(baseline), stats.pool(baseline, prior=prior)
-    print(f"{recipe.name}: {tries:,} comparisons, shares by look in per cent")
-    rule = recipe.delta, recipe.looks
+    print(f"{recipe.name}: {tries:,} comparisons, shares by stage in per cent")
+    rule = recipe.delta, recipe.stages
     effects = [size for size in stats.detectable(sigma, *rule, m) if size < math.inf]
     for effect in [0.0, *effects]:
-        words = resample(deviations, prior, *rule, m, effect, tries)
-        shares = "; ".join(f"{word} {np.round(100 * x, 1)}" for word, x in words.items())
+        outcomes = resample(deviations, prior, *rule, m, effect, tries)
+        shares = "; ".join(f"{name} {np.round(100 * x, 1)}" for name, x in outcomes.items())
         print(f"effect {effect:.2f}: {shares}", flush=True)
 
 

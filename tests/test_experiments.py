@@ -17,17 +17,22 @@ import power
 import pytest
 import scipy.stats
 import tensorflow as tf
+import tqdm
 from helpers import TINY, run_loop, steps_saved, training_in_process, write_corpus
 from test_page import browse, needs_browser
 
+import same_code
 from data.splits import Split
 from evaluation import translator
-from experiments import patches, question, recipes, report, run, runs, stats, worker
+from experiments import patches, plan, recipes, report, run, runs, stats, store, worker
+from experiments.comparison import Comparison
 from experiments.patches import ExperimentError
 from experiments.recipes import RECIPES, Recipe
 from experiments.stats import Sigma
 from training import machine
 from training.records import load_config
+from training.run import Run
+from utils import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
 EXPERIMENTS = {name: patches.read(name) for name in patches.names()}
@@ -48,8 +53,8 @@ def test_every_patch_applies(name):
 
 def test_stored_results_are_of_the_present_patches():
     for recipe in RECIPES:
-        stored = question.read_stored(recipe)
-        assert not stored or not question.changed(stored)
+        stored = store.read_stored(recipe)
+        assert not stored or not store.changed(stored)
 
 
 @pytest.mark.parametrize("name", [name for name, patch in EXPERIMENTS.items() if patch.guard])
@@ -117,7 +122,7 @@ RANDOM = np.random.default_rng(0)
 BASELINE = RANDOM.normal(70, 1, 16).tolist()
 
 
-def test_levels_of_equally_spaced_looks_are_the_published_ones():
+def test_levels_of_equally_spaced_stages_are_the_published_ones():
     """The information is 1/3, 2/3 and 1: boundaries of Lan & DeMets with O'Brien & Fleming's
     spending and a two-sided error of 5 %, as in every table of group-sequential designs."""
     limits = scipy.stats.norm.isf(np.array(stats.levels((2, 5, 10))) / 2)
@@ -125,17 +130,17 @@ def test_levels_of_equally_spaced_looks_are_the_published_ones():
     assert stats.levels((7,)) == pytest.approx((0.05,))
 
 
-def ask_one(row, rule, prior=stats.NO_ROWS, baseline=BASELINE):
+def ask_one(row, rule, prior=stats.NO_SCORES, baseline=BASELINE):
     return stats.judge({"row": row}, baseline, *rule, prior)["row"]
 
 
 @pytest.mark.parametrize("n, spread, equal", [(6, 1, True), (6, 9, False), (10, 1, False)])
-def test_interval_is_students_or_welchs_for_ten_seeds_and_unhealthy_rows(n, spread, equal):
+def test_interval_is_students_or_welchs_for_ten_seeds_and_outliers(n, spread, equal):
     row, rule = np.linspace(-spread, spread, n) + 70, (0.1, (n,))
     sigma = stats.pool(row, BASELINE) if n == 10 else stats.pool(BASELINE)
     verdict = ask_one(row, rule)
     assert bool(verdict.note) == (spread == 9)
-    if n == 10:  # the baseline's part of the error is pooled, the row's is its own
+    if n == 10:  # the baseline's part of the error is pooled, the experiment's is its own
         errors = np.var(row, ddof=1) / n, sigma.value**2 / 16
         df = sum(errors) ** 2 / (errors[0] ** 2 / (n - 1) + errors[1] ** 2 / sigma.df)
         half_width = scipy.stats.t.isf(0.025, df) * sum(errors) ** 0.5
@@ -148,7 +153,7 @@ def test_interval_is_students_or_welchs_for_ten_seeds_and_unhealthy_rows(n, spre
 
 
 def test_no_difference_means_that_two_one_sided_tests_reject_and_shows_their_interval():
-    rule, words = (0.9, (6,)), []
+    rule, outcomes = (0.9, (6,)), []
     for shift in np.linspace(-2, 2, 81):
         row = np.array(BASELINE[:6]) - np.mean(BASELINE[:6]) + 70 + shift
         verdict = ask_one(row, rule)
@@ -158,16 +163,16 @@ def test_no_difference_means_that_two_one_sided_tests_reject_and_shows_their_int
         ]
         test = scipy.stats.ttest_ind(row, BASELINE)
         expected = ("better" if test.statistic > 0 else "worse") if test.pvalue < 0.05 else ""
-        words.append(expected or ("no difference" if max(tests) < 0.05 else "undecided"))
-        assert verdict.word == words[-1], shift
-        level = 0.9 if verdict.word == "no difference" else 0.95
+        outcomes.append(expected or ("no difference" if max(tests) < 0.05 else "undecided"))
+        assert verdict.outcome == outcomes[-1], shift
+        level = 0.9 if verdict.outcome == "no difference" else 0.95
         interval = tuple(test.confidence_interval(level))
         assert (verdict.low, verdict.high) == pytest.approx(interval)
         assert ("at 90 %" in str(verdict)) == (level == 0.9)
-    assert {*words} == {"better", "worse", "no difference", "undecided"}
+    assert {*outcomes} == {"better", "worse", "no difference", "undecided"}
 
 
-def test_table_uses_dunnetts_interval_and_names_unhealthy_rows():
+def test_table_uses_dunnetts_interval_and_names_outliers():
     rows = {f"row {i}": RANDOM.normal(70 + i, 1, 6) for i in range(4)}
     healthy = stats.judge(rows, BASELINE, 0.1, (6,))
     dunnett = scipy.stats.dunnett(*rows.values(), control=BASELINE, rng=1)
@@ -178,34 +183,17 @@ def test_table_uses_dunnetts_interval_and_names_unhealthy_rows():
     rows["once"] = [np.nan]
     notes = {"humps": "varies more than the others", "flat": "nearly constant", "lost": "diverged"}
     notes["once"] = "diverged"
-    assert stats.unhealthy(rows, BASELINE) == notes
+    assert stats.outliers(rows, BASELINE) == notes
     verdicts = stats.judge(rows, BASELINE, 2.0, (6,))
-    assert [verdicts[name].word for name in notes] == ["worse"] * 4
+    assert [verdicts[name].outcome for name in notes] == ["worse"] * 4
     assert str(verdicts["lost"]) == "worse after 4 seeds (diverged)"
 
 
-def test_constant_rows_do_not_change_the_standard_deviation():
+def test_constant_scores_do_not_change_the_standard_deviation():
     flat = {f"flat {i}": [float(i)] * 16 for i in range(5)}
-    assert stats.unhealthy(flat | {"row": np.add(BASELINE, 1)}, BASELINE).keys() == flat.keys()
+    assert stats.outliers(flat | {"row": np.add(BASELINE, 1)}, BASELINE).keys() == flat.keys()
     verdict = ask_one([0.0] * 16, (2.0, (16,)))
     assert verdict.note == "nearly constant" and verdict.high - verdict.low > 0.5
-
-
-def test_undecided_says_how_many_more_seeds_would_decide_at_the_last_look():
-    compared, delta = stats.Comparison(1.35, 0.7, 0.3), 2.0
-    now, last = (3.0, 2.5), (2.0, 1.7)
-    verdict = stats.decide(compared, 6, now, last, delta)
-    assert verdict.word == "undecided"
-    assert str(verdict).endswith(f" after 6 seeds, about {verdict.more} more needed")
-    for more, word in ((verdict.more, "better"), (verdict.more - 1, "undecided")):
-        larger = compared._replace(error=0.7 * (6 / (6 + more)) ** 0.5)
-        assert stats.decide(larger, 6 + more, last, last, delta).word == word
-    # The baseline does not grow, so no number of seeds decides.
-    verdict = stats.decide(compared._replace(baseline_error=0.8), 6, now, last, delta)
-    assert verdict.more is None and str(verdict).endswith(", more than 1,000 needed")
-    # These seeds would decide at the last look.
-    verdict = stats.decide(compared._replace(error=0.4, baseline_error=0.4), 6, now, last, delta)
-    assert verdict.word == "undecided" and str(verdict).endswith(", about 1 more needed")
 
 
 def test_no_end_of_an_interval_is_shown_as_zero():
@@ -215,35 +203,35 @@ def test_no_end_of_an_interval_is_shown_as_zero():
     assert texts[2] == "better +3.020 [+0.000, +6.000] after 4 seeds"  # it is zero
 
 
-def test_seeds_after_the_last_look_have_its_level():
-    looks = (6, 10, 16)
-    first, second, third = (scipy.stats.t.isf(x / 2, 50) for x in stats.levels(looks))
-    limits = [stats.limits(n, 16, 50, looks, (n,))[0] for n in (5, 6, 7, 16, 20)]
+def test_seeds_after_the_last_stage_have_its_level():
+    stages = (6, 10, 16)
+    first, second, third = (scipy.stats.t.isf(x / 2, 50) for x in stats.levels(stages))
+    limits = [stats.limits(n, 16, 50, stages, (n,))[0] for n in (5, 6, 7, 16, 20)]
     assert limits == pytest.approx([first, first, second, third, third])
 
 
 def test_equal_models_are_rarely_called_different_and_a_planted_effect_is_detected():
-    prior, looks = Sigma(stats.pool(BASELINE).value, 200), RECIPES["mini"].looks
+    prior, stages = Sigma(stats.pool(BASELINE).value, 200), RECIPES["mini"].stages
     deviations = power.residuals(BASELINE)
     assert np.var(deviations) == pytest.approx(np.var(BASELINE, ddof=1))
-    for delta in (2.0, 0.01):  # with 0.01, no question ends as "no difference"
-        shares = power.resample(deviations, prior, delta, looks, 16, tries=2000)
+    for delta in (2.0, 0.01):  # with 0.01, no experiment ends as "no difference"
+        shares = power.resample(deviations, prior, delta, stages, 16, tries=2000)
         assert shares["better"][-1] + shares["worse"][-1] <= 0.06
     assert shares["better"][-1] + shares["worse"][-1] > 0.02  # or the intervals are too wide
-    sizes = [stats.detectable(prior, 2.0, looks, *more) for more in ((16,), (16, 30), (6,))]
-    assert min(sizes[1][-1], sizes[2][-1]) > 1.05 * sizes[0][-1]  # many questions; few seeds
-    for look in (0, 3):
-        shares = power.resample(deviations, prior, 2.0, looks, 16, sizes[0][look], 500)
-        assert shares["better"][look] > 0.74, look  # 0.8, less the error of 500 tries
+    sizes = [stats.detectable(prior, 2.0, stages, *more) for more in ((16,), (16, 30), (6,))]
+    assert min(sizes[1][-1], sizes[2][-1]) > 1.05 * sizes[0][-1]  # many experiments; few seeds
+    for stage in (0, 3):
+        shares = power.resample(deviations, prior, 2.0, stages, 16, sizes[0][stage], 500)
+        assert shares["better"][stage] > 0.74, stage  # 0.8, less the error of 500 tries
 
 
 @pytest.mark.parametrize("ratio", [0.6, 1.5, 2])
-def test_false_alarms_stay_rare_where_the_spread_of_a_row_is_another(ratio):
+def test_false_alarms_stay_rare_where_an_experiment_varies_more_or_less(ratio):
     random, rule, alarms = np.random.default_rng(1), (0.01, (10, 16)), 0
     for _ in range(500):
         row, baseline = random.normal(0, ratio, 16), random.normal(0, 1, 16)
-        words = [ask_one(row[:n], rule, Sigma(1.0, 250), baseline).word for n in rule[1]]
-        alarms += not {"better", "worse"}.isdisjoint(words)
+        outcomes = [ask_one(row[:n], rule, Sigma(1.0, 250), baseline).outcome for n in rule[1]]
+        alarms += not {"better", "worse"}.isdisjoint(outcomes)
     assert alarms / 500 < 0.08  # 0.12 with the pooled standard deviation and a ratio of 1.5
 
 
@@ -258,7 +246,7 @@ def answer():
 def other():
     return 1
 """
-# Writes the result that a real worker writes. --fail exits with an error, --sleep waits.
+# Writes the result that a real worker writes. --fail raises an error, --sleep waits.
 WORKER = """
 import json, os, sys, time
 from pathlib import Path
@@ -271,17 +259,18 @@ with open(os.path.join(job["run"], "started"), "a") as file:
     file.write("x")
 time.sleep(number("sleep"))
 if "fail" in flags:
-    sys.exit("error: step 7")
+    raise ValueError("step 7")
 seed = int(flags["seed"])
 value = answer() + number("bonus") + seed * 7 % 5 / 2
-result = {"scores": {"exact_match": value, "loss": other()}, "weights": str(value)}
-result |= {"curve": [[5, 3.0], [9, 100 / value]], "seconds": {"train": 2.0, "score": 1.0}}
+tags = {"tense": 2 * value, "order": 9 * value, "sense": 40, "number": value}
+result = {"scores": {"exact_match": value, "loss": other(), "by_tag": tags}, "weights": str(value)}
+result |= {"curve": [[5, 3.0], [9, 100 / value]], "seconds": {"train": 100.0, "score": 20.0}}
 result["parameters"] = 10
 if "diverge" in flags:
     result = {"diverged": "step 3"}
 Path(job["result"]).write_text(json.dumps(job["about"] | result))
 """
-SMALL = Recipe("mini", "--first=1", headline="exact_match", delta=1.0, average=1, looks=(3, 5))
+SMALL = Recipe("mini", "--first=1", score="exact_match", delta=1.0, average=1, stages=(3, 5))
 README = "# Mine\n<!-- results -->\nold\n<!-- end of results -->\nrest\n"
 
 
@@ -295,7 +284,6 @@ def repository(tmp_path, monkeypatch):
         "experiments/__init__.py": "",
         "experiments/worker.py": WORKER,
         "experiments/README.md": README,
-        "experiments/bad.patch": "question: Does it fail?\nflags: --fail=1\n",
         "experiments/lost.patch": "question: Does it diverge?\nflags: --diverge=1\n",
         "experiments/more.patch": "question: Is <b>more</b> better?\ntheme: positions\n"
         "claim: always\nflags: --bonus=8\n",
@@ -303,7 +291,8 @@ def repository(tmp_path, monkeypatch):
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(patches, "ROOT", tmp_path)
+    monkeypatch.setattr(same_code, "ROOT", tmp_path)
+    monkeypatch.setattr(runs, "ROOT", tmp_path)
     monkeypatch.setattr(patches, "HERE", tmp_path / "experiments")
     monkeypatch.setattr(runs, "load_texts", lambda recipe, final: [final])
     monkeypatch.setitem(RECIPES, "mini", SMALL)
@@ -330,12 +319,12 @@ def edit(path, old, new):
 
 @pytest.fixture
 def ask(repository, monkeypatch, capsys):
-    """Calls experiments.run. Returns the number of failed runs and standard output."""
+    """Calls experiments.run and returns its standard output."""
 
     def call(*words):
         monkeypatch.setattr(sys, "argv", ["experiments.run", *words])
-        failed = run.run(run.parse_flags())
-        return failed, capsys.readouterr().out
+        run.run(run.parse_flags())
+        return capsys.readouterr().out
 
     return call
 
@@ -353,8 +342,13 @@ def started(folder):
 
 def test_an_uncommitted_edit_gets_a_verdict(repository, ask):
     edit(repository / "model/answer.py", "return 40", "return 50")
-    failed, out = ask()
-    assert failed == 0 and verdict(out, r"edit-\w+", 3) == "better +10.0"
+    out = ask()
+    assert verdict(out, r"edit-\w+", 3) == "better +10.0"
+    assert re.search(r"^baseline seed 0: 40.0 points$", out, re.MULTILINE)
+    assert re.search(r"^edit-\w+ seed 2: 52.0 points \(baseline 4\d.\d\)$", out, re.MULTILINE)
+    # Exactly the two that changed most; "order" changed more, but does not count.
+    means = "means: 51.0 points, baseline 41.0 points; changed most: tense +20.0, number +10.0\n"
+    assert means in out
     folder = repository / "runs/experiments/mini"
     assert started(folder / "baseline") == 5 and started(next(folder.glob("edit-*"))) == 3
     ask()  # nothing is run again
@@ -363,28 +357,58 @@ def test_an_uncommitted_edit_gets_a_verdict(repository, ask):
     with pytest.raises(ExperimentError, match="changes nothing"):
         ask()
     subprocess.run(["git", "checkout", "--quiet", "."], check=True)
-    with pytest.raises(ExperimentError, match="nothing to compare"):
+    with pytest.raises(ExperimentError, match="nothing to compare.*--against"):
         ask()
 
 
-def test_seeds_are_added_until_the_question_is_decided(repository, ask):
+def test_commits_are_compared_with_an_earlier_one(repository, ask):
+    edit(repository / "model/answer.py", "return 40", "return 50")
+    commit()
+    edit(repository / "model/answer.py", "return 50", "return 50 + 1")
+    out = ask("--against", "HEAD~1")
+    assert verdict(out, r"edit-\w+", 3) == "better +11.0"
+    with pytest.raises(ExperimentError, match="--against"):
+        ask("more", "--against", "HEAD~1")
+    with pytest.raises(UserError, match="HEAD~7"):
+        ask("--against", "HEAD~7")
+
+
+def test_a_syntax_error_is_reported_before_anything_runs(repository, ask):
+    edit(repository / "model/answer.py", "return 40", "return (40")
+    with pytest.raises(ExperimentError, match=r"model/answer.py, line \d: .*"):
+        ask("--plan")
+
+
+def test_seeds_are_added_until_the_experiment_is_decided(repository, ask):
     (repository / "experiments/some.patch").write_text("question: 1?\nflags: --bonus=1.2\n")
-    _, out = ask("some", "--plan")
-    assert "3 seeds: 8 runs left on" in out and "5 seeds: 10 runs left on" in out
-    assert not [*(repository / "runs").rglob("started")]
-    _, out = ask("some")
+    out = ask("some")
     assert verdict(out, "some", 3).startswith("undecided") and verdict(out, "some", 5)
-    _, out = ask("more", "--plan")
-    assert (
-        "5 seeds detect a difference of" in out and "5 seeds: 5 runs left, about 0 minutes" in out
-    )
+
+
+def test_a_plan_names_the_change_and_the_runs_with_their_time(repository, ask, monkeypatch):
+    monkeypatch.setattr(plan, "cores", lambda: [0, 1])
+    edit(repository / "model/answer.py", "return 40", "return 50")
+    for flags in ([], ["--final"]):
+        out = ask("--plan", *flags)
+        assert re.search(r"^edit-\w+ changes model/answer.py$", out, re.MULTILINE)
+        assert "of 3 seeds: 8 runs (3 with the change, 5 of the baseline)\n" in out
+        assert "of 5 seeds: 10 runs (5 with the change, 5 of the baseline)\n" in out
+    assert not [*(repository / "runs").rglob("started")]
+    ask("--seeds", "2")  # a run takes two minutes
+    for flags, seeds in (
+        ([], "(1 with the change, 3 of"),
+        (["--final"], "(3 with the change, 5 of"),
+    ):
+        out = ask("--plan", *flags)
+        (line,) = re.findall("of 3 seeds: .*", out)
+        assert seeds in line and f"about {4 if not flags else 8} minutes on 2 cores" in line
 
 
 def test_stored_results_count_only_if_seed_0_has_equal_bits(repository, ask, monkeypatch):
     def run_again():
         """Return how many runs of the baseline and of `more` were necessary, and the output."""
         shutil.rmtree(repository / "runs", ignore_errors=True)
-        out = ask("more")[1]
+        out = ask("more")
         folder = repository / "runs/experiments/mini"
         return started(folder / "baseline"), started(folder / "more"), out
 
@@ -393,32 +417,37 @@ def test_stored_results_count_only_if_seed_0_has_equal_bits(repository, ask, mon
     edit(repository / "model/answer.py", "# the truth", "# a comment")
     commit()
     assert run_again()[:2] == (0, 0)
-    edit(repository / "model/answer.py", "return 1", "return 3")  # not the headline
+    edit(repository / "model/answer.py", "return 1", "return 3")  # not the score
     commit()
-    plan = ask("more", "--plan")[1]  # seeds 3 and 4 of `more` are not stored
-    assert "3 seeds: 2 runs left" in plan and "s; 8 runs if seed 0 does not" in plan
-    assert "5 seeds: 4 runs left" in plan and "s; 10 runs if seed 0 does not" in plan
+    out = ask("more", "--plan")  # seeds 3 and 4 of `more` are not stored
+    lines = [line for line in out.splitlines() if " runs (" in line]
+    assert [re.search(r"\d+ runs .*\)", line)[0] for line in lines] == [
+        "2 runs (1 with the change, 1 of the baseline)",
+        "8 runs (3 with the change, 5 of the baseline)",
+        "4 runs (3 with the change, 1 of the baseline)",
+        "10 runs (5 with the change, 5 of the baseline)",
+    ]
+    assert ["if seed 0 differs" in line for line in lines] == [False, True] * 2
+    assert all("minutes" in line for line in lines) and "5 seeds detect a difference of" in out
     *count, out = run_again()
     assert count == [1, 1] and verdict(out, "more", 3) == "better +8.0"
-    assert "baseline: stored results are of other model/answer.py; seed 0 reproduces them" in out
-    assert (
-        "more: stored results are of other code, packages or processor; seed 0 reproduces them"
-        in out
-    )
+    for name, stored in (("baseline", 5), ("more", 3)):
+        _, line = re.findall(f"^{name}: changed since {stored} results.*", out, re.MULTILINE)
+        assert ": code;" in line and line.endswith("identical weights, so they are used")
     edit(repository / "model/answer.py", "return 40", "return 41")
     commit()
     *count, out = run_again()
     assert count == [5, 3] and verdict(out, "more", 3).startswith("better +8")
-    assert "baseline: stored results are of other model/answer.py; seed 0 does not" in out
-    monkeypatch.setattr(runs, "processor", lambda: "a new one")
-    assert "are of other processor" in run_again()[2]
+    assert re.search("^baseline: .*: code; .* not used$", out, re.MULTILINE)
+    monkeypatch.setattr(runs, "processor", lambda: {"processor": "a new one"})
+    assert re.search("^baseline: .*: processor; ", run_again()[2], re.MULTILINE)
 
 
 def test_a_changed_patch_is_run_again_and_the_baseline_is_not(repository, ask):
     ask("more", "--store")
     shutil.rmtree(repository / "runs")
     edit(repository / "experiments/more.patch", "--bonus=8", "--bonus=9")
-    assert verdict(ask("more")[1], "more", 3).startswith("better +9")
+    assert verdict(ask("more"), "more", 3).startswith("better +9")
     folder = repository / "runs/experiments/mini"
     assert started(folder / "more") == 3 and started(folder / "baseline") == 0
 
@@ -438,25 +467,25 @@ def test_a_moved_change_is_run_again(repository, ask):
         return patches.read("moved").change
 
     one = save(twice.replace("return 40", "return 50", 1))
-    assert "better +10" in ask("moved", "--store")[1]
+    assert "better +10" in ask("moved", "--store")
     assert save("return 50".join(twice.rsplit("return 40", 1))) == one
-    assert "equal to the baseline in every digit" in ask("moved", "--store")[1]
-    assert question.read_stored("mini")["rows"].keys() == {"baseline"}
+    assert "equal to the baseline in every digit" in ask("moved", "--store")
+    assert store.read_stored("mini")["rows"].keys() == {"baseline"}
 
 
 def test_further_seeds_are_added_to_stored_ones(repository, ask, monkeypatch):
-    """Stored results of later looks do not count at an earlier look; only missing seeds run."""
+    """Stored results of later stages do not count at an earlier one; only missing seeds run."""
     (repository / "experiments/some.patch").write_text("question: 1?\nflags: --bonus=0.9\n")
     ask("some", "--store")
-    assert len(question.read_stored("mini")["rows"]["some"]["runs"]) == 5
+    assert len(store.read_stored("mini")["rows"]["some"]["runs"]) == 5
     shutil.rmtree(repository / "runs")
-    monkeypatch.setitem(RECIPES, "mini", replace(SMALL, looks=(3, 5, 8)))
+    monkeypatch.setitem(RECIPES, "mini", replace(SMALL, stages=(3, 5, 8)))
     path = repository / "experiments/results/mini.json"
     stored = json.loads(path.read_text())
     baseline = stored["rows"]["baseline"]["runs"]
     baseline += [baseline[seed - 5] | {"seed": seed} for seed in (5, 6, 7)]
     path.write_text(json.dumps(stored))
-    _, out = ask("some")
+    out = ask("some")
     assert [verdict(out, "some", n)[:9] for n in (3, 5)] == ["undecided"] * 2
     assert verdict(out, "some", 8)
     assert started(repository / "runs/experiments/mini/some") == 3
@@ -466,13 +495,13 @@ def test_runs_of_an_edit_count_when_it_gets_a_name_or_a_comment(repository, ask)
     edit(repository / "model/answer.py", "return 40", "return 50")
     ask()
     (repository / "notes.txt").write_text("not code")
-    assert "not code" not in patches.working_tree().diff
+    assert "not code" not in patches.edit().diff
     edit(repository / "model/answer.py", "return 50", "return 50  # more")
-    assert "3 seeds: 0 runs left" in ask("--plan")[1]
+    assert "of 3 seeds: 0 runs" in ask("--plan")
     diff = subprocess.run(["git", "diff", "model"], capture_output=True, text=True).stdout
     (repository / "experiments/named.patch").write_text(f"question: 1?\n\n{diff}")
     subprocess.run(["git", "checkout", "--quiet", "model"], check=True)
-    assert "3 seeds: 0 runs left" in ask("named", "--plan")[1]
+    assert "of 3 seeds: 0 runs" in ask("named", "--plan")
 
 
 def test_a_new_baseline_drops_the_other_experiments_and_says_so(repository, ask):
@@ -480,17 +509,27 @@ def test_a_new_baseline_drops_the_other_experiments_and_says_so(repository, ask)
     ask("more", "same", "--store")
     edit(repository / "model/answer.py", "return 40", "return 41")
     commit()
-    assert "because the baseline or the patch has changed: same\n" in ask("more", "--store")[1]
+    assert "because the baseline or the patch has changed: same\n" in ask("more", "--store")
 
 
-def test_failed_and_diverged_runs_are_named_and_the_others_judged(repository, ask):
-    failed, out = ask("bad", "lost", "more")
-    assert failed == 3 and "bad seed 0 FAILED: error: step 7" in out
-    assert "lost: worse after 3 seeds (diverged)" in out and verdict(out, "more", 3)
-    assert not re.search(r"^bad: ", out, re.MULTILINE)
-    ask("bad", "lost", "more")
+def test_the_first_run_that_fails_stops_the_others_and_shows_its_traceback(repository, ask, capsys):
+    for name, flag in (("slow", "--sleep=60"), ("bad", "--fail=1")):
+        (repository / f"experiments/{name}.patch").write_text(f"question: 1?\nflags: {flag}\n")
+    began = time.monotonic()
+    with pytest.raises(ExperimentError, match=r"bad seed 0 failed: see .*seed-0.log"):
+        ask("slow", "bad")
+    assert time.monotonic() - began < 30
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "ValueError: step 7" and "worker.py" in lines[-3]
     folder = repository / "runs/experiments/mini"
-    assert started(folder / "lost") == 3 and started(folder / "bad") == 6  # failed ones run again
+    assert started(folder / "slow") == 1 and not started(folder / "baseline")
+
+
+def test_a_diverged_run_makes_an_experiment_worse_and_blames_the_change(repository, ask):
+    out = ask("lost", "more")
+    assert "lost: worse after 3 seeds (diverged)" in out and verdict(out, "more", 3)
+    (line,) = re.findall("^lost seed 0: .*", out, re.MULTILINE)
+    assert line.startswith("lost seed 0: diverged: step 3; look for the cause in the change")
 
 
 def result_of(repository, name, seed):
@@ -498,20 +537,20 @@ def result_of(repository, name, seed):
     return path
 
 
-def test_an_interrupted_command_looks_at_the_same_seeds_again(repository, ask):
-    """The scores at the first look decide, whatever later seeds have."""
+def test_an_interrupted_command_judges_the_same_seeds_again(repository, ask):
+    """The scores of the first stage decide, whatever later seeds have."""
     ask("more", "--seeds", "5")
     for seed in (3, 4):
         path = result_of(repository, "more", seed)
         values = json.loads(path.read_text())
         values["scores"]["exact_match"] = 0.0
         path.write_text(json.dumps(values))
-    _, out = ask("more", "--store")
+    out = ask("more", "--store")
     assert verdict(out, "more", 3) == "better +8.0"
 
 
 def test_the_final_score_is_of_runs_with_other_seeds(repository, ask):
-    assert verdict(ask("more", "--final", "--seeds", "2")[1], "more", 2)[:6] == "better"
+    assert verdict(ask("more", "--final", "--seeds", "2"), "more", 2)[:6] == "better"
     for name, seed in (("baseline", 1), ("more", 0)):
         job = repository / f"runs/experiments/mini-final/{name}/seed-{seed}.job.json"
         assert f"--seed={100 + seed}" in json.loads(job.read_text())["flags"]
@@ -523,7 +562,7 @@ def test_a_diverged_baseline_is_an_error_that_names_the_seed(repository, ask):
     values = json.loads(path.read_text())
     del values["scores"]
     path.write_text(json.dumps(values | {"diverged": "step 3"}))
-    assert "better" in ask("more")[1]  # the stored one is used
+    assert "better" in ask("more")  # the stored one is used
     shutil.rmtree(repository / "experiments/results")
     with pytest.raises(ExperimentError, match="seed 2: step 3"):
         ask("more")
@@ -538,17 +577,7 @@ def test_only_the_results_of_the_recipe_itself_are_stored(repository, ask, monke
     edit(repository / "model/answer.py", "return 40", "return 50")
     with pytest.raises(ExperimentError, match="--store needs names"):
         ask("--store")
-    subprocess.run(["git", "checkout", "--quiet", "."], check=True)
-    edit(repository / "experiments/worker.py", 'if "fail" in', 'if seed_fails(job) or "fail" in')
-    edit(
-        repository / "experiments/worker.py",
-        "\nnumber =",
-        '\nseed_fails = lambda job: job["about"]["name"] == "baseline" and flags["seed"] == "4"'
-        "\nnumber =",
-    )
-    with pytest.raises(ExperimentError, match="only 4 results"):
-        ask("more", "--store")
-    assert question.read_stored("mini") is None
+    assert store.read_stored("mini") is None
 
 
 def test_stored_rows_are_dropped_with_their_patch_and_keep_their_code(repository, ask, capsys):
@@ -556,37 +585,35 @@ def test_stored_rows_are_dropped_with_their_patch_and_keep_their_code(repository
     (rows / "same.patch").write_text("question: 1?\nflags: --bonus=1\n")
     ask("more", "same", "--store")
     shutil.copy(ROOT / "experiments/template.html", rows)
-    edit(repository / "model/answer.py", "return 1", "return 3")  # not the headline
+    edit(repository / "model/answer.py", "return 1", "return 3")  # not the score
     commit()
     ask("same", "--store")
     report.write()
     text = (rows / "README.md").read_text("utf-8")
-    assert "for seed 0 of the baseline: 1 of 2." in text and "better +8.0" in text
+    assert "The code has changed since;" in text and "better +8.0" in text
     edit(rows / "more.patch", "--bonus=8", "--bonus=9")
     report.write()
     text = (rows / "README.md").read_text("utf-8")
     assert "patches have changed: more." in text and "better +8.0" not in text
     ask("same", "--store")
-    assert question.read_stored("mini")["rows"].keys() == {"baseline", "same"}
+    assert store.read_stored("mini")["rows"].keys() == {"baseline", "same"}
 
 
-def test_stored_rows_other_than_the_chosen_ones_give_the_standard_deviation(repository, ask):
+def test_stored_scores_other_than_the_chosen_ones_give_the_standard_deviation(repository, ask):
     ask("more", "lost", "--store")
-    stored = question.read_stored("mini")
+    stored = store.read_stored("mini")
     values = SMALL.values(stored["rows"]["more"]["runs"])
-    for name, expected in (("baseline", stats.pool(values)), ("more", stats.NO_ROWS)):
-        setup = SimpleNamespace(recipe=SMALL, key=lambda patch: stored["rows"][patch.name]["key"])
-        asked = question.Question(setup, [patches.read(name)], stored)
-        assert asked.prior() == expected
+    runner = SimpleNamespace(recipe=SMALL, key=lambda patch: stored["rows"][patch.name]["key"])
+    results = store.Results(runner, stored)
+    for name, expected in (("baseline", stats.pool(values)), ("more", stats.NO_SCORES)):
+        assert results.prior([patches.read(name)]) == expected
 
 
-def test_a_patch_that_does_not_apply_is_named_and_does_not_stop_the_others(repository, ask):
+def test_a_patch_that_does_not_apply_is_named(repository, ask):
     diff = "--- a/model/answer.py\n+++ b/model/answer.py\n@@ -1 +1 @@\n-no such line\n+x\n"
     (repository / "experiments/old.patch").write_text(f"question: 1?\n\n{diff}")
     with pytest.raises(ExperimentError, match="old: git apply: "):
         ask("old", "more")
-    _, out = ask("--all")
-    assert "old FAILED: git apply: " in out and verdict(out, "more", 3)
 
 
 def test_edits_and_recipes_that_do_not_fit_are_reported(repository, ask, monkeypatch):
@@ -602,9 +629,9 @@ def test_edits_and_recipes_that_do_not_fit_are_reported(repository, ask, monkeyp
         ask("more", "--plan")
     shutil.rmtree(repository / "data")
     edit(repository / "model/answer.py", "return 40", "return 50")
-    assert "uncommitted edits are left out" in ask("more", "--plan")[1]
+    assert "uncommitted edits are left out" in ask("more", "--plan")
     monkeypatch.setitem(RECIPES, "imdb", replace(SMALL, name="imdb"))
-    assert verdict(ask("--recipe", "imdb")[1], r"edit-\w+", 3).startswith("better")
+    assert verdict(ask("--recipe", "imdb"), r"edit-\w+", 3).startswith("better")
 
 
 @pytest.mark.parametrize(
@@ -626,22 +653,36 @@ def test_invalid_patch_files_are_rejected(repository):
         (repository / "experiments/odd.patch").write_text(text)
         with pytest.raises(ExperimentError, match="odd.patch"):
             patches.read("odd")
-    with pytest.raises(ExperimentError, match="choose from bad, lost"):
+    with pytest.raises(ExperimentError, match="choose from lost, more"):
         patches.read("missing")
+
+
+def start(code, *words):
+    """Start `python -m experiments.run` in a process of its own, after some code."""
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); from pathlib import Path\n"
+        f"{code}  # the tests may run under nohup\n"
+        "import same_code; from experiments import patches, run, runs\n"
+        "from experiments.recipes import *; same_code.ROOT = runs.ROOT = Path('.').resolve()\n"
+        "patches.HERE = runs.ROOT / 'experiments'\n"
+        f"runs.load_texts = lambda *_: []; RECIPES['mini'] = {SMALL!r}\n"
+        "run.main(); print(sorted(sys.modules))"
+    )
+    command = [sys.executable, "-c", code, *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_the_command_does_not_import_tensorflow(repository):
+    shutil.copy(ROOT / "experiments/template.html", repository / "experiments")
+    out, errors = start("", "more").communicate(timeout=60)
+    assert "more: better" in out and "'experiments.report'" in out
+    assert "tensorflow" not in out + errors and "100 % [" in errors
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_interrupted_runs_are_stopped_and_resume(repository, number):
     (repository / "experiments/slow.patch").write_text("question: Slow?\nflags: --sleep=60\n")
-    code = (
-        f"import signal, sys; sys.path.insert(0, {str(ROOT)!r}); from pathlib import Path\n"
-        f"signal.signal({int(number)}, signal.SIG_DFL)  # the tests may run under nohup\n"
-        "from experiments import patches, run, runs; from experiments.recipes import *\n"
-        "patches.ROOT = Path('.').resolve(); patches.HERE = patches.ROOT / 'experiments'\n"
-        f"runs.load_texts = lambda *_: []; RECIPES['mini'] = {SMALL!r}\nrun.main()"
-    )
-    command = [sys.executable, "-c", code, "slow"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    process = start(f"import signal; signal.signal({int(number)}, signal.SIG_DFL)", "slow")
     file = repository / "runs/experiments/mini/slow/seed-0/started"
     deadline = time.monotonic() + 60
     while not file.exists() and time.monotonic() < deadline:
@@ -650,6 +691,60 @@ def test_interrupted_runs_are_stopped_and_resume(repository, number):
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130 and "repeat the command" in errors
     assert not [*file.parent.parent.glob("*.*.json.*")] and file.read_text() == "x"
+
+
+def test_progress_is_read_from_the_bar_in_the_log(tmp_path):
+    log = tmp_path / "log"
+    assert runs.progress(log) == ("starting", 0)
+    with open(log, "w") as file, tqdm.tqdm(unit="step", file=file, leave=False) as bar:
+        bar.total = 2000
+        bar.set_description("tracing the train step")
+        assert runs.progress(log) == ("starting", 0)
+        bar.set_postfix_str("loss 5.2, 3,000 tokens/s", refresh=False)
+        for step in (1, 1199):
+            bar.update(step)
+            bar.set_description("epoch 1/5")
+        assert runs.progress(log) == ("step 1,200 of 2,000", pytest.approx(0.54))
+    log.write_text(log.read_text() + "scoring\n")
+    assert runs.progress(log) == ("scoring", 0.9)
+
+
+class Executor:
+    """Executes one job after another in an instant; the first remains at step 3 of 10 a while."""
+
+    def __init__(self):
+        self.queue, self.running, self.until = [], {}, 0
+
+    def submit(self, job):
+        self.queue.append(job)
+
+    def poll(self):
+        if not self.until:
+            self.until, self.running = time.monotonic() + 1.5, {self.queue[0]: None}
+            Path(json.loads(self.queue[0].read_text())["log"]).write_text("| 3/10 [0:01, 1step/s]")
+        if not self.queue or time.monotonic() < self.until:
+            return []
+        job, self.running = self.queue.pop(0), {}
+        values = json.loads(job.read_text())
+        scores = {"exact_match": 50.0 + values["about"]["seed"]}
+        Path(values["result"]).write_text(json.dumps(values["about"] | {"scores": scores}))
+        return [job]
+
+    def stop(self, jobs):
+        assert not jobs and not self.queue
+
+
+def test_steps_of_running_runs_are_shown_whatever_executes_them(
+    repository, tmp_path_factory, capsys, monkeypatch
+):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    patch = patches.read("more")
+    comparison = Comparison(runs.Runner(SMALL, tmp_path_factory.mktemp("scratch")), [patch], None)
+    comparison.executor = Executor()
+    comparison.execute(comparison.jobs([patch], 3))
+    out, errors = capsys.readouterr()
+    assert "0/8 runs; more seed 0: step 3 of 10" in errors and "3 % [" in errors
+    assert out.splitlines()[0] == "more seed 0: 50.0 points" and len(out.splitlines()) == 8
 
 
 def test_texts_for_the_final_score_are_not_among_those_that_decide():
@@ -661,7 +756,7 @@ def test_texts_for_the_final_score_are_not_among_those_that_decide():
 
 @pytest.mark.parametrize("name", ["ted", "imdb"])
 def test_the_test_split_is_read_only_for_the_final_score(name, monkeypatch):
-    monkeypatch.setattr(recipes.corpora, "open", lambda config: SimpleNamespace(load=str))
+    monkeypatch.setattr(recipes.corpora, "from_config", lambda config: SimpleNamespace(load=str))
     splits = [recipes.load_texts(RECIPES[name], final) for final in (False, True)]
     assert splits == ["validation", "test"]
 
@@ -690,23 +785,33 @@ def test_readme_is_written_between_its_markers(reported):
     assert (reported / "mini.png").stat().st_size > 5000
 
 
-def test_forest_plot_shades_the_zone_and_explains_its_colours(repository, ask):
-    ask("--all", "--store")
-    results = report.Results(SMALL, question.read_stored("mini"))
-    for name, (word, difference) in {
-        "equal": ("no difference", 0.1),
-        "far": ("worse", -90),
-    }.items():
-        ends = difference - 0.4, difference + 0.4
-        results.verdicts[name] = stats.Verdict(word, difference, *ends, 3)
-    figure = report.forest(results)
+def test_forest_plot_shades_the_zone_and_marks_what_continues_beyond_it(repository, ask):
+    ask("more", "--store")
+    runs = {name: row["runs"] for name, row in store.read_stored("mini")["rows"].items()}
+    table = report.Table(SMALL, runs)
+    table.verdicts |= {
+        "equal": stats.Verdict("no difference", 0.1, -0.3, 0.5, 3),
+        "far": stats.Verdict("worse", -90, -95, -85, 3),
+        "wide": stats.Verdict("undecided", 1.0, -9, 11, 3),
+    }
+    figure = report.forest(table)
     (axes,) = figure.axes
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["far", "equal", "more"]
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    assert names == ["far", "equal", "wide", "more"]
     legend = [text.get_text() for text in figure.legends[0].texts]
-    assert legend == ["±1 points: too small to matter", "worse", "no difference", "better"]
+    assert legend[0] == "±1 points: too small to matter"
+    assert legend[1:] == [
+        *("worse", "no difference", "undecided", "better", "continues beyond the plot")
+    ]
     (zone,) = axes.patches
     assert (zone.get_x(), zone.get_width()) == (-1, 2)
-    assert axes.get_xlim()[0] > -10 and [text.get_text() for text in axes.texts] == ["-90", "+8"]
+    drawn = {(names[int(line.get_ydata()[0])], line.get_marker()) for line in axes.lines[1:]
+             if len(line.get_ydata()) == 1}  # fmt: skip
+    assert drawn == {
+        *(("far", "<"), ("equal", "o"), ("wide", "<"), ("wide", "o"), ("wide", ">"), ("more", ">"))
+    }
+    numbers = [text for text in axes.texts if text.get_text().startswith("-90.0 [-95.0, -85.0]")]
+    assert len(axes.texts) == 4 and numbers[0].get_position()[0] > 1  # right of the plot
 
 
 @needs_browser
@@ -718,23 +823,53 @@ def test_page_shows_questions_seeds_curves_and_diffs_as_text(reported, ask):
     assert "patches have changed: more." in (reported / "README.md").read_text("utf-8")
     subprocess.run(["git", "checkout", "--quiet", "model"], check=True)
     ask("--all", "--store")
+    (reported / "new.patch").write_text("question: Not measured?\nflags: --bonus=9\n")
     report.write()
     page = reported / "report.html"
     text = page.read_text("utf-8")
     assert not re.search(r"//\w+\.(?!w3)|url\(|@import|\b(src|href) *=", text)
     script = """
     const card = document.getElementById("more");
-    return [card.querySelector("h3").textContent, card.querySelector(".verdict").textContent,
+    const seen = [card.querySelector("h3").textContent, card.querySelector(".verdict").textContent,
             card.querySelectorAll(".seeds circle").length,
             card.querySelectorAll(".curves path[stroke-width]").length,
             [...card.querySelectorAll(".added, .removed")].map((line) => line.textContent),
             document.querySelectorAll("article").length,
             document.documentElement.scrollWidth <= window.innerWidth];
+    const links = (place) =>
+      [...document.querySelectorAll(`${place} a`)].map((link) => link.getAttribute("href"));
+    const arrows = document.querySelectorAll("#overview .arrow").length;
+    const filter = document.getElementById("filter");
+    filter.value = "Answer.py better";
+    filter.dispatchEvent(new Event("input"));
+    const shown = [...document.querySelectorAll("article:not([hidden])")].map((each) => each.id);
+    return [seen, links("#contents"), links("#overview"), arrows, shown];
     """
-    question, verdict, seeds, lines, changes, cards, fits = browse(page, "more", script)
-    assert question == "Is <b>more</b> better?" and verdict.startswith("mini: better +8.0")
+    seen, contents, overview, arrows, shown = browse(page, "more", script)
+    question, verdict, seeds, lines, changes, cards, fits = seen
+    assert question.startswith("Is <b>more</b> better?")
+    assert verdict.startswith("mini: better +8.0")
     assert seeds == 5 + 3 and lines == 2 and cards == 3 and fits
     assert changes == ["-    return 40", "+    return 40 + 0 * len('</script>')"]
+    assert contents == ["#more", "#lost", "#new"] and overview == ["#more"] and arrows == 1
+    assert shown == ["more"]
+
+
+@needs_browser
+def test_the_page_of_a_comparison_shows_the_edit_before_the_stored_experiments(repository, ask):
+    shutil.copy(ROOT / "experiments/template.html", repository / "experiments")
+    ask("more", "--store")
+    edit(repository / "model/answer.py", "return 40", "return 50")
+    (page,) = re.findall("^seeds, curves and the diff: (.*)", ask(), re.MULTILINE)
+    script = """
+    const curves = [...document.querySelectorAll(".curves path[stroke-width]")];
+    return [[...document.querySelectorAll("article")].map((card) => card.id.slice(0, 5)),
+            document.querySelector(".verdict").textContent,
+            document.querySelector("h2").textContent, curves.length];
+    """
+    cards, verdict, theme, curves = browse(Path(page).resolve(), "", script)
+    assert cards == ["edit-", "more"] and verdict.startswith("mini: better +10.0")
+    assert theme == "this comparison" and curves == 4
 
 
 # ---- With TensorFlow -----------------------------------------------------------------------------
@@ -763,29 +898,40 @@ def test_an_average_is_over_the_ends_of_epochs_however_often_a_run_saves(tmp_pat
         np.testing.assert_array_equal(average, expected)
 
 
-def test_scoring_can_be_stopped_and_a_run_without_checkpoints_starts_again(tmp_path, monkeypatch):
+def test_scoring_can_be_stopped_and_a_run_without_checkpoints_starts_again(
+    tmp_path, monkeypatch, capsys
+):
     (tmp_path / "run").mkdir()
     (tmp_path / "run/config.json").write_text("{}")
     (tmp_path / "texts").write_text("[[], []]")
     job = {name: str(tmp_path / name) for name in ("run", "texts", "cache")}
-    job |= {"flags": ["--epochs", "3"], "average": 1}
+    job |= {"flags": ["--epochs", "3"], "average": 3}
 
     def train(config):
         assert config.resume is None and config.epochs == 3
         machine.StopSignal()
+        finished = object.__new__(sys.modules["train"].Run)
+        finished.config, finished.epoch, finished.stopped_by = config, 2, signal.SIGTERM
+        with pytest.raises(SystemExit):
+            finished.report_end()
+        finished.epoch = 3
+        finished.report_end()
 
     def load(*arguments, average):
         default = (signal.SIG_DFL, signal.SIG_DFL)
         assert tuple(map(signal.getsignal, (signal.SIGINT, signal.SIGTERM))) == default
+        assert average == 3
         raise ExperimentError("scoring")
 
     monkeypatch.setattr(translator, "load", load)
     with training_in_process() as patch, pytest.raises(ExperimentError, match="scoring"):
         patch.setattr("train.train", train)
+        patch.setattr("train.Run", Run)  # restored in the end
         worker.train_and_score(job)
+    assert capsys.readouterr().out == "scoring\n"  # not how to resume with train.py
 
 
-def test_noisy_phenomena_are_scored_but_not_in_the_headline(monkeypatch):
+def test_excluded_phenomena_are_scored_but_not_in_the_score(monkeypatch):
     tokenizer = SimpleNamespace(lowercase=False)
     fake = SimpleNamespace(labelled=False, max_length=9)
     fake.source_tokenizer = fake.target_tokenizer = tokenizer
@@ -809,7 +955,7 @@ SMOKE = Recipe(
     "smoke",
     "--corpus mini:500 --num-layers 1 --d-model 32 --num-heads 2 --dff 64 --max-length 20 "
     "--epochs 2 --shards 1 --validation-sentences 10",
-    headline="exact_match",
+    score="exact_match",
     delta=1.0,
     sentences=110,
 )
@@ -834,15 +980,3 @@ def test_trial_trains_and_scores_the_same_bits_again(tmp_path):
     tags = json.loads((tmp_path / "texts.json").read_text())[2]
     assert one["scores"]["by_tag"].keys() == set(tags)
     assert not (tmp_path / "runs/one/checkpoints").exists()
-
-
-@pytest.mark.slow
-def test_tensorboard_reads_the_stored_curves(tmp_path):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    run.write_events(tmp_path, [{"seed": 4, "curve": [[10, 2.5], [20, 1.5]]}])
-    events = EventAccumulator(str(tmp_path / "seed-4/validation"))
-    events.Reload()
-    shown = events.Tensors("metrics/loss")
-    points = [(event.step, tf.make_ndarray(event.tensor_proto)) for event in shown]
-    assert points == [(10, 2.5), (20, 1.5)]

@@ -1,0 +1,52 @@
+"""What executes runs: processes on this machine. One for a cluster would have the same methods."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from training.machine import cores
+from training.records import read_json
+
+
+class LocalExecutor:
+    """Execute `python -m experiments.worker JOB.json` for each job, on a core of its own."""
+
+    def __init__(self):
+        self.free, self.queue, self.running = cores(), [], {}
+
+    def submit(self, job: Path) -> None:
+        """Add a job to the queue."""
+        self.queue.append(job)
+
+    def poll(self) -> list[Path]:
+        """Return the jobs that have ended since the last call, and start queued ones."""
+        ended = [job for job, (_, process) in self.running.items() if process.poll() is not None]
+        self.free += [self.running.pop(job)[0] for job in ended]
+        while self.queue and self.free:
+            job, core = self.queue.pop(0), self.free.pop(0)
+            self.running[job] = core, start(job, core)
+        return ended
+
+    def stop(self, jobs: Iterable[Path]) -> None:
+        """Remove jobs from the queue. Let those that are running save, and wait until they end."""
+        self.queue = [job for job in self.queue if job not in set(jobs)]
+        stopped = [self.running.pop(job) for job in jobs if job in self.running]
+        for _, process in stopped:
+            process.terminate()
+        for core, process in stopped:
+            process.wait()
+            self.free.append(core)
+
+
+def start(job: Path, core: int) -> subprocess.Popen:
+    """Start a worker on a core. It does not see any GPU."""
+    command, values = [sys.executable, "-m", "experiments.worker", str(job)], read_json(job)
+    options = {"cwd": values["source"], "env": os.environ | {"CUDA_VISIBLE_DEVICES": "-1"}}
+    with open(values["log"], "wb") as log:
+        options |= {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+        # In a session of its own, or Ctrl-C would reach it twice and end it unsaved.
+        process = subprocess.Popen(command, start_new_session=True, **options)
+    os.sched_setaffinity(process.pid, [core])  # before it has threads
+    return process

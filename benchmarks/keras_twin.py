@@ -78,7 +78,8 @@ def residual(x: keras.KerasTensor, name: str, sublayer: Callable, config):
 
 def attention(name: str, config, mask, memory=None, causal: bool = False) -> Callable:
     """Return self-attention, or attention to the memory, as a function of x."""
-    layer = layers.MultiHeadAttention(config.num_heads, config.head_dim, name=name)
+    rate = config.attention_dropout_rate
+    layer = layers.MultiHeadAttention(config.num_heads, config.head_dim, dropout=rate, name=name)
     options = {"attention_mask": mask, "use_causal_mask": causal}
     return lambda x: layer(x, x if memory is None else memory, **options)
 

@@ -178,7 +178,8 @@ def test_sinusoids_are_those_of_the_paper():
 def test_twin_has_dropout_where_our_model_has(norm, tiny):
     """With a dropout rate of almost 1, the logits depend only on the last norms."""
     ours = tiny(**SIZES, norm=norm)
-    twin = keras_twin.build(Config(**SIZES, norm=norm, dropout_rate=1 - 1e-9), VOCAB, VOCAB)
+    rates = {"dropout_rate": 1 - 1e-9, "attention_dropout_rate": 0.5}
+    twin = keras_twin.build(Config(**SIZES, norm=norm, **rates), VOCAB, VOCAB)
     keras_twin.to_keras(ours, twin)
     norms = [ours.decoder.final_norm]
     if norm == "post":
@@ -197,7 +198,7 @@ def test_twin_has_dropout_where_our_model_has(norm, tiny):
     # Nowhere else: 2 embeddings, 2 sublayers per encoder layer, 3 per decoder layer.
     layers = [(type(layer).__name__, layer.get_config()) for layer in twin.layers]
     assert sum(kind == "Dropout" for kind, _ in layers) == 2 + 2 * 2 + 2 * 3
-    assert {flags["dropout"] for kind, flags in layers if kind == "MultiHeadAttention"} == {0.0}
+    assert {flags["dropout"] for kind, flags in layers if kind == "MultiHeadAttention"} == {0.5}
 
 
 # ---- Training -----------------------------------------------------------------------------------

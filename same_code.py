@@ -31,9 +31,10 @@ USES = {
     # Stored results of experiments: all that can change a score.
     "score": (
         *("model", "data", "config.py", "train.py", "experiments/worker.py"),
-        *("training/run.py", "training/checkpoints.py", "training/distribution.py"),
-        *("training/machine.py", "training/command_line.py", "training/records.py"),
-        *("evaluation/translator.py", "evaluation/metrics.py", "evaluation/search.py"),
+        *("training/run.py", "training/saving.py", "training/checkpoints.py"),
+        *("training/distribution.py", "training/machine.py", "training/command_line.py"),
+        *("training/records.py", "evaluation/translator.py", "evaluation/metrics.py"),
+        *("evaluation/search.py", "utils.py"),
     ),
 }
 

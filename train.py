@@ -92,12 +92,12 @@ def make_train_step(model: tf.Module, optimizer: Adam, config: Config) -> Callab
 
 def validate(run: Run, translator: Translator, dataset: pipeline.Dataset) -> None:
     """Score and log the model; save it as best if its validation loss is the lowest so far."""
-    with run.tracing("the validation"):
+    with run.progress.tracing("the validation"):
         translator.trace()
     values, samples = validation_metrics(translator, dataset, run.config.validation_sentences)
     run.log_validation(values, samples)
     run.log_attention_and_embedding(attention_image(translator, dataset.validation_texts))
-    run.restart_timers()
+    run.progress.restart()
 
 
 def train(config: Config) -> None:

@@ -7,6 +7,7 @@ import fcntl
 import functools
 import json
 import os
+import re
 import signal
 import sys
 import types
@@ -104,8 +105,9 @@ def add_flags(parser: argparse.ArgumentParser, settings: type) -> None:
 
 
 def first_line(error: object) -> str:
-    """Return the first line of an error message, without its final period."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(" :.")
+    """Return the first line of an error message, without TensorFlow's tags and final period."""
+    text = re.sub(r"\{\{.*?\}\}\s*", "", str(error)).strip()
+    return (text or type(error).__name__).splitlines()[0].rstrip(" :.")
 
 
 @functools.cache

@@ -24,7 +24,7 @@ PROGRAM = """
 from training.command_line import parse_config
 CONFIG = parse_config("train")
 import train
-from training import run
+from training import run, saving
 
 def announced(function, before, after):
     def wrapped(*arguments):
@@ -35,7 +35,7 @@ def announced(function, before, after):
     return wrapped
 
 run.SAVE_EVERY = 0.05  # seconds
-run.Run.write_checkpoint = announced(run.Run.write_checkpoint, "saving", "stepping")
+saving.Checkpoints.write = announced(saving.Checkpoints.write, "saving", "stepping")
 train.validation_metrics = announced(train.validation_metrics, "validating", "validated")
 train.train(CONFIG)
 """

@@ -27,6 +27,7 @@ from tensorboard.plugins.projector import ProjectorConfig
 
 import same_code
 from config import Config
+from data.tokenizer import load_pair
 from model.optimizer import learning_rate
 from training import description, provenance
 from training.records import RunError
@@ -110,7 +111,7 @@ def validated_steps(run):
 def test_a_run_begins_with_what_is_trained_and_how_to_watch_it(run, trained):
     begin = trained[1].stdout.partition("epoch 1")[0]
     parameters = sum(x.size for name, x in state(run).items() if name.startswith("model/"))
-    for keyword in ("talks", "300 train", "transformer", f"{parameters:,} parameters", "float32",
+    for keyword in ("talks", "of 300 pairs", "transformer", f"{parameters:,} parameters", "float32",
                     f"runs/{run.name}", "tensorboard --logdir runs"):  # fmt: skip
         assert keyword in begin
     assert "tensorflow" not in trained[1].stderr.lower()  # nor its start-up lines
@@ -132,7 +133,7 @@ def test_a_run_without_a_name_is_named_after_corpus_model_seed_and_time(run):
 @pytest.mark.parametrize("corpus", ["mini:300", "ted_hrlr_translate/pt_to_en", "/data/my talks/",
                                     "../a,b (c).tsv", ".", "~/é", "+a"])  # fmt: skip
 def test_the_name_of_a_run_without_a_name_is_a_valid_name(corpus):
-    name = description.new_name(Config(corpus=corpus))
+    name = description.name_of(Config(corpus=corpus))
     assert Config(name=name).name == name == Path(name).name
 
 
@@ -264,9 +265,12 @@ def test_the_projector_shows_the_embeddings(run):
     rows, columns = embedding.tensor_shape
     values = np.fromfile(folder / embedding.tensor_path, np.float32).reshape(rows, columns)
     (table,) = (value for name, value in state(run).items() if "embedding/table" in name)
-    np.testing.assert_array_equal(values, table)
     names = (folder / embedding.metadata_path).read_text("utf-8").splitlines()
-    assert len(names) == rows == 400 and names[2:4] == ["'<s>'", "'</s>'"]
+    # Only tokens of the training texts.
+    sources = load_pair(run, lowercase=False, words=False)[0]
+    seen = [i for i, token in enumerate(sources.tokens(range(400))) if f"{token!r}" in names]
+    assert len(names) == rows == len(seen) < 400 and "'</s>'" in names and "'<s>'" not in names
+    np.testing.assert_array_equal(values, table[seen])
 
 
 def test_the_hyperparameters_are_logged(run):

@@ -37,7 +37,7 @@ from config import Config
 from data import pipeline
 from data.batches import plan_batches
 from evaluation.translator import Translator
-from training import description, distribution, machine, run
+from training import description, distribution, machine, progress, run
 from training.checkpoints import readable_checkpoints, rewrite_checkpoint_list
 from training.logs import Logs
 from training.records import load_config, read_json_lines
@@ -205,14 +205,14 @@ def test_speed_counts_real_tokens_without_the_step_that_is_traced(
     run_loop(settings | {"max_steps": 1})
     now, bars = itertools.count(), []
     clock = SimpleNamespace(monotonic=lambda: next(now), strftime=time.strftime)
-    monkeypatch.setattr(run, "time", clock)
+    monkeypatch.setattr(progress, "time", clock)
 
     class Bar(tqdm):
         def __init__(self, **flags):
             super().__init__(**flags)
             bars.append(self)
 
-    monkeypatch.setattr(run, "tqdm", Bar)
+    monkeypatch.setattr(progress, "tqdm", Bar)
     monkeypatch.setattr(run, "LOG_EVERY", 3)
 
     def trace(step, training):

@@ -6,8 +6,13 @@ Imports TensorFlow only to read a checkpoint.
 import re
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from training.records import RunError
 from utils import UserError, first_line
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 
 def readable_checkpoints(
@@ -42,6 +47,27 @@ def readable_checkpoints(
     if damaged and len(damaged) == len(paths):
         raise UserError(f"{folder}: every checkpoint is damaged ({', '.join(damaged)})")
     return intact
+
+
+def assert_fits(path: str | Path, model: "tf.Module") -> None:
+    """Raise RunError, naming variables, if a checkpoint does not have exactly those of a model."""
+    import tensorflow as tf
+
+    from model.layers import named_variables
+
+    saved, prefix, suffix = {}, "model/", "/.ATTRIBUTES/VARIABLE_VALUE"
+    for name, shape in tf.train.load_checkpoint(str(path)).get_variable_to_shape_map().items():
+        if name.startswith(prefix) and name.endswith(suffix):
+            saved[name.removeprefix(prefix).removesuffix(suffix)] = tuple(shape)
+    needed = {name: tuple(each.shape) for name, each in named_variables(model).items()}
+    differences = [
+        f"{name} has shape {saved.get(name, 'none')} there and {needed.get(name, 'none')} here"
+        for name in [*needed, *(saved.keys() - needed.keys())]
+        if saved.get(name) != needed.get(name)
+    ]
+    if differences:
+        count = f" ({len(differences)} variables differ)" if len(differences) > 1 else ""
+        raise RunError(f"{path} does not fit the model: {differences[0]}{count}")
 
 
 def ends_epoch(path: str | Path) -> bool:

@@ -21,8 +21,10 @@ from training.records import RunError
 from utils import write_json
 
 
-def new_name(config: Config) -> str:
-    """Return the name of a run without --name: corpus, model, seed and time."""
+def name_of(config: Config) -> str:
+    """Return the name of a new run: by default, its corpus, model, seed and time."""
+    if config.name:
+        return config.name
     corpus = re.sub(r"[^\w.+-]+", "-", config.corpus).strip("-.+") or "corpus"
     return f"{corpus}-{config.model}-seed{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
 

@@ -5,6 +5,7 @@ import io
 import json
 from pathlib import Path
 
+import numpy as np
 import tensorflow as tf
 
 from data.tokenizer import Tokenizer
@@ -27,6 +28,7 @@ class Logs:
     def __init__(self, run: Path):
         self.run = run
         self.file = open(run / "metrics.jsonl", "ab")
+        self.seen = None  # ids of the tokens in the projector
         self.events = {
             name: tf.summary.create_file_writer(str(run / name)) for name in ("train", "validation")
         }
@@ -69,19 +71,24 @@ class Logs:
             tf.summary.image(f"samples/{name}", tf.io.decode_png(png)[tf.newaxis])
         self.events["validation"].flush()
 
-    def write_embedding(self, table: tf.Variable, vocabulary: Tokenizer) -> None:
-        """Show an embedding table (vocab_size, d_model) in TensorBoard's projector."""
+    def write_embedding(self, table: tf.Variable, vocabulary: Tokenizer, ids: np.ndarray) -> None:
+        """Show an embedding table (vocab_size, d_model) in TensorBoard's projector.
+
+        ids: those of the training texts. Tokens that do not occur there are left out.
+        """
+        if self.seen is None:
+            self.seen = np.flatnonzero(np.bincount(ids, minlength=vocabulary.vocab_size))
         folder = self.run / "validation"  # the projector reads only directories with events
-        (folder / "embedding.bytes").write_bytes(table.numpy().tobytes())
+        rows = table.numpy()[self.seen]
+        (folder / "embedding.bytes").write_bytes(rows.tobytes())
         projector = folder / "projector_config.pbtxt"
         if projector.exists():
             return
-        tokens = vocabulary.tokens(range(vocabulary.vocab_size))
+        tokens = vocabulary.tokens(self.seen)
         (folder / "embedding.tsv").write_text("".join(f"{t!r}\n" for t in tokens), "utf-8")
-        rows, columns = table.shape
         projector.write_text(
-            f'embeddings {{ tensor_name: "source embedding" tensor_shape: {rows} '
-            f'tensor_shape: {columns} tensor_path: "embedding.bytes" '
+            f'embeddings {{ tensor_name: "source embedding" tensor_shape: {len(rows)} '
+            f'tensor_shape: {rows.shape[1]} tensor_path: "embedding.bytes" '
             'metadata_path: "embedding.tsv" }\n'
         )
 

@@ -156,10 +156,13 @@ class StopSignal:
 
 
 def out_of_memory_errors() -> tuple[type[Exception], ...]:
-    """Return the errors that mean there was not enough memory. oneDNN's is AbortedError."""
-    import tensorflow as tf
+    """Return the errors that mean there was not enough memory. oneDNN's is AbortedError.
 
-    return tf.errors.ResourceExhaustedError, tf.errors.AbortedError, MemoryError
+    Does not import TensorFlow: an error that precedes its import cannot be one of its own.
+    """
+    if tf := sys.modules.get("tensorflow"):
+        return tf.errors.ResourceExhaustedError, tf.errors.AbortedError, MemoryError
+    return (MemoryError,)
 
 
 def out_of_memory_message(error: Exception, hint: str) -> str:

@@ -103,6 +103,9 @@ class Config:
         None, "name of the run directory [corpus, model, seed, time]", group="run"
     )
     resume: str | None = setting(None, "resume the run in this directory")
+    init_from: str | None = setting(
+        None, "start a new run with the model, weights and tokenizer of this run"
+    )
     accept_changes: bool = setting(
         False, "with --resume: continue even if flags or code have changed"
     )
@@ -149,6 +152,12 @@ NOT_APPLICABLE = {
     ),
     "classifier": ("recurrent_attention", "reverse", "shared_vocabulary", "tie_embeddings"),
 }
+# What a run that starts with --init-from takes over.
+OF_THE_MODEL = (
+    *("model", "num_layers", "d_model", "num_heads", "key_dim", "dff", "norm", "positions"),
+    *("tie_embeddings", "recurrent_attention", "pooling"),
+    *("tokenizer", "vocab_size", "shared_vocabulary", "lowercase"),
+)
 MAY_CHANGE_ON_RESUME = (
     "epochs",
     "max_steps",

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import dataclasses
+import difflib
 import fcntl
 import functools
 import json
@@ -82,7 +83,15 @@ def handle_signals() -> None:
 def make_parser(description: str, **options) -> argparse.ArgumentParser:
     """Create an argument parser that reports a mistake in one line, with exit status 2."""
     parser = argparse.ArgumentParser(description=description, allow_abbrev=False, **options)
-    parser.error = lambda message: fail(message.removeprefix("argument "))
+
+    def error(message: str) -> NoReturn:
+        unknown = re.match(r"unrecognized arguments: (--[\w-]+)", message)
+        flags = re.findall(r"--[\w-]+", parser.format_help())
+        if unknown and (close := difflib.get_close_matches(unknown[1], flags, 1)):
+            message += f"; did you mean {close[0]}?"
+        fail(message.removeprefix("argument "))
+
+    parser.error = error
     return parser
 
 

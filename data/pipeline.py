@@ -85,8 +85,16 @@ def cache_folder(config: Config, corpus: Corpus) -> Path:
     """
     settings = [config.reverse, config.is_classifier, config.tokenizer, config.vocab_size]
     settings += [config.shared_vocabulary, config.lowercase, config.max_length]
+    if config.init_from:
+        settings += [hashlib.sha256(each.model).hexdigest() for each in initial_tokenizers(config)]
     inputs = json.dumps([settings, corpus.fingerprint(), fingerprint("dataset")])
     return Path(config.cache_dir) / hashlib.sha256(inputs.encode()).hexdigest()[:20]
+
+
+def initial_tokenizers(config: Config) -> tuple[Tokenizer, Tokenizer | Labels]:
+    """Load the tokenizers that `--init-from` names. A resumed run has a copy of them."""
+    run = config.resume or config.init_from
+    return tokenizer.load_pair(run, config.lowercase, config.tokenizer == "word")
 
 
 def write(folder: Path, config: Config, corpus: Corpus) -> None:
@@ -113,8 +121,11 @@ def encode(folder: Path, config: Config, corpus: Corpus) -> None:
     """
     splits = summarize(corpus)
     train, validation = splits["train"], splits["validation"]
-    log(f"training the tokenizer on {len(train.sample):,} of {train.pairs:,} pairs")
-    tokenizers = tokenizer.train_pair(Split.of(train.sample), train.labels, config)
+    if config.init_from:
+        tokenizers = initial_tokenizers(config)
+    else:
+        log(f"training the tokenizer on {len(train.sample):,} of {train.pairs:,} pairs")
+        tokenizers = tokenizer.train_pair(Split.of(train.sample), train.labels, config)
     for trained in dict.fromkeys(tokenizers):
         if isinstance(trained, Tokenizer) and trained.vocab_size < config.vocab_size:
             log(f"{trained.vocab_size:,} tokens, fewer than --vocab-size {config.vocab_size}")

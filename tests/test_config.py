@@ -271,7 +271,7 @@ OTHER = {
     "learning_rate_scale": 0.5, "precision": "bfloat16", "shards": 1, "accumulate": 2,
     "seed": 9, "name": "other", "tokenizer": "word", "word_dropout": 0.5, "model": "recurrent",
     "recurrent_attention": "dot", "pooling": "max", "validation_sentences": 9,
-    "attention_dropout_rate": 0.5, "total_steps": 9,
+    "attention_dropout_rate": 0.5, "total_steps": 9, "init_from": "other",
 }  # fmt: skip
 
 
@@ -290,3 +290,8 @@ def test_settings_of_a_resumed_run_cannot_change(run, parse, name):
 def test_every_setting_is_fixed_or_may_change_in_a_resumed_run():
     """A new field belongs to OTHER or to MAY_CHANGE_ON_RESUME."""
     assert {field.name for field in FIELDS} == set(OTHER) | set(MAY_CHANGE_ON_RESUME)
+
+
+def test_a_misspelled_flag_gets_a_suggestion(parse):
+    line = parse("--epoch", "3")
+    assert "--epoch 3" in line and "did you mean --epochs?" in line

@@ -649,3 +649,39 @@ def test_a_full_disk_is_distinguished_from_full_memory():
     error = tf.errors.ResourceExhaustedError(None, None, "OOM: tensor with shape[3,4] and type")
     message = machine.out_of_memory_message(error, "use less")
     assert "[3,4]" in message and "use less" in message
+
+
+# ---- Starting from another run -------------------------------------------------------------------
+
+
+def test_a_run_starts_from_the_weights_and_the_tokenizer_of_another(finished, settings, tmp_path):
+    flags = {"init_from": str(finished), "corpus": "mini:50", "runs_dir": str(tmp_path)}
+    flags |= {"cache_dir": settings["cache_dir"], "name": "new", "epochs": 1}
+    run_loop(flags)
+    parent, first = state(finished), state(tmp_path / "new", step=0)
+    weights = [name for name in parent if name.startswith("model/")]
+    assert weights and all(np.array_equal(parent[name], first[name]) for name in weights)
+    assert counter(tmp_path / "new", "optimizer/step", step=0) == 0
+    name = "tokenizer.model"
+    assert (tmp_path / "new" / name).read_bytes() == (finished / name).read_bytes()
+    total_steps = load_config(tmp_path / "new").total_steps
+    run_loop(resumed(tmp_path / "new", epochs=2, cache_dir=settings["cache_dir"]))
+    assert counter(tmp_path / "new", "epoch") == 2
+    assert load_config(tmp_path / "new").total_steps == total_steps  # the schedule stays
+
+
+def test_flags_that_contradict_the_initial_run_are_named(finished, settings):
+    with pytest.raises(UserError, match="--d-model 32.* has 16"):
+        run_loop({"init_from": str(finished), "d_model": 32})
+
+
+def test_a_checkpoint_that_does_not_fit_names_a_variable_and_its_shapes(copied):
+    path = copied / "config.json"
+    path.write_text(path.read_text("utf-8").replace('"d_model": 16', '"d_model": 18'), "utf-8")
+    with pytest.raises(RunError, match=r"table has shape \(400, 16\) there and \(400, 18\) here"):
+        run_loop(resumed(copied, epochs=4))
+
+
+def test_a_finished_run_says_that_nothing_was_left_to_do(copied, capsys):
+    run_loop(resumed(copied))
+    assert "nothing was left to do" in capsys.readouterr().out

@@ -70,6 +70,14 @@ def assert_fits(path: str | Path, model: "tf.Module") -> None:
         raise RunError(f"{path} does not fit the model: {differences[0]}{count}")
 
 
+def restore_model(path: str | Path, model: "tf.Module") -> None:
+    """Restore the variables of a model from a checkpoint of a run. Raises RunError."""
+    import tensorflow as tf
+
+    assert_fits(path, model)
+    tf.train.Checkpoint(model=model).restore(str(path)).expect_partial()  # without the optimizer
+
+
 def ends_epoch(path: str | Path) -> bool:
     """Return whether a checkpoint was saved at the end of an epoch. False if it is damaged.
 

@@ -5,7 +5,7 @@ import signal
 import sys
 from pathlib import Path
 
-from config import MAY_CHANGE_ON_RESUME, NOT_APPLICABLE, Config
+from config import MAY_CHANGE_ON_RESUME, NOT_APPLICABLE, OF_THE_MODEL, Config
 from data import pipeline
 from training.records import check_path, load_config
 from utils import UserError, add_flags, errors_in_one_line, flag, make_parser
@@ -32,6 +32,22 @@ def resume_config(flags: dict) -> Config:
     return dataclasses.replace(run, **flags)
 
 
+def initial_config(flags: dict) -> Config:
+    """Return the Config of a new run with the model of the run that `--init-from` names.
+
+    flags: as of `resume_config`. Raises UserError if one of them contradicts that model.
+    """
+    run = load_config(flags["init_from"])
+    model = {name: getattr(run, name) for name in OF_THE_MODEL}
+    for name in flags.keys() & model.keys():
+        if flags[name] != model[name]:
+            raise UserError(
+                f"{flag(name)} {flags[name]}: {flags['init_from']} has {model[name]}; leave the "
+                "flag out, or train without --init-from"
+            )
+    return Config(**{"max_length": run.max_length} | model | flags)
+
+
 def parse_config(description: str) -> Config:
     """Parse the command line of a training program. A mistake exits with one line and status 2.
 
@@ -52,7 +68,10 @@ def parse_config(description: str) -> Config:
 
 def config_from_flags(flags: dict) -> Config:
     """Return the Config for the flags given on a command line. Raises UserError and OSError."""
-    config = resume_config(flags) if "resume" in flags else Config(**flags)
+    if "resume" in flags:
+        config = resume_config(flags)
+    else:
+        config = initial_config(flags) if "init_from" in flags else Config(**flags)
     run = Path(config.runs_dir, config.name or "")
     check_path(run)
     if config.name and not config.resume and run.exists():

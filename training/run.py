@@ -31,7 +31,12 @@ from model.layers import named_variables
 from model.optimizer import Adam
 from same_code import fingerprint
 from training import description, distribution, machine
-from training.checkpoints import checkpoint_step
+from training.checkpoints import (
+    checkpoint_folder,
+    checkpoint_step,
+    readable_checkpoints,
+    restore_model,
+)
 from training.logs import Logs
 from training.progress import Progress
 from training.records import Diverged, RunError
@@ -97,6 +102,9 @@ class Run:
         self.checkpoints = Checkpoints(self.path, model, optimizer, config.keep_checkpoints)
         if config.resume:
             self.restore()
+        elif config.init_from:
+            folder = checkpoint_folder(config.init_from)
+            restore_model(readable_checkpoints(folder)[0], model)
         distribution.assert_same_across_workers(self.strategy, checkpoint=str(self.step))
         self.first_step = self.step
         if self.is_chief:

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from config import Config
-from model import build
+from model import build, layers
 from model.decoding import greedy
 from model.layers import named_variables
 from model.loss import loss_sums, teacher_forced_logits
@@ -106,6 +106,29 @@ def test_the_step_follows_the_gradient_of_the_objective(eager):
         # Adam's first update, with the epsilon of model_and_step.
         update = rate * g / (abs(g) + 1e-3 / np.sqrt(1 - 0.98))
         np.testing.assert_allclose(old - variable, update, atol=1e-5)
+
+
+def group_norm(x, scale, offset):
+    """Layer norm over groups of 64 columns: equal to layer norm up to a width of 127."""
+    groups = max(1, x.shape[-1] // 64)
+    split = tf.reshape(x, (*x.shape[:-1], groups, -1))
+    mean, variance = tf.nn.moments(split, axes=-1, keepdims=True)
+    normalized = tf.reshape((split - mean) * tf.math.rsqrt(variance + 1e-6), x.shape)
+    return normalized * scale + offset
+
+
+def test_an_edited_equation_is_what_is_trained(eager, monkeypatch):
+    """Also if the edit has an effect at some sizes only. No faster function may replace it."""
+    ids, losses = random_ids(5), {}
+    for width in (64, 128):
+        for edit in (None, group_norm):
+            with monkeypatch.context() as patch:
+                if edit:
+                    patch.setattr(layers, "layer_norm", edit)
+                _, _, train_step = model_and_step(config_of(d_model=width))
+                losses[width, edit] = [float(train_step(ids, ids)["loss"]) for _ in range(2)]
+    np.testing.assert_allclose(losses[64, group_norm], losses[64, None], rtol=1e-5)
+    assert np.all(np.abs(np.subtract(losses[128, group_norm], losses[128, None])) > 1e-4)
 
 
 @pytest.mark.parametrize(

@@ -10,53 +10,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from data.splits import Split
-from data.tokenizer import BOS, EOS, PAD
 from evaluation import command_line, page
-from evaluation.plots import figure
+from evaluation.figures import figure
 from utils import UserError
 
 if TYPE_CHECKING:
     from evaluation.translator import Translator
 
-# Name of each kind of attention in the models: its title, its query tokens, its key tokens.
-KINDS = {
-    "encoder": ("encoder self-attention", "source", "source"),
-    "decoder": ("decoder self-attention", "target_out", "target_in"),
-    "cross": ("cross-attention", "target_out", "source"),
-}
 MAX_TOKEN_LENGTH = 16  # characters of a label
-
-
-def attention_weights(
-    translator: "Translator", text: str, target: str | None = None
-) -> tuple[dict[str, page.Attention], str]:
-    """Return the attention weights of a text by kind of attention, and the output of the model.
-
-    weights (num_layers, num_heads, query_len, key_len) come with their query and key tokens. A row
-    of the decoder has the token that is predicted there, target_out. target: used in place of the
-    model's own output. Raises UserError for an empty text.
-    """
-    source_tokenizer, target_tokenizer = translator.source_tokenizer, translator.target_tokenizer
-    source = source_tokenizer.encode([text])[0][: translator.max_length]
-    if not source:
-        raise UserError("the text is empty: give one with words")
-    source = np.int32([[*source, EOS]])
-    if target is None:
-        target_out = translator.decode(source, 0)[0].numpy()[0, 0]
-        target_out = target_out[target_out != PAD].tolist()
-    else:
-        target_out = [*target_tokenizer.encode([target])[0], *target_tokenizer.ending]
-    target_in = [BOS, *target_out[:-1]]
-    tokens = {
-        "source": source_tokenizer.tokens(source[0]),
-        "target_in": target_tokenizer.tokens(target_in),
-        "target_out": target_tokenizer.tokens(target_out),
-    }
-    kinds = {}
-    for kind, weights in translator.model.attention_weights(source, np.int32([target_in])).items():
-        name, queries, keys = KINDS[kind]
-        kinds[name] = weights[0].numpy(), tokens[queries], tokens[keys]
-    return kinds, target_tokenizer.decode([target_out])[0]
 
 
 def axis_labels(tokens: Sequence[str]) -> list[str]:
@@ -82,9 +43,7 @@ def heat_maps(
     """Draw a heat map for each head of each layer, with one scale of colour.
 
     weights (layers, heads, query_len, key_len); queries, keys: tokens.
-    Raises ValueError if the weights do not fit the tokens.
     """
-    weights = page.check_weights(weights, queries, keys)
     layers, heads, height, width = weights.shape
     rows, columns = axis_labels(queries), axis_labels(keys)
     # A cell is as high as its label, unless the figure would become metres wide.
@@ -124,7 +83,7 @@ def attention_image(translator: "Translator", split: Split) -> bytes | None:
     words.
     """
     i = min(range(len(split.sources)), key=lambda i: abs(len(split.sources[i].split()) - 6))
-    kinds, _ = attention_weights(translator, split.sources[i], split.targets[i])
+    kinds = translator.attention(split.sources[i], split.targets[i])
     if not kinds:
         return None
     name, (weights, queries, keys) = list(kinds.items())[-1]
@@ -144,7 +103,8 @@ def attention_image(translator: "Translator", split: Split) -> bytes | None:
 
 def main(flags: argparse.Namespace) -> None:
     """Draw the figures and the page, and print their paths. Raises UserError and OSError."""
-    kinds, output = attention_weights(command_line.load(flags), flags.text)
+    translator = command_line.load(flags)
+    kinds, (output,) = translator.attention(flags.text), translator.translate([flags.text])
     if not kinds:
         raise UserError("this model has no attention")
     folder, title = flags.run / "attention", f"{flags.text} → {output}"

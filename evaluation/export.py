@@ -24,38 +24,6 @@ if TYPE_CHECKING:
     from model.attention import MultiHeadAttention
     from model.layers import Dense, LayerNorm
 
-EXAMPLES = {
-    "saved_model": """\
-import sentencepiece
-import tensorflow as tf
-
-folder = {folder!r}
-texts = [{text!r}]
-{prepare}source = {source}
-target = {target}
-model = tf.saved_model.load(folder)
-ids = tf.ragged.constant(source.encode(texts), tf.int32).to_tensor()  # padded with 0
-best = model.translate(ids)["ids"][:, 0].numpy().tolist()
-print({decode})""",
-    "ctranslate2": """\
-import ctranslate2
-import sentencepiece
-
-folder = {folder!r}
-texts = [{text!r}]
-{prepare}source = {source}
-target = {target}
-model = ctranslate2.Translator(folder)
-results = model.translate_batch(source.encode(texts, out_type=str), beam_size=1)
-best = [result.hypotheses[0] for result in results]
-print({decode})""",
-}
-LOWERCASE = "texts = [text.lower() for text in texts]\n"
-WORDS = r"""
-import re, unicodedata
-marks = "".join(c for c in map(chr, range(0x110000)) if unicodedata.category(c)[0] == "M")
-texts = [" ".join(re.findall(rf"[\w{marks}]+|[^\w\s]", text)) for text in texts]
-"""
 EDITED = (
     "CTranslate2 does not compute the same as this model, which has been edited: export it as a "
     "saved_model"
@@ -172,7 +140,7 @@ def check_log_probabilities(exported: Any, translator: "Translator") -> None:
     """
     import tensorflow as tf
 
-    from model.loss import cross_entropy, teacher_forced_logits
+    from model.loss import teacher_forced_logits
 
     rng = np.random.default_rng(0)
     tokenizers = translator.source_tokenizer, translator.target_tokenizer
@@ -186,7 +154,8 @@ def check_log_probabilities(exported: Any, translator: "Translator") -> None:
         for rows in ids
     )
     target = np.pad(target, [(0, 0), (1, 0)], constant_values=tokenizer.BOS)
-    losses = cross_entropy(*teacher_forced_logits(translator.model, source, target))
+    logits, labels = teacher_forced_logits(translator.model, source, target)
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)  # (tokens,)
     log_probs = -tf.reduce_sum(tf.reshape(losses, (8, 13)), axis=1)
     if not np.allclose(log_probs, exported_log_probs, rtol=1e-4):
         raise UserError(EDITED)
@@ -265,27 +234,8 @@ def check_new(path: Path) -> None:
         raise FileExistsError(f"{path} exists and is not an empty directory: choose a new one")
 
 
-def example(flags: argparse.Namespace) -> str:
-    """Return a program that uses the exported model. It needs no code of this project."""
-    settings, folder = flags.config, flags.folder.resolve()
-    labels = flags.tokenizers[1].names if settings.labelled else None
-    tokenizers = [
-        f'sentencepiece.SentencePieceProcessor(model_file=folder + "/{file.relative_to(folder)}")'
-        for file in sorted(folder.rglob("tokenizer*.model"))  # one, or first that of the source
-    ]
-    portuguese = settings.corpus.partition(":")[0] == "mini" and not settings.reverse
-    return EXAMPLES[flags.format].format(
-        folder=str(folder),
-        text="O menino lê um livro." if portuguese else "your text",
-        prepare=LOWERCASE * settings.lowercase + WORDS * (settings.tokenizer == "word"),
-        source=tokenizers[0],
-        target=labels or tokenizers[-1],
-        decode="[target[ids[0] - 4] for ids in best]" if labels else "target.decode(best)",
-    )
-
-
 def main(flags: argparse.Namespace) -> None:
-    """Export the model, and print how to use it. Raises UserError and OSError."""
+    """Export the model. Raises UserError and OSError."""
     if flags.format == "ctranslate2":
         if flags.search != Search():
             raise UserError("CTranslate2 gets its search flags at each call: remove them")
@@ -296,12 +246,14 @@ def main(flags: argparse.Namespace) -> None:
     check_new(flags.folder)
     export = {"ctranslate2": export_ctranslate2, "saved_model": export_saved_model}[flags.format]
     export(command_line.load(flags), flags.folder)
-    print(f"# written: {flags.folder}, for use in Python:\n{example(flags)}")
+    print(f"{flags.folder}: see the section Export of docs/commands.md for how to use it")
 
 
 if __name__ == "__main__":
     PARSER = command_line.make_parser(__doc__)
-    PARSER.add_argument("format", choices=sorted(EXAMPLES), metavar="FORMAT", help="%(choices)s")
+    PARSER.add_argument(
+        "format", choices=("ctranslate2", "saved_model"), metavar="FORMAT", help="%(choices)s"
+    )
     PARSER.add_argument("folder", type=Path, metavar="DIR", help="a new directory")
     utils.add_flags(PARSER, Search)
     command_line.run(main, command_line.parse(PARSER))

@@ -1,60 +1,112 @@
-"""Draw figures of a run into RUN/figures: training curves, and from the outputs that evaluate.py
-has written, BLEU by length and the agreement of the metrics, or the confusion matrix of labels.
+"""Draw figures of a run into RUN/figures: training curves, and for each set of outputs that
+evaluate.py has written, BLEU by length and the agreement of the metrics, or the confusion matrix.
 """
 
 import argparse
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+from scipy.stats import rankdata
 
-from evaluation import command_line, metrics, plots, report
+from evaluation import command_line, metrics, report
 from training.records import load_config, read_json, read_json_lines
 from utils import UserError, handle_signals, make_parser
 
+# Matplotlib is imported when a figure is drawn.
+
+# Okabe and Ito's colours, which colour-blind readers can tell apart, without those that are pale on
+# white.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00")
+MARKERS = "osD^v"
+STYLE = {
+    "text.parse_math": False,  # "$" is a token like any other
+    "text.usetex": False,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "figures",  # with the date left out, equal data give equal bytes
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 11,
+    "figure.titlesize": 11,
+    "grid.color": "0.92",
+    "legend.frameon": False,
+}
+# Used, if installed, for letters that DejaVu Sans lacks.
+FONTS = (
+    "Noto Sans CJK SC, Noto Sans CJK JP, WenQuanYi Zen Hei, Microsoft YaHei, PingFang SC, "
+    "Hiragino Sans, Noto Sans Devanagari, Noto Sans Thai"
+).split(", ")
+# Title, scale and factor of a panel, and the names of its values in training and in validation.
+PANELS = (
+    ("loss, nats per {unit}", "log", 1, "loss", "validation_loss"),
+    ("accuracy, % of {unit}s", "linear", 100, "accuracy", "validation_accuracy"),
+    ("BLEU", "linear", 1, None, "validation_bleu"),
+    ("norm of the gradient", "log", 1, "grad_norm", None),
+    ("tokens per second", "linear", 1, "tokens_per_second", None),
+    ("learning rate", "linear", 1, "learning_rate", None),
+)
 # Minimum and maximum number of words of a source, in the plot of BLEU by length.
 LENGTHS = ((1, 5), (6, 10), (11, 15), (16, 20), (21, 30), (31, 40), (41, math.inf))
 
 
+def main(flags: argparse.Namespace) -> None:
+    """Draw the figures and print their paths. Raises UserError and OSError."""
+    runs = dict(zip(run_labels(flags.runs), flags.runs, strict=True))
+    first, folder = flags.runs[0], flags.runs[0] / "figures"
+    labelled = load_config(first).is_classifier
+    lines = {label: read_metrics(run) for label, run in runs.items()}
+    training(folder / "training", lines, "example" if labelled else "token")
+    for path in sorted(first.glob("outputs-*.tsv")):
+        name = path.stem.removeprefix("outputs-")
+        title = report.describe(read_json(first / f"scores-{name}.json"))
+        draw_outputs(folder, name, title, runs, labelled)
+    print(*sorted(p for p in folder.iterdir() if p.suffix in (".png", ".svg")), sep="\n")
+
+
+def draw_outputs(
+    folder: Path, name: str, title: str, runs: dict[str, Path], labelled: bool
+) -> None:
+    """Draw the outputs called `name` of the first run, and of other runs with the same texts."""
+    runs = {label: run for label, run in runs.items() if report.outputs_path(run, name).exists()}
+    tables = {label: report.read_outputs(run, name) for label, run in runs.items()}
+    table = next(iter(tables.values()))
+    outputs, references = table["output"], table["reference"]
+    if labelled:
+        labels = sorted({*references, *outputs} - {""})
+        matrix = report.confusion(outputs, references, labels)
+        confusion(folder / f"confusion-{name}", matrix, labels, title)
+        return
+    groups = group_by_length(table["source"])
+    bleu = {
+        label: bleu_by_length(each["output"], references, groups)
+        for label, each in tables.items()
+        if report.same_texts(each, table)
+    }
+    counts = {words: len(group) for words, group in groups.items()}
+    by_length(folder / f"bleu-by-length-{name}", counts, bleu, title)
+    wrong = np.not_equal(outputs, references)  # the others are perfect by every metric
+    if wrong.sum() > 1:
+        names = [name for name in table if name in report.SENTENCE_METRICS]
+        scores = {metric: np.array(table[metric], float)[wrong] for metric in names}
+        agreement(folder / f"agreement-{name}", scores, title)
+
+
 def read_metrics(run: Path) -> list[dict]:
     """Read metrics.jsonl of a run. Raises OSError, and UserError if it is empty or damaged."""
-    path = run / "metrics.jsonl"
-    lines = read_json_lines(path)
-    if not lines:
-        raise UserError(f"{path} is empty: wait for the first epoch")
-    for number, line in enumerate(lines, 1):
-        finite = all(isinstance(x, int | float) and abs(x) < 1e308 for x in line.values())
-        if not finite or not 1 <= line.get("step", 0) < 2**31:
-            raise UserError(f"{path}:{number} has an invalid value: delete the line")
-    return lines
-
-
-def read_outputs(runs: Sequence[Path], name: str, labelled: bool, count: int) -> list[list[str]]:
-    """Read the outputs of each run that evaluate.py wrote. Raises UserError if some are missing."""
-    outputs, split = [], name.partition("-")[0]
-    for run in runs:
-        path = report.outputs_path(run, name, labelled)
-        if not path.exists():
-            raise UserError(
-                f"{path} is missing: run evaluate.py first, with the same flags per run"
-            )
-        if report.recorded_hash(run, split) != report.recorded_hash(runs[0], split):
-            raise UserError(f"{run} was trained with another {split} split than {runs[0]}")
-        outputs.append(path.read_text("utf-8").split("\n")[:-1])
-        if len(outputs[-1]) != count:
-            raise UserError(f"{path} is incomplete: run evaluate.py again")
-    return outputs
+    if lines := read_json_lines(run / "metrics.jsonl"):
+        return lines
+    raise UserError(f"{run / 'metrics.jsonl'} is empty: wait for the first epoch")
 
 
 def run_labels(runs: Sequence[Path]) -> list[str]:
     """Return the names of runs for legends, and the kind of attention of recurrent models."""
-    distinct = len({run.name for run in runs}) == len(runs)
-    labels = []
+    distinct, labels = len({run.name for run in runs}) == len(runs), []
     for run in runs:
-        settings, label = read_json(run / "config.json"), run.name if distinct else str(run)
-        if settings["model"] == "recurrent":
-            label += f": GRU, {settings['recurrent_attention'].replace('none', 'no')} attention"
+        config, label = load_config(run), run.name if distinct else str(run)
+        if config.model == "recurrent":
+            label += f": GRU, {config.recurrent_attention.replace('none', 'no')} attention"
         labels.append(label)
     return labels
 
@@ -87,51 +139,173 @@ def bleu_by_length(outputs: Sequence[str], references: Sequence[str], groups: di
     ]
 
 
-def scores_of_mistakes(outputs: Sequence[str], references: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return the scores of the sentences that differ from their reference: {metric: values}.
+# The functions below write STEM.png and STEM.svg.
 
-    The others are perfect by every metric.
+
+@contextmanager
+def figure(stem: str | Path, width: float, height: float, layout: str = "constrained") -> Iterator:
+    """Yield a Matplotlib figure, sizes in inches, and save it as stem.png and stem.svg.
+
+    Text in the SVG remains text: it can be searched, and the reader's own fonts are used.
     """
-    scores = metrics.sentence_scores(outputs, references)
-    wrong = np.equal(scores.pop("exact_match"), 0)
-    return {name: np.compress(wrong, values) for name, values in scores.items()}
+    import matplotlib
+    from matplotlib import font_manager
+    from matplotlib.figure import Figure  # not pyplot, which would replace a notebook's backend
+
+    installed = set(font_manager.get_font_names())
+    fonts = ["DejaVu Sans", *(font for font in FONTS if font in installed)]
+    Path(stem).parent.mkdir(parents=True, exist_ok=True)
+    with matplotlib.rc_context(STYLE | {"font.family": fonts}):
+        canvas = Figure(figsize=(width, height), layout=layout)
+        yield canvas
+        canvas.savefig(f"{stem}.png", dpi=110)
+        canvas.savefig(f"{stem}.svg", metadata={"Date": None})
 
 
-def main(flags: argparse.Namespace) -> None:
-    """Draw the figures and print their paths. Raises UserError and OSError."""
-    config, folder, runs = load_config(flags.run), flags.run / "figures", [flags.run, *flags.others]
-    names, lines = run_labels(runs), [read_metrics(run) for run in runs]
-    name, *settings = flags.outputs.split("-")
-    split, _ = report.load_split(flags.run, config, name, "all" in settings)
-    outputs = read_outputs(runs, flags.outputs, config.is_classifier, len(split.sources))
+def training(stem: str | Path, runs: dict[str, Sequence[dict]], unit: str) -> None:
+    """Draw a panel by step for each measure that the first run has.
 
-    unit = "example" if config.is_classifier else "token"
-    plots.training(folder / "training", dict(zip(names, lines, strict=True)), unit)
-    if config.is_classifier:
-        labels = sorted({*split.targets, *outputs[0]} - {""})
-        matrix = report.confusion(outputs[0], split.targets, labels)
-        plots.confusion(folder / "confusion", matrix, labels)
-    else:
-        groups = group_by_length(split.sources)
-        bleu = [bleu_by_length(texts, split.targets, groups) for texts in outputs]
-        counts = {words: len(group) for words, group in groups.items()}
-        plots.by_length(folder / "bleu-by-length", counts, dict(zip(names, bleu, strict=True)))
-        scores = scores_of_mistakes(outputs[0], split.targets)
-        if len(scores["bleu"]) > 1:
-            plots.agreement(folder / "agreement", scores)
-    print(*sorted(p for p in folder.iterdir() if p.suffix in (".png", ".svg")), sep="\n")
+    runs: {name: lines of metrics.jsonl}; of runs other than the first, only validation is drawn,
+    where there is any. unit: what loss and accuracy are averaged over, "token" or "example".
+    """
+    first, *others = runs
+    measured = set().union(*runs[first])
+    panels = [panel for panel in PANELS if measured & set(panel[3:])]
+    columns = min(3, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    labels = [f"{first}, training", f"{first}, validation", *others]
+    labels = labels if others else ["training", "validation"]
+    with figure(stem, 4.2 * columns, 3 * rows + 0.5) as canvas:
+        plots = canvas.subplots(rows, columns, squeeze=False).ravel()
+        for unused in plots[len(panels) :]:
+            unused.remove()
+        for plot, (title, scale, factor, train, validation) in zip(plots, panels, strict=False):
+            curves = [(first, train, "-"), (first, validation, ".-")]
+            curves += [(run, validation or train, ".--") for run in others]
+            for number, (run, name, style) in enumerate(curves):
+                colour, label = COLOURS[number % 6], labels[number]
+                points = [(line["step"], factor * line[name]) for line in runs[run] if name in line]
+                if points:
+                    plot.plot(*np.transpose(points), style, color=colour, lw=1.2, label=label)
+            plot.set(title=title.format(unit=unit), xlabel="step", yscale=scale, xlim=(0, None))
+            plot.xaxis.set_major_formatter("{x:,.0f}")
+            format_log_axis(plot) if scale == "log" else start_at_zero(plot)
+            plot.grid()
+        add_legend(canvas, columns)
+
+
+def by_length(
+    stem: str | Path, groups: dict[str, int], runs: dict[str, Sequence[float]], title: str = ""
+) -> None:
+    """Draw BLEU by the number of words of the source, a line for each run.
+
+    groups: {range of lengths: number of sentences}; runs: {name: BLEU of each group}.
+    """
+    with figure(stem, max(6, 1.1 * len(groups) + 2), 4) as canvas:
+        plot = canvas.subplots()
+        for number, (run, values) in enumerate(runs.items()):
+            style = {"color": COLOURS[number % 6], "marker": MARKERS[number % 5]}  # 30 styles
+            plot.plot(values, label=run, **style)
+        ticks = [f"{words}\n{count:,}" for words, count in groups.items()]
+        plot.set_xticks(range(len(groups)), ticks)
+        plot.set(xlabel="words of the source; below, the number of sentences", ylabel="BLEU")
+        plot.set_title(title)
+        start_at_zero(plot)
+        plot.grid(axis="y")
+        add_legend(canvas, 2)
+
+
+def agreement(stem: str | Path, columns: dict[str, Sequence[float]], title: str = "") -> None:
+    """Draw Spearman's rank correlation of the scores of sentences: {metric: values}."""
+    with np.errstate(invalid="ignore"):  # NaN for a constant column
+        values = np.corrcoef(rankdata([*columns.values()], axis=1))
+    texts = np.vectorize(lambda value: "–" if math.isnan(value) else f"{value:.2f}")(values)
+    count = len(next(iter(columns.values())))
+    title += f"\nAgreement of the metrics on {count:,} sentences\nthat differ from the reference"
+    bar = "Spearman's rank correlation"
+    heat_map(stem, values, texts, columns, columns, bar, cmap="RdBu_r", vmin=-1, title=title)
+
+
+def confusion(stem: str | Path, matrix: np.ndarray, labels: Sequence[str], title: str = "") -> None:
+    """Draw a confusion matrix (labels, labels): counts, and below them shares of the row.
+
+    Rows are true labels, columns predicted ones. A label that was never true has no shares: "–".
+    """
+    matrix = np.asarray(matrix)
+    totals = matrix.sum(axis=1, keepdims=True)
+    shares = np.where(totals, matrix / np.maximum(totals, 1), np.nan)
+
+    @np.vectorize
+    def cell(count, share):
+        return "–" if math.isnan(share) else f"{count:,}\n{100 * share:.1f} %" if count else "0"
+
+    rows = [f"{label} ({total:,})" for label, total in zip(labels, totals[:, 0], strict=True)]
+    axes = {"cmap": "Blues", "vmin": 0, "xlabel": "predicted", "ylabel": "true (count)"}
+    axes["title"] = title
+    heat_map(stem, shares, cell(matrix, shares), rows, labels, "share of the row", **axes)
+
+
+def heat_map(
+    stem: str | Path,
+    values: np.ndarray,
+    texts: np.ndarray,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    bar: str,
+    cmap: str,
+    vmin: float,
+    **texts_of_axes: str,
+) -> None:
+    """Draw values of vmin to 1 as colours, with a text in each cell; bar: label of the colours."""
+    side, longest = min(max(3, 0.7 * len(rows)), 25), 0.09 * max(map(len, rows))
+    with figure(stem, side + longest + 1.8, side + longest + 0.8, layout="compressed") as canvas:
+        plot = canvas.subplots()
+        plot.set_facecolor("0.92")  # behind NaN
+        image = plot.imshow(values, cmap=cmap, vmin=vmin, vmax=1)
+        plot.spines[:].set_visible(False)
+        plot.tick_params(length=0)
+        font = {"ha": "center", "va": "center", "fontsize": min(11, 13 * side / len(rows))}
+        for (row, column), value in np.ndenumerate(values):
+            colour = "white" if abs(value) > 0.6 else "black"
+            plot.text(column, row, texts[row, column], color=colour, **font)
+        plot.set_xticks(
+            range(len(columns)), columns, rotation=30, ha="right", rotation_mode="anchor"
+        )
+        plot.set_yticks(range(len(rows)), rows)
+        plot.set(**texts_of_axes)
+        canvas.colorbar(image, ax=plot, label=bar)
+
+
+def add_legend(canvas, columns: int) -> None:
+    """Add one legend for all plots of a figure, in which equal labels have equal lines."""
+    lines = {line.get_label(): line for plot in canvas.axes for line in plot.lines}
+    canvas.legend(lines.values(), lines, loc="outside upper center", ncols=min(columns, len(lines)))
+
+
+def start_at_zero(plot) -> None:
+    """Let a linear y axis begin at 0 and end above the highest point."""
+    highest = plot.dataLim.y1
+    plot.set_ylim(0, 1.05 * highest if highest > 0 else 1)
+    plot.yaxis.set_major_formatter("{x:,g}")
+
+
+def format_log_axis(plot) -> None:
+    """Label a logarithmic y axis with plain numbers, even if its range is narrow."""
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+
+    low, high = plot.get_ylim()
+    plot.yaxis.set_major_locator(MaxNLocator(5) if high < 10 * low else LogLocator(subs=(1, 2, 5)))
+    plot.yaxis.set_major_formatter("{x:g}")
+    plot.yaxis.set_minor_locator(NullLocator())
 
 
 def parse_flags() -> argparse.Namespace:
     """Parse the command line; a mistake exits with one line and status 2."""
     parser = make_parser(__doc__, prog="python -m evaluation.figures")
-    add = parser.add_argument
-    add("run", type=Path, metavar="RUN", help="run directory, such as runs/NAME")
-    add("others", nargs="*", type=Path, metavar="OTHER", help="other runs, in the same figures")
-    text = "draw translations-NAME.txt or labels-NAME.txt, such as test-beam4 [test]"
-    add("--outputs", default="test", metavar="NAME", help=text)
+    text = "run directories, such as runs/NAME; all but the first are drawn for comparison"
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help=text)
     handle_signals()
-    return parser.parse_intermixed_args()
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -5,47 +5,30 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-Attention = tuple[np.ndarray, Sequence[str], Sequence[str]]  # weights, query tokens, key tokens
 TEMPLATE = Path(__file__).with_name("page.html")
 
 
-def check_weights(weights: np.ndarray, queries: Sequence[str], keys: Sequence[str]) -> np.ndarray:
-    """Return attention weights as an array (layers, heads, query_len, key_len).
+class Attention(NamedTuple):
+    """Attention weights (layers, heads, query_len, key_len) and their tokens."""
 
-    Raises ValueError if the shape does not fit the tokens, or a weight is not finite.
-    """
-    weights = np.asarray(weights, np.float64)
-    if weights.ndim != 4 or weights.shape[2:] != (len(queries), len(keys)) or not weights.size:
-        raise ValueError(
-            f"weights of shape {weights.shape} are not (layers, heads, {len(queries)} queries, "
-            f"{len(keys)} keys)"
-        )
-    if not np.isfinite(weights).all():
-        raise ValueError("the attention weights are not finite")
-    return weights
+    weights: np.ndarray
+    queries: Sequence[str]
+    keys: Sequence[str]
 
 
 def write(path: str | Path, kinds: dict[str, Attention], title: str) -> None:
     """Write a page that any browser can open from disk, without a network.
 
-    kinds: {"encoder self-attention": (weights (layers, heads, query_len, key_len), query tokens,
-    key tokens), …}. Raises ValueError if weights and tokens do not fit.
-
-    The address selects what is shown: #kind=1&layer=2&head=3&word=4, all counted from 1; head=mean
-    is the mean of all heads. Without it, the last kind, its last layer and the mean are shown.
+    kinds: for example {"cross-attention": Attention(…)}. The address selects what is shown:
+    #kind=1&layer=2&head=3&word=4, all counted from 1; head=mean is the mean of all heads. Without
+    it, the last kind, its last layer and the mean are shown.
     """
-    if not kinds:
-        raise ValueError("there is no attention to show")
     data = [
-        {
-            "name": name,
-            "queries": list(queries),
-            "keys": list(keys),
-            "weights": thousandths(check_weights(weights, queries, keys)),
-        }
+        {"name": name, "queries": queries, "keys": keys, "weights": thousandths(weights)}
         for name, (weights, queries, keys) in kinds.items()
     ]
     Path(path).write_text(fill(TEMPLATE, data, title), "utf-8")

@@ -1,6 +1,7 @@
 """Scores of a model on a split: computed, printed as a table, written into the run directory."""
 
 import math
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ import numpy as np
 
 from config import Config
 from data import corpora, encoding, pipeline
-from data.splits import Split
+from data.splits import Corpus, Split
 from evaluation import metrics
 from training.records import read_json
 from utils import UserError, write_json
@@ -19,9 +20,9 @@ from utils import UserError, write_json
 if TYPE_CHECKING:
     from evaluation.translator import Translator
 
-Output = tuple[float, str]  # score (NaN if it was not computed), translation or label
+Table = dict[str, list[str]]  # columns of equal length: source, reference, output and more
+SENTENCE_METRICS = ("bleu", "chrf", "rouge_1", "rouge_2", "rouge_l", "meteor")  # and exact match
 MISTAKES_SHOWN = 20
-TABLE_TEXTS = 5_000  # maximum number of texts scored by default, per split of a .tsv file
 
 
 def validation_metrics(
@@ -36,8 +37,7 @@ def validation_metrics(
     values = {"validation_loss": loss, "validation_accuracy": accuracy}
     count = len(dataset.validation_texts.sources)
     spaced = np.linspace(0, count - 1, min(count, max_sentences)).astype(int)
-    texts = dataset.validation_texts.take(spaced)
-    texts = texts.match_case(translator.target_tokenizer)
+    texts = dataset.validation_texts.take(spaced).match_case(translator.target_tokenizer)
     sources, references, _ = texts
     shown = [0, len(sources) // 2, len(sources) - 1]
     if translator.labelled:
@@ -50,56 +50,61 @@ def validation_metrics(
     return values, samples
 
 
-def recorded_hash(run: Path, name: str) -> str:
-    """Return the SHA-256 that a split had in training. Raises OSError and UserError."""
-    path = run / "corpus.json"
-    splits = read_json(path).get("splits")
-    if not isinstance(splits, dict) or not all(isinstance(s, dict) for s in splits.values()):
-        raise UserError(f"{path} is damaged: it has no splits")
-    if name not in splits:
-        raise UserError(f"{run} has no split {name!r}: choose from {', '.join(splits)}")
-    return splits[name].get("sha256")
+def find_corpus(run: Path, config: Config, split: str, name: str | None = None) -> Corpus:
+    """Return the corpus of a run, or the one with this name, in the direction of the run.
 
-
-def load_split(run: Path, config: Config, name: str, whole: bool = False) -> tuple[Split, int]:
-    """Load a split of a run's corpus. Also returns how many texts it has.
-
-    Of a .tsv file, which has no splits of its own, loads at most `TABLE_TEXTS` evenly spaced texts,
-    unless `whole`. With `--lowercase`, references are in lower case, as translations are. Raises
-    UserError if the text of the split has changed since training.
+    Does not read it. Raises OSError and UserError.
     """
-    recorded = recorded_hash(run, name)
-    sampled = config.corpus.endswith(".tsv") and not whole
-    split = corpora.from_config(config).summarize(name, TABLE_TEXTS if sampled else sys.maxsize)
-    if recorded != split.sha256:
+    recorded = read_json(run / "corpus.json")
+    if name is None and split not in recorded["splits"]:
         raise UserError(
-            f"the {name} split of {config.corpus} differs from the one recorded in "
-            f"{run}/corpus.json, so scores would not be comparable: restore the text, or train "
-            "again"
+            f"{run} has no split {split!r}: choose from {', '.join(recorded['splits'])}"
         )
-    texts = Split.of(split.sample)
-    if config.lowercase and not config.is_classifier:
-        texts = texts._replace(targets=[text.lower() for text in texts.targets])
-    return texts, split.pairs
+    corpus = corpora.find(name or config.corpus, labelled=config.is_classifier)
+    backward = corpus.languages != tuple(recorded["languages"]) == corpus.languages[::-1]
+    return corpus.swap() if backward else corpus
 
 
-def measure(translator: "Translator", split: Split) -> tuple[dict, list[Output]]:
-    """Decode a split and score it. Returns the scores by name, and an Output for each text.
+def load_split(run: Path, config: Config, split: str, name: str | None = None) -> tuple[Split, str]:
+    """Load a split of the corpus that `find_corpus` returns.
+
+    Also returns what identifies the texts in file names: the split, after the corpus if the texts
+    are not those that the run recorded. Raises OSError, and UserError if the split does not exist,
+    or if it is the run's own and has changed since training.
+    """
+    corpus = find_corpus(run, config, split, name)
+    summary = corpus.summarize(split, limit=sys.maxsize)
+    recorded = read_json(run / "corpus.json")["splits"].get(split, {}).get("sha256")
+    if name is None and summary.sha256 != recorded:
+        raise UserError(
+            f"the {split} split of {config.corpus} differs from the one recorded in "
+            f"{run}/corpus.json, so scores would not be comparable: restore the text, or score it "
+            f"as another corpus with --corpus {config.corpus}"
+        )
+    slug = re.sub(r"[^\w.+-]+", "-", corpus.name.removesuffix(".tsv")).strip("-.")
+    return Split.of(summary.sample), split if summary.sha256 == recorded else f"{slug}-{split}"
+
+
+def measure(translator: "Translator", split: Split) -> tuple[dict, Table]:
+    """Decode a split and score it. Returns the scores, and a row for each text with its output.
 
     Scores of translations: see `metrics.score`; of labels: see `label_scores`. The loss is in nats
-    per token, over the pairs that are not longer than `max_length`.
+    per token, over the pairs that are not longer than `max_length`. References are in lower case if
+    outputs are. Raises UserError for a label that the model does not have.
     """
+    tokenizers = translator.source_tokenizer, translator.target_tokenizer
+    split = split.match_case(translator.target_tokenizer)
+    pairs, too_long = encoding.encode(split, *tokenizers, translator.max_length)
     translator.trace()
     start = time.perf_counter()
     outputs = [best[0] for best in translator.n_best(split.sources, progress=True)]
     seconds = time.perf_counter() - start
     texts = [text for _, text in outputs]
-    tokenizers = translator.source_tokenizer, translator.target_tokenizer
-    pairs, too_long = encoding.encode(split, *tokenizers, translator.max_length)
     loss = {}
     if len(pairs.source.lengths):
         loss = dict(zip(("loss", "accuracy"), translator.loss_and_accuracy(pairs), strict=True))
     common = {"parameters": translator.num_parameters, "search": str(translator.search)}
+    table = {"source": split.sources, "reference": split.targets, "output": texts}
     if translator.labelled:
         scores = label_scores(texts, split.targets, translator.target_tokenizer.names)
         scores |= {
@@ -109,7 +114,7 @@ def measure(translator: "Translator", split: Split) -> tuple[dict, list[Output]]
             "texts_cut": too_long,
             **common,
         }
-        return scores, outputs
+        return scores, table | {"probability": [f"{math.exp(score):.4f}" for score, _ in outputs]}
     scores = metrics.score(texts, split.targets)
     scores |= loss | {
         "sentences_per_second": len(texts) / seconds,
@@ -120,7 +125,10 @@ def measure(translator: "Translator", split: Split) -> tuple[dict, list[Output]]
     }
     if split.tags:
         scores["exact_match_by_tag"] = metrics.by_tag(texts, split.targets, split.tags)
-    return scores, outputs
+        table["tag"] = split.tags
+    for metric, values in metrics.sentence_scores(texts, split.targets).items():
+        table[metric] = [f"{value:.2f}" for value in values]
+    return scores, table
 
 
 def label_scores(predicted: Sequence[str], true: Sequence[str], names: Sequence[str]) -> dict:
@@ -153,12 +161,6 @@ def f1_scores(matrix: np.ndarray) -> np.ndarray:
     return 2 * correct / np.maximum(matrix.sum(axis=0) + matrix.sum(axis=1), 1)
 
 
-def mistakes(split: Split, outputs: Sequence[Output]) -> list[int]:
-    """Return the indices of the wrongly labelled texts, the most confident first."""
-    wrong = [i for i, (_, label) in enumerate(outputs) if label != split.targets[i]]
-    return sorted(wrong, key=lambda i: -outputs[i][0])
-
-
 def print_scores(scores: dict) -> None:
     """Print the scores with their signatures, then exact match by tag or the confusion matrix.
 
@@ -184,44 +186,46 @@ def print_scores(scores: dict) -> None:
             print(f"{name:28}" + "".join(f"{count:{width},}" for count in row))
 
 
-def outputs_path(run: Path, suffix: str, labelled: bool) -> Path:
-    """Return the file of the outputs that `write` writes and evaluation.figures reads."""
-    return run / f"{'labels' if labelled else 'translations'}-{suffix}.txt"
+def describe(scores: dict) -> str:
+    """Return what was scored: the split, the checkpoint and the search."""
+    return "{split} split of {corpus}, {checkpoint}, {search}".format_map(scores)
 
 
-def write(
-    run: Path, suffix: str, labelled: bool, split: Split, scores: dict, outputs: Sequence[Output]
-) -> list[str]:
-    """Write scores and outputs into a run directory. Returns the names of the files.
+def write(run: Path, name: str, scores: dict, table: Table) -> list[str]:
+    """Write scores, outputs and the worst of them into a run directory. Returns the file names."""
+    rows = [table, *zip(*table.values(), strict=True)]
+    lines = ("\t".join(re.sub(r"[\t\r\n]", " ", cell) for cell in row) for row in rows)
+    write_json(run / f"scores-{name}.json", scores)
+    outputs_path(run, name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    (run / f"mistakes-{name}.txt").write_text(worst(table), "utf-8")
+    return [f"scores-{name}.json", f"outputs-{name}.tsv", f"mistakes-{name}.txt"]
 
-    For labels, also write the most confident mistakes.
+
+def worst(table: Table) -> str:
+    """List the translations with the lowest chrF, or the wrong labels with the highest
+    probability.
     """
-    paths = [run / f"scores-{suffix}.json", outputs_path(run, suffix, labelled)]
-    write_json(paths[0], scores)
-    paths[1].write_text("".join(f"{text}\n" for _, text in outputs), "utf-8")
-    if labelled:
-        paths.append(run / f"mistakes-{suffix}.txt")
-        text = "".join(
-            f"{math.exp(outputs[i][0]):.4f} {outputs[i][1]}, but is {split.targets[i]}:\n"
-            f"{split.sources[i]}\n\n"
-            for i in mistakes(split, outputs)[:MISTAKES_SHOWN]
-        )
-        paths[2].write_text(text, "utf-8")
-    return [path.name for path in paths]
+    score, sign = ("probability", -1) if "probability" in table else ("chrf", 1)
+    pairs = enumerate(zip(table["reference"], table["output"], strict=True))
+    wrong = [i for i, (reference, output) in pairs if output != reference]
+    wrong.sort(key=lambda i: sign * float(table[score][i]))
+    columns = (score, "source", "reference", "output")
+    blocks = ("".join(f"{c:12}{table[c][i]}\n" for c in columns) for i in wrong[:MISTAKES_SHOWN])
+    return "\n".join(blocks)
 
 
-def write_per_sentence(path: Path, labelled: bool, split: Split, outputs: Sequence[Output]) -> None:
-    """Write a tab-separated line for each text, after a line of column names."""
-    texts = [text for _, text in outputs]
-    if labelled:
-        columns = {"text": split.sources, "label": split.targets, "predicted": texts}
-        columns["probability"] = [f"{math.exp(score):.4f}" for score, _ in outputs]
-    else:
-        columns = {"source": split.sources, "reference": split.targets, "translation": texts}
-        if split.tags:
-            columns["tag"] = split.tags
-        for name, values in metrics.sentence_scores(texts, split.targets).items():
-            columns[name] = [f"{value:.2f}" for value in values]
-    rows = [columns, *zip(*columns.values(), strict=True)]
-    lines = ("\t".join(cell.replace("\t", " ") for cell in row) for row in rows)
-    path.write_text("\n".join(lines) + "\n", "utf-8")
+def outputs_path(run: Path, name: str) -> Path:
+    """Return the file of the outputs that `write` writes."""
+    return run / f"outputs-{name}.tsv"
+
+
+def read_outputs(run: Path, name: str) -> Table:
+    """Read the outputs that `write` wrote. Raises OSError."""
+    lines = outputs_path(run, name).read_text("utf-8").split("\n")[:-1]
+    names, *rows = (line.split("\t") for line in lines)
+    return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+
+
+def same_texts(one: Table, other: Table) -> bool:
+    """Return whether two tables have the same sources and references."""
+    return all(one[column] == other[column] for column in ("source", "reference"))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import Any
 
-from utils import UserError, flag, setting
+from utils import UserError, check_settings, flag, setting
 
 
 @dataclass(frozen=True)
@@ -11,28 +11,26 @@ class Search:
     """Greedy search, beam search or sampling. Raises UserError if a value is invalid."""
 
     beam: int = setting(1, "hypotheses per sentence; 1 is greedy search", group="search")
-    length_penalty: float = setting(0.6, "with --beam: exponent of the length penalty")
+    length_penalty: float = setting(
+        0.6, "with --beam: exponent of the length penalty", low=0, high=float("inf")
+    )
     n_best: int = setting(1, "with --beam: outputs per text (not for evaluate.py)")
     sample: bool = setting(
         False, "sample each token; required by the flags below", group="sampling"
     )
-    temperature: float = setting(1.0, "divides the logits")
-    top_k: int = setting(0, "sample from the K most likely tokens; 0 for all")
-    top_p: float = setting(1.0, "sample from the most likely tokens with this total probability")
-    seed: int = setting(0, "random seed")
+    temperature: float = setting(1.0, "divides the logits", low=1e-3, high=float("inf"))
+    top_k: int = setting(0, "sample from the K most likely tokens; 0 for all", low=0)
+    top_p: float = setting(
+        1.0, "sample from the most likely tokens with this total probability", low=1e-3
+    )
+    seed: int = setting(0, "random seed", low=0)
 
     def __post_init__(self):
-        for name, valid, rule in (
-            ("beam", self.beam >= 1, "at least 1"),
-            ("length_penalty", 0 <= self.length_penalty < float("inf"), "finite and at least 0"),
-            ("n_best", 1 <= self.n_best <= self.beam, f"at least 1 and at most --beam {self.beam}"),
-            ("temperature", 0 < self.temperature < float("inf"), "finite and greater than 0"),
-            ("top_k", 0 <= self.top_k < 2**31, "at least 0 and less than 2**31"),
-            ("top_p", 0 < self.top_p <= 1, "greater than 0 and at most 1"),
-            ("seed", 0 <= self.seed < 2**31, "at least 0 and less than 2**31"),
-        ):
-            if not valid:
-                raise UserError(f"{flag(name)} {getattr(self, name)}: must be {rule}")
+        check_settings(self)
+        if self.n_best > self.beam:
+            raise UserError(f"--n-best {self.n_best}: must be at most --beam {self.beam}")
+        if self.top_p > 1:
+            raise UserError(f"--top-p {self.top_p}: must be at most 1")
         if self.sample and self.beam > 1:
             raise UserError("--sample and --beam exclude each other: remove one of them")
         for name in self.changed():

@@ -1,4 +1,4 @@
-"""Translation of text, and loss and accuracy under teacher forcing, with a trained model."""
+"""Translation of text, attention weights, and loss and accuracy, with a trained model."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -12,15 +12,24 @@ from tqdm import tqdm
 from config import Config
 from data import tokenizer
 from data.batches import Pairs, Ragged, plan_batches
-from data.tokenizer import Labels, Tokenizer
+from data.tokenizer import BOS, EOS, PAD, Labels, Tokenizer
+from evaluation.page import Attention
 from evaluation.search import Search
 from model import IDS, build
 from model.decoding import beam_search, greedy, sample
 from model.loss import loss_sums, teacher_forced_logits
+from same_code import changed_files
 from training.checkpoints import checkpoint_folder, readable_checkpoints
+from training.records import load_config
 from utils import UserError, first_line, warn
 
 GREEDY = Search()
+# Name of each kind of attention in the models: its title, its query tokens, its key tokens.
+ATTENTION = {
+    "encoder": ("encoder self-attention", "source", "source"),
+    "decoder": ("decoder self-attention", "target_out", "target_in"),
+    "cross": ("cross-attention", "target_out", "source"),
+}
 
 
 def decode_with(
@@ -37,7 +46,7 @@ def decode_with(
     samples, and for greedy search with scores=False, which is faster. Samples depend on
     `batch_number`, a scalar. one_token: the outputs are labels.
     """
-    special = (tokenizer.BOS, tokenizer.EOS)
+    special = (BOS, EOS)
     limit = tf.ones(tf.shape(source)[0], tf.int32) if one_token else None
     if search.sample:
         filters = (search.temperature, search.top_k, search.top_p)
@@ -66,6 +75,7 @@ class Translator:
         self.model, self.max_length, self.search = model, max_length, search
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
         self.labelled = isinstance(target_tokenizer, Labels)
+        self.warned = False  # that a text was truncated
         self.pool = ThreadPoolExecutor(tf.config.threading.get_inter_op_parallelism_threads() or 1)
         # evaluate.py reports the probability of a label, but not that of a translation.
         scores = search.n_best > 1 or self.labelled
@@ -84,7 +94,7 @@ class Translator:
 
     def trace(self) -> None:
         """Call both graphs on a tiny batch: the first call traces them, which takes seconds."""
-        ids = np.array([[tokenizer.BOS, tokenizer.EOS]], np.int32)
+        ids = np.array([[BOS, EOS]], np.int32)
         self.decode(ids, 0)
         self.totals(ids, ids)
 
@@ -127,19 +137,21 @@ class Translator:
     ) -> list[list[tuple[float, str]]]:
         """Return `search.n_best` pairs of score and translation for each text, best first.
 
-        Texts of more than `max_length` tokens are truncated, with one warning, which numbers the
-        texts from `first`.
+        Texts of more than `max_length` tokens are truncated, with a warning for the first of them,
+        which numbers the texts from `first`.
         """
         texts = [" ".join(text.split("\n")) for text in texts]
         indices = [i for i, text in enumerate(texts) if text.strip()]
         rows = self.source_tokenizer.encode([texts[i] for i in indices])
         long = [i for i, row in zip(indices, rows, strict=True) if len(row) > self.max_length]
-        if long and not self.labelled:  # texts with labels are truncated in training, too
+        # Texts with labels are truncated in training, too.
+        if long and not self.labelled and not self.warned:
+            self.warned = True
             warn(
-                f"texts with more than {self.max_length} tokens: {len(long):,}, the first is text "
-                f"{first + long[0]:,}; only their first {self.max_length} tokens are translated"
+                f"text {first + long[0]:,} has more than {self.max_length} tokens: of such texts, "
+                f"only the first {self.max_length} tokens are translated"
             )
-        source = Ragged.of([[*row[: self.max_length], tokenizer.EOS] for row in rows])
+        source = Ragged.of([[*row[: self.max_length], EOS] for row in rows])
         # The lengths of the outputs are unknown, so the sources take their place. The longest batch
         # comes first: no core should be left with a long batch at the end.
         batches = plan_batches(Pairs(source, source), batch_tokens, batch_sentences)[::-1]
@@ -160,19 +172,52 @@ class Translator:
                 bar.update(len(batch))
         return outputs
 
+    def attention(self, text: str, target: str | None = None) -> dict[str, Attention]:
+        """Return the attention weights of a text by kind of attention, such as "cross-attention".
+
+        weights (num_layers, num_heads, query_len, key_len) come with their query and key tokens. A
+        row of the decoder has the token that is predicted there, target_out. target: used in place
+        of the model's own output. Raises UserError for an empty text.
+        """
+        source = self.source_tokenizer.encode([text])[0][: self.max_length]
+        if not source:
+            raise UserError("the text is empty: give one with words")
+        source = np.int32([[*source, EOS]])
+        if target is None:
+            target_out = self.decode(source, 0)[0].numpy()[0, 0]
+            target_out = target_out[target_out != PAD].tolist()
+        else:
+            target_out = self.target_tokenizer.encode([target])[0] + self.target_tokenizer.ending
+        target_in = [BOS, *target_out[:-1]]
+        tokens = {
+            "source": self.source_tokenizer.tokens(source[0]),
+            "target_in": self.target_tokenizer.tokens(target_in),
+            "target_out": self.target_tokenizer.tokens(target_out),
+        }
+        kinds = {}
+        for kind, weights in self.model.attention_weights(source, np.int32([target_in])).items():
+            name, queries, keys = ATTENTION[kind]
+            kinds[name] = Attention(weights[0].numpy(), tokens[queries], tokens[keys])
+        return kinds
+
 
 def load(
     run: str | Path,
-    config: Config,
+    config: Config | None = None,
     checkpoint: str = "last",
     average: int = 1,
     search: Search = GREEDY,
 ) -> Translator:
     """Load the model of a run directory from its `last` or `best` checkpoint, in float32.
 
+    config: by default the run's own; a warning says if the code of the model has changed since.
     average: number of latest epochs whose final weights are averaged (section 6.1). Raises OSError
     for a missing file, and UserError if a checkpoint is missing or does not fit the model.
     """
+    if config is None:
+        config, source = load_config(run), Path(run, "source")
+        if names := source.exists() and changed_files("evaluation", source):
+            warn(f"{names[0]} has changed since {run} was trained")
     tokenizers = tokenizer.load_pair(run, config.lowercase, config.tokenizer == "word")
     config = dataclasses.replace(config, precision="float32")
     model = build(config, *(each.vocab_size for each in tokenizers))

@@ -35,7 +35,7 @@ import utils
 from config import Config
 from data import corpora, local, pipeline, tokenizer
 from data.splits import SPLITS
-from evaluation import command_line, figures, plots, report
+from evaluation import command_line
 from evaluation.search import Search
 from evaluation.translator import Translator
 from model import build
@@ -149,12 +149,6 @@ class Readers:
         suffixes = (".index", ".data-00000-of-00001")
         self.checkpoint = {suffix: Path(path + suffix).read_bytes() for suffix in suffixes}
         self.tensors = tensors(path)
-        facts = {"sha256": "0" * 64, "pairs": 3, "dropped": 0}
-        self.facts = {"languages": ["pt", "en"], "splits": dict.fromkeys(SPLITS, facts)}
-        training = {"loss": 2.5, "accuracy": 0.5, "learning_rate": 1e-4, "grad_norm": 1.0}
-        self.metrics = [{"step": step, "epoch": 1, **training} for step in (1, 2, 3)]
-        validation = {"validation_loss": 2.0, "validation_accuracy": 0.5, "seconds": 9.0}
-        self.metrics.append({"step": 3, "epoch": 1, **validation})
 
     def new(self, *parts: str) -> Path:
         """Return a new path, and delete the files of the input before."""
@@ -232,24 +226,6 @@ class Readers:
         if "/" not in settings.corpus:  # tensorflow_datasets takes a tenth of a second
             corpora.from_config(settings)
         return True
-
-    def metrics_file(self, draws):
-        """metrics.jsonl of a run."""
-        path = self.new("metrics.jsonl")
-        lines = [json.dumps(line).encode() for line in self.metrics]
-        number = draws.randrange(len(lines))
-        lines[number] = damaged_json(draws, self.metrics[number])
-        path.write_bytes(b"\n".join(lines) + draws.choice((b"\n", b"\n", b"")))
-        values = figures.read_metrics(path.parent)
-        if draws.random() < 0.01:  # a figure takes half a second
-            plots.training(path.parent / "training", {"run": values}, "token")
-        return True
-
-    def corpus_facts(self, draws):
-        """corpus.json of a run."""
-        path = self.new("corpus.json")
-        path.write_bytes(damaged_json(draws, self.facts))
-        return report.recorded_hash(path.parent, "test") is not None
 
     def tokenizer_model(self, draws):
         """tokenizer.model and labels.txt of a run."""
@@ -333,7 +309,7 @@ class Readers:
         run = self.new("config.json")
         run.write_text(json.dumps(self.settings))
         names = [utils.flag(field.name) for field in dataclasses.fields(Search)]
-        names += ["--checkpoint", "--average", "--split", "--limit", "--per-sentence", "-h"]
+        names += ["--checkpoint", "--average", "--split", "--limit", "--corpus", "-h"]
         return self.flags(draws, [*names, str(run.parent)], evaluate.parse_flags)
 
 
@@ -343,9 +319,7 @@ SHARES = {
     "table": 9,
     "labelled_table": 8,
     "labelled_folder": 4,
-    "configuration": 17,
-    "metrics_file": 10,
-    "corpus_facts": 6,
+    "configuration": 33,
     "tokenizer_model": 5,
     "lines_to_translate": 4,
     "text_to_translate": 4,

@@ -16,8 +16,6 @@ import pytest
 import tensorflow as tf
 from helpers import TINY, load_split, train_here, write_corpus
 
-from config import Config
-from data import corpora
 from data.batches import Pairs, Ragged
 from data.splits import Split
 from evaluation import report, translator
@@ -66,8 +64,14 @@ def translate(run_program):
     return lambda *flags, **options: run_program("translate.py", *flags, **options)
 
 
-def outputs(run):
-    return {path.name for path in run.iterdir() if path.name.startswith(("scores", "transl"))}
+def written(run):
+    """Return the names of the files that evaluate.py has written."""
+    kinds = ("scores-", "outputs-", "mistakes-")
+    return {path.name for path in run.iterdir() if path.name.startswith(kinds)}
+
+
+def files(name):
+    return {f"scores-{name}.json", f"outputs-{name}.tsv", f"mistakes-{name}.txt"}
 
 
 def keyword(result, *words):
@@ -101,25 +105,29 @@ def test_the_table_and_the_file_have_every_score(copy, score, texts):
         assert float(shown.replace(",", "")) == pytest.approx(expected, rel=1e-3, abs=0.01)
     assert scores["signatures"]["bleu"] in out and "tok:13a" in scores["signatures"]["bleu"]
     assert scores["sentences"] == 30
-    translations = (copy / "translations-test.txt").read_text("utf-8").split("\n")
-    assert len(translations) == 31 and translations.pop() == ""
-    assert bleu(translations, texts.targets) == scores["bleu"]
+    table = report.read_outputs(copy, "test")
+    assert (table["source"], table["reference"]) == texts[:2]
+    assert bleu(table["output"], texts.targets) == scores["bleu"]
+    assert np.mean(list(map(float, table["exact_match"]))) == pytest.approx(scores["exact_match"])
 
 
-def test_split_and_checkpoint_are_part_of_the_file_name(copy, score, tmp_path):
+def test_the_worst_translations_are_listed_first(copy):
+    table = {"source": ["a\tb", "c", "d"], "reference": ["x", "y", "z"], "output": ["", "y", "w"]}
+    report.write(copy, "test", {}, table | {"chrf": ["20.00", "100.00", "3.00"]})
+    mistakes = (copy / "mistakes-test.txt").read_text("utf-8").split("\n\n")
+    assert [text.split()[:4] for text in mistakes] == [
+        ["chrf", "3.00", "source", "d"],
+        ["chrf", "20.00", "source", "a"],
+    ]
+    assert report.read_outputs(copy, "test")["source"][0] == "a b"
+
+
+def test_split_and_checkpoint_are_part_of_the_file_name(copy, score):
     for path in (copy / "checkpoints").glob("ckpt-[1-9]*"):
         path.unlink()  # the last checkpoint is not the best one
-    flags = ["--checkpoint", "best", "--per-sentence", tmp_path / "sentences.tsv"]
-    assert score(copy, "--split", "validation", *flags).status == 0
-    assert outputs(copy) == {"scores-validation-best.json", "translations-validation-best.txt"}
-    translations = (copy / "translations-validation-best.txt").read_text("utf-8")
-    assert translations.count("\n") == 20
-
-    table = (tmp_path / "sentences.tsv").read_text("utf-8").splitlines()
-    names, *rows = (line.split("\t") for line in table)
-    assert {"source", "reference", "translation", "bleu", "chrf", "exact_match"} <= {*names}
-    assert len(rows) == 20 and {len(row) for row in rows} == {len(names)}
-    assert [row[2] for row in rows] == translations.split("\n")[:-1]
+    assert score(copy, "--split", "validation", "--checkpoint", "best").status == 0
+    assert written(copy) == files("validation-best")
+    assert len(report.read_outputs(copy, "validation-best")["output"]) == 20
 
 
 def test_the_best_checkpoint_has_the_lowest_validation_loss(copy, score):
@@ -138,26 +146,59 @@ def test_the_best_checkpoint_has_the_lowest_validation_loss(copy, score):
 def test_a_limit_writes_nothing(copy, score):
     status, out, _ = score(copy, "--limit", "5", "--split", "validation")
     assert status == 0 and "5 texts of 20" in out
-    assert outputs(copy) == set()
+    assert written(copy) == set()
 
 
-def test_a_changed_split_is_rejected(copy, score, tmp_path):
-    config = read_json(copy / "config.json")
-    talks = shutil.copytree(config["corpus"], tmp_path / "talks")
-    (copy / "config.json").write_text(json.dumps(config | {"corpus": str(talks)}))
-    assert score(copy).status == 0
+def test_a_changed_split_is_another_corpus(copy, score, tmp_path):
+    """A corpus that has only moved keeps the names of its files."""
+    talks = shutil.copytree(read_json(copy / "config.json")["corpus"], tmp_path / "talks")
+    config = read_json(copy / "config.json") | {"corpus": str(talks)}
+    (copy / "config.json").write_text(json.dumps(config))
+    moved = talks.rename(tmp_path / "moved")
+    assert keyword(score(copy), "talks")
+    assert score(copy, "--corpus", moved).status == 0 and written(copy) == files("test")
     scores = (copy / "scores-test.json").read_bytes()
+    moved.rename(talks)
     text = (talks / "test.pt").read_text("utf-8")
     (talks / "test.pt").write_text(text.replace("o", "a", 1), "utf-8")
-    assert keyword(score(copy), "test split")
+    assert keyword(score(copy), "test split", "--corpus")
     assert (copy / "scores-test.json").read_bytes() == scores
+    assert score(copy, "--corpus", talks).status == 0
+    slug = str(talks).strip("/").replace("/", "-")
+    assert written(copy) == files("test") | files(f"{slug}-test")
+
+
+def test_every_line_of_another_table_is_scored(copy, score, texts, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines = [f"{a}\t{b}\n" for a, b in zip(*texts[:2], strict=True)]
+    Path("news.tsv").write_text("".join(lines[:7]), "utf-8")
+    result = score(copy, "--corpus", "news.tsv", "--split", "all")
+    assert result.status == 0 and score(copy, "--corpus", "news.tsv").status == 0
+    assert written(copy) == files("news-all")
+    assert report.read_outputs(copy, "news-all")["source"] == texts.sources[:7]
+
+
+def test_another_corpus_has_the_direction_of_the_run(copy, texts, tmp_path):
+    config, corpus = load_config(copy), read_json(copy / "config.json")["corpus"]
+    assert report.load_split(copy, config, "test", corpus) == (texts, "test")
+    facts = read_json(copy / "corpus.json")
+    (copy / "corpus.json").write_text(json.dumps(facts | {"languages": ["en", "pt"]}))
+    backward, _ = report.load_split(copy, config, "test", corpus)
+    assert (backward.sources, backward.targets) == (texts.targets, texts.sources)
+
+
+def test_tensorflow_is_set_up_before_a_corpus_is_read(copy, score, monkeypatch):
+    """Reading a dataset of tensorflow_datasets starts it, after which its threads are fixed."""
+    monkeypatch.setattr(report, "load_split", lambda *_: pytest.fail("read"))
+    monkeypatch.setattr(translator, "load", lambda *_: sys.exit(7))
+    assert score(copy).status == 7
 
 
 def test_the_search_is_part_of_the_file_name(copy, score):
     status, out, _ = score(copy, "--beam", "3", "--length-penalty", "1")
     assert status == 0 and "beam 3, length penalty 1" in out
     name = "test-beam3-length-penalty1"
-    assert outputs(copy) == {f"scores-{name}.json", f"translations-{name}.txt"}
+    assert written(copy) == files(name)
     assert read_json(copy / f"scores-{name}.json")["search"] == "beam 3, length penalty 1"
 
 
@@ -167,12 +208,12 @@ def test_the_search_is_part_of_the_file_name(copy, score):
         "evaluate.py nosuch",
         "evaluate.py",
         "evaluate.py RUN --split nosuch",
+        "evaluate.py RUN --corpus nosuch",
         "evaluate.py RUN --limit 0",
         "evaluate.py RUN --average 0",
         "evaluate.py RUN --average x",
         "evaluate.py RUN --average 9",
         "evaluate.py RUN --checkpoint 7",
-        "evaluate.py RUN --per-sentence nosuch/scores.tsv",
         "evaluate.py RUN --average 2 --checkpoint best",
         "evaluate.py RUN --checkpoint third",
         "evaluate.py RUN --spl test",
@@ -187,6 +228,7 @@ def test_the_search_is_part_of_the_file_name(copy, score):
         "evaluate.py RUN --beam 2 --length-penalty nan",
         "evaluate.py RUN --sample --beam 2",
         "evaluate.py RUN --sample --top-p 0",
+        "evaluate.py RUN --sample --top-p 1.1",
         "evaluate.py RUN --sample --top-k -1",
         "evaluate.py RUN --sample --temperature 0",
         "evaluate.py RUN --sample --seed -1",
@@ -195,14 +237,13 @@ def test_the_search_is_part_of_the_file_name(copy, score):
         "translate.py RUN a --file LINES",
         "translate.py RUN a --beam 0",
         "evaluation/attention.py RUN",
+        "evaluation/attention.py RUN ,",
+        "evaluation/compare.py RUN RUN",
         "evaluation/figures.py RUN nosuch",
-        "evaluation/figures.py RUN --outputs nosuch",
         "evaluation/export.py RUN onnx DIR",
         "evaluation/export.py RUN saved_model",
         "evaluation/export.py RUN saved_model RUN",
         "evaluation/export.py RUN ctranslate2 DIR --beam 2",
-        "evaluation/neighbours.py nosuch a",
-        "evaluation/neighbours.py RUN ,",
     ],
 )
 def test_mistakes_are_one_line_before_tensorflow_loads(run, run_program, monkeypatch, command):
@@ -211,6 +252,19 @@ def test_mistakes_are_one_line_before_tensorflow_loads(run, run_program, monkeyp
     words = {"RUN": str(run), ",": " "}
     result = run_program(program, *(words.get(flag, flag) for flag in flags))
     assert keyword(result) and result.err.count("\n") == 1
+
+
+def test_mistakes_found_after_parsing_do_not_import_tensorflow(run):
+    """In a process of its own, where it cannot be imported."""
+    program = "import runpy, sys; sys.modules['tensorflow'] = None; sys.argv = sys.argv[1:]; "
+    program += "runpy.run_path(sys.argv[0], run_name='__main__')"
+    for command in ("evaluate.py RUN --split nosuch", "evaluation/compare.py RUN RUN"):
+        words = command.replace("RUN", str(run)).split()
+        process = [sys.executable, "-c", program, *words]
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        done = subprocess.run(process, cwd=ROOT, env=environment, capture_output=True, text=True)
+        assert done.returncode == 2
+        assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
 
 
 # ---- Loading ------------------------------------------------------------------------------------
@@ -237,7 +291,7 @@ def test_an_exception_in_an_edited_model_keeps_its_traceback(run, translate, mon
     def step(*arguments):
         raise ValueError("an edit")
 
-    monkeypatch.setattr("model.transformer.Transformer.step", step)
+    monkeypatch.setattr("model.transformer.Transformer.decode_step", step)
     with pytest.raises(ValueError, match="an edit"):
         translate(run, "a")
 
@@ -343,7 +397,7 @@ def test_each_line_has_one_translation(translated):
     lines = out.split("\n")[:-1]
     assert len(lines) == len(LINES)
     assert [i for i, line in enumerate(lines) if not line] == [1, 2]  # empty stays empty
-    assert b"tokens: 3, the first is text 5;" in translated.stderr
+    assert b"text 5 has more than 40 tokens" in translated.stderr
     assert b"line 12, is not valid" in translated.stderr and translated.stderr.count(b"\n") == 2
     assert b"I0000" not in translated.stderr  # no start-up lines of TensorFlow
 
@@ -379,7 +433,7 @@ def test_invalid_bytes_on_the_command_line_are_replaced_with_a_warning(run, tran
 
 
 def test_a_closed_pipe_ends_without_a_traceback():
-    program = "import config\n"
+    program = "import utils\n"
     program += "utils.handle_signals()\n"
     program += "while True: print('line')"
     command = f'"{sys.executable}" -c "$0" | head -1'
@@ -470,28 +524,22 @@ def test_validation_translates_a_fixed_number_of_sentences_of_the_whole_split():
     assert values["validation_bleu"] == pytest.approx(100)
 
 
-def test_of_a_table_only_a_sample_is_scored_unless_all_of_it_is_asked_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "TABLE_TEXTS", 5)
-    table = tmp_path / "a.tsv"
-    table.write_text("".join(f"source {i}\ttarget {i}\n" for i in range(900)))
-    split = load_split(str(table), "test")
-    sha256 = corpora.find(str(table)).summarize("test", 1).sha256
-    facts = {"splits": {"test": {"sha256": sha256, "pairs": len(split.sources)}}}
-    (tmp_path / "corpus.json").write_text(json.dumps(facts))
-    config = Config(corpus=str(table))
-    assert report.load_split(tmp_path, config, "test", whole=True) == (split, len(split.sources))
-    sample, total = report.load_split(tmp_path, config, "test")
-    assert total == len(split.sources) and sample == split.take(range(0, total, 4))
-    assert 2 < len(sample.sources) <= 5
-
-
-def test_references_are_in_lower_case_if_translations_are(tmp_path):
-    table = tmp_path / "a.tsv"
-    table.write_text("".join(f"Source {i}\tTarget {i}\n" for i in range(900)))
-    sha256 = corpora.find(str(table)).summarize("test", 1).sha256
-    (tmp_path / "corpus.json").write_text(json.dumps({"splits": {"test": {"sha256": sha256}}}))
-    texts, _ = report.load_split(tmp_path, Config(corpus=str(table), lowercase=True), "test")
-    assert texts.sources[0].startswith("Source") and texts.targets[0].startswith("target")
+def test_references_are_in_lower_case_if_translations_are():
+    labels = SimpleNamespace(encode=lambda texts: [[5]] * len(texts), ending=[3], lowercase=True)
+    model = SimpleNamespace(
+        source_tokenizer=labels,
+        target_tokenizer=labels,
+        max_length=9,
+        labelled=False,
+        num_parameters=1,
+        search="greedy",
+        trace=lambda: None,
+        n_best=lambda texts, progress: [[(0.0, "a house")]] * len(texts),
+        loss_and_accuracy=lambda pairs: (1.0, 0.5),
+    )
+    scores, table = report.measure(model, Split(["Uma Casa"], ["A House"]))
+    assert scores["exact_match"] == 100
+    assert (table["source"], table["reference"]) == (["Uma Casa"], ["a house"])
 
 
 def test_scores_that_cannot_be_written_are_printed(copy, score, monkeypatch):
@@ -511,7 +559,7 @@ def test_scores_are_written_before_they_are_printed(copy, score, monkeypatch):
 
     monkeypatch.setattr(report, "print_scores", closed)
     score(copy)
-    assert len(outputs(copy)) == 2
+    assert written(copy) == files("test")
 
 
 def test_no_dropout_in_loss_and_translations(tiny):
@@ -537,52 +585,69 @@ def test_no_dropout_in_loss_and_translations(tiny):
 # ---- The other commands -------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_figures_are_drawn_from_the_outputs_of_evaluate(copy, run_program, score, tmp_path):
-    assert keyword(run_program("evaluation/figures.py", copy), "evaluate.py")
-    assert score(copy, "--beam", "2").status == 0
-    other = Path(shutil.copytree(copy, tmp_path / "other"))
-    flags = [copy, "--outputs", "test-beam2", other]
-    status, out, err = run_program("evaluation/figures.py", *flags)
+def test_figures_are_named_for_the_outputs_that_they_show(copy, run_program, score, tmp_path):
+    drawn = run_program("evaluation/figures.py", copy).out.splitlines()
+    assert [Path(line).name for line in drawn] == ["training.png", "training.svg"]
+    assert score(copy, "--beam", "2").status == 0 and score(copy, "--limit", "9").status == 0
+    same, other = (shutil.copytree(copy, tmp_path / name) for name in ("same", "other"))
+    path = report.outputs_path(other, "test-beam2")
+    path.write_text(path.read_text("utf-8").replace("\n", "\nanother ", 1), "utf-8")
+    status, out, err = run_program("evaluation/figures.py", copy, same, other)
     assert status == 0, err
-    names = ["agreement", "bleu-by-length", "training"]
-    drawn = [f"{copy}/figures/{n}.{kind}" for n in names for kind in ("png", "svg")]
-    assert out.splitlines() == drawn
-    assert "other" in (copy / "figures" / "training.svg").read_text("utf-8")
-    assert "other" in (copy / "figures" / "bleu-by-length.svg").read_text("utf-8")
-    facts = read_json(other / "corpus.json")
-    facts["splits"]["test"]["sha256"] = "another"
-    (other / "corpus.json").write_text(json.dumps(facts))
-    assert keyword(run_program("evaluation/figures.py", *flags), "another test split")
+    stems = ["agreement-test-beam2", "bleu-by-length-test-beam2", "training"]
+    expected = [f"{copy}/figures/{stem}.{kind}" for stem in stems for kind in ("png", "svg")]
+    assert out.splitlines() == expected
+    training, by_length = (
+        (copy / f"figures/{stem}.svg").read_text("utf-8") for stem in stems[:0:-1]
+    )
+    assert ">same<" in training and ">other<" in training
+    assert ">same<" in by_length and ">other<" not in by_length  # it translated another text
+    assert "test split of" in by_length and "beam 2" in by_length
 
 
 @pytest.mark.slow
-def test_attention_and_neighbours_are_commands(copy, run_program):
+def test_attention_is_a_command(copy, run_program):
     status, out, err = run_program("evaluation/attention.py", copy, SENTENCE)
     assert status == 0, err
     kinds = ("encoder-self-attention", "decoder-self-attention", "cross-attention")
     names = [f"{kind}.{ending}" for kind in kinds for ending in ("png", "svg")]
     assert out.splitlines() == [f"{copy}/attention/{n}" for n in (*names, "attention.html")]
     assert all(Path(line).stat().st_size > 1000 for line in out.splitlines())
-    status, out, err = run_program("evaluation/neighbours.py", copy, "menino")
-    assert status == 0 and out.splitlines()[0].startswith("▁")
+
+
+def programs():
+    """Return the Python programs of docs/commands.md."""
+    text = (ROOT / "docs" / "commands.md").read_text("utf-8")
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["saved_model", "ctranslate2"])
-def test_exports_print_a_program_that_translates_and_never_overwrite(
+def test_documented_programs_use_exports_which_are_never_overwritten(
     run, run_program, translate, tmp_path, capsys, kind
 ):
     if kind == "ctranslate2":
         pytest.importorskip("ctranslate2")
-    status, program, err = run_program("evaluation/export.py", run, kind, tmp_path / "out")
+    status, _, err = run_program("evaluation/export.py", run, kind, tmp_path / "out")
     assert status == 0, err
-    exec(program, {})
+    (program,) = (text for text in programs() if f"{kind}." in text or f"import {kind}" in text)
+    exec(program.replace('"DIR"', repr(str(tmp_path / "out"))), {})
     (translation,) = ast.literal_eval(capsys.readouterr().out)
-    expected = translate(run, re.search(r"texts = \['(.*)'\]", program)[1]).out.strip()
+    expected = translate(run, re.search(r'texts = \["(.*)"\]', program)[1]).out.strip()
     assert expected and translation.startswith(expected)  # CTranslate2 has a higher limit
     result = run_program("evaluation/export.py", run, kind, tmp_path / "out")
     assert keyword(result, "not an empty directory")
+
+
+def test_a_run_is_loaded_in_a_notebook_with_a_warning_if_its_code_has_changed(copy, capsys):
+    (program,) = (text for text in programs() if "translator.load" in text)
+    attention = copy / "source" / "model" / "attention.py"
+    attention.write_text(attention.read_text("utf-8") + "print('my own code')\n", "utf-8")
+    names = {}
+    exec(program.replace('"runs/NAME"', repr(str(copy))), names)
+    assert "model/attention.py has changed" in capsys.readouterr().err
+    weights, queries, keys = names["weights"], names["queries"], names["keys"]
+    assert weights.shape == (1, 2, len(queries), len(keys))
 
 
 def test_commands_have_their_own_names_in_help(run_program):

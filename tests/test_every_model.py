@@ -8,6 +8,8 @@ import pytest
 import tensorflow as tf
 from helpers import TINY, metrics_of, train_here, write_corpus
 
+from evaluation import report
+
 pytestmark = pytest.mark.slow
 
 
@@ -57,24 +59,20 @@ def paths(result):
 def test_a_classifier_learns_and_is_scored(classifier, run_program):
     last = [line for line in metrics_of(classifier) if "validation_loss" in line][-1]
     assert "validation_bleu" not in last and last["validation_accuracy"] > 0.75
-    result = run_program("evaluate.py", classifier, "--per-sentence", classifier / "each.tsv")
+    result = run_program("evaluate.py", classifier)
     assert result.status == 0, result.err
     scores = json.loads((classifier / "scores-test.json").read_text())
     assert scores["accuracy"] > 0.75 and f"{100 * scores['accuracy']:.4g}" in result.out
     matrix = np.array([scores["confusion"][label] for label in ("neg", "pos")])
     assert np.trace(matrix) / matrix.sum() == pytest.approx(scores["accuracy"])
 
-    table = (classifier / "each.tsv").read_text("utf-8").splitlines()
-    names, *rows = (line.split("\t") for line in table)
-    assert names[:2] == ["text", "label"] and names[-1] == "probability"
-    assert len(rows) == matrix.sum() == scores["texts"]
-    correct = [row[1] == row[2] for row in rows]
-    assert np.mean(correct) == pytest.approx(scores["accuracy"])
+    table = report.read_outputs(classifier, "test")
+    assert len(table["output"]) == matrix.sum() == scores["texts"]
+    wrong = np.not_equal(table["output"], table["reference"])
+    assert 1 - np.mean(wrong) == pytest.approx(scores["accuracy"])
     # The mistakes begin with the most confident one.
-    wrong = [row for row, right in zip(rows, correct, strict=True) if not right]
-    mistakes = (classifier / "mistakes-test.txt").read_text("utf-8")
-    most_confident = max(wrong, key=lambda row: float(row[3]), default=[""])
-    assert most_confident[0] in mistakes.split("\n\n")[0]
+    highest = max(np.compress(wrong, table["probability"]), default="")
+    assert highest in (classifier / "mistakes-test.txt").read_text("utf-8").partition("\n")[0]
 
 
 def test_texts_are_labelled(classifier, run_program):
@@ -100,18 +98,15 @@ def test_attention_of_a_classifier_is_drawn(classifier, run_program):
     ]
     assert tf.io.decode_png(drawn[0].read_bytes()).shape[0] > 100
     assert "great" in drawn[1].read_text("utf-8")
-    result = run_program("evaluation/neighbours.py", classifier, "great")
-    assert result.status == 0 and result.out.splitlines()[0] == "▁great"
 
 
 def test_figures_of_a_classifier_are_drawn(classifier, run_program):
     drawn = {path.stem for path in paths(run_program("evaluation/figures.py", classifier))}
-    assert drawn == {"training", "confusion"}
+    assert drawn == {"training", "confusion-test"}
 
 
 def test_a_recurrent_model_is_trained_and_scored(recurrent, run_program):
     result = run_program("evaluate.py", recurrent, "--beam", 2)
     assert result.status == 0 and "bleu" in result.out, result.err
-    flags = (recurrent, "--outputs", "test-beam2")
-    drawn = {path.stem for path in paths(run_program("evaluation/figures.py", *flags))}
-    assert drawn == {"training", "bleu-by-length", "agreement"}
+    drawn = {path.stem for path in paths(run_program("evaluation/figures.py", recurrent))}
+    assert drawn == {"training", "bleu-by-length-test-beam2", "agreement-test-beam2"}

@@ -1,21 +1,16 @@
 """Exported models give the same translations and scores as the search of this project."""
 
-import ast
 import json
-import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from config import Config
 from data import tokenizer
 from data.batches import Ragged
-from data.tokenizer import Labels
 from evaluation import export
 from evaluation.search import Search
 from evaluation.translator import Translator, decode_with
@@ -46,7 +41,7 @@ def make_translator(tiny, pieces, search, eos_bias=0.6, **flags):
     "flags",
     [
         {"norm": "post", "eos_bias": 2.2},
-        {"norm": "pre", "eos_bias": 1.5, "key_dim": 5, "positions": "learned"},
+        {"norm": "pre", "eos_bias": 2.2, "key_dim": 5, "positions": "learned"},
         pytest.param(
             {"norm": "post", "eos_bias": 2.2, "positions": "none"}, marks=pytest.mark.slow
         ),
@@ -86,7 +81,7 @@ def test_ctranslate2_gives_the_same_translations_and_scores(
             lengths.add(len(pieces))
         elif beam == 1:  # truncated at our limit
             assert len(pieces) > 20 and pieces == expected[: len(pieces)]
-    assert isinstance(ours.model.output, TiedProjection) or len(lengths) > 3
+    assert beam == 1 or isinstance(ours.model.output, TiedProjection) or len(lengths) > 3
 
 
 def test_a_model_with_two_vocabularies_is_exported(tiny, trained_tokenizer, tmp_path):
@@ -98,6 +93,15 @@ def test_a_model_with_two_vocabularies_is_exported(tiny, trained_tokenizer, tmp_
     export.export_ctranslate2(ours, tmp_path)  # which compares log probabilities
     results = ctranslate2.Translator(str(tmp_path)).translate_batch([["▁the", "▁cat"]])
     assert set(results[0].hypotheses[0]) <= set(other.tokens(range(other.vocab_size)))
+
+
+def test_the_epsilon_of_layer_norm_is_exported(tiny, trained_tokenizer, tmp_path):
+    """Inputs whose variance is about epsilon: with any other, log probabilities would differ."""
+    pytest.importorskip("ctranslate2")
+    ours = make_translator(tiny, trained_tokenizer, Search(), norm="pre", positions="none")
+    for stack in (ours.model.encoder, ours.model.decoder):
+        stack.embedding.table.assign(stack.embedding.table * 0.01)
+    export.export_ctranslate2(ours, tmp_path)  # which compares log probabilities
 
 
 def test_an_edited_model_is_not_exported_to_ctranslate2(
@@ -154,35 +158,6 @@ def test_a_source_ends_in_one_eos_whether_it_had_one():
     for row, result in zip(rows, expected, strict=True):  # depends on no other row
         alone = export.end_with_eos(tf.constant([row], tf.int32), max_length=5)
         np.testing.assert_array_equal(alone, [result])
-
-
-@pytest.mark.parametrize("labelled", [False, True])
-def test_printed_programs_encode_and_decode_as_the_translator_does(
-    tmp_path, monkeypatch, capsys, labelled
-):
-    texts = [text.title() for text in TEXTS] + ["É, e\u0301"]
-    if labelled:
-        settings = Config(model="classifier", tokenizer="word")
-        source, target = tokenizer.train(texts, 300, words=True), Labels(["a b", "c"])
-    else:
-        settings = Config(lowercase=True, shared_vocabulary=False)
-        source, target = tokenizer.train(texts, 300, lowercase=True), tokenizer.train(TEXTS, 290)
-    flags = SimpleNamespace(
-        config=settings, tokenizers=(source, target), format="saved_model", folder=tmp_path
-    )
-    (tmp_path / "assets").mkdir()
-    tokenizer.save_pair(tmp_path / "assets", source, target)
-    sources, outputs = [], np.tile([[[5, 3, 0]]], (len(texts), 1, 1))
-
-    def translate(ids):
-        sources.extend(ids.numpy().tolist())
-        return {"ids": tf.constant(outputs)}
-
-    model = SimpleNamespace(translate=translate)
-    monkeypatch.setattr("tensorflow.saved_model.load", lambda folder: model)
-    exec(re.sub("texts = .*", f"texts = {texts!r}", export.example(flags), count=1), {})
-    assert [[i for i in row if i] for row in sources] == source.encode(texts)
-    assert ast.literal_eval(capsys.readouterr().out) == target.decode(outputs[:, 0])
 
 
 def test_exports_need_an_empty_directory(tiny, trained_tokenizer, tmp_path):

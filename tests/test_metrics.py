@@ -1,13 +1,17 @@
 """Metrics against numbers worked by hand, and their signatures."""
 
 import math
+import re
+from argparse import Namespace
 from importlib.metadata import version
 from types import SimpleNamespace
 
 import nltk.corpus
 import pytest
+from sacrebleu.significance import PairedTest
 
-from evaluation import metrics
+from evaluation import compare, metrics, report
+from utils import UserError
 
 REFERENCE = "I am very happy to say that I am getting a big boost of energy."
 CLOSE = "I am very happy that I am getting a boost of energy."
@@ -221,3 +225,72 @@ def test_by_tag_rejects_unequal_lengths():
         metrics.by_tag(["a"], ["a", "b"], ["past", "past"])
     with pytest.raises(ValueError, match="no sentences"):
         metrics.by_tag([], [], [])
+
+
+# ---- Two runs ----
+
+
+def write_outputs(run, outputs, references, **columns):
+    """Write what evaluate.py writes, and return the table."""
+    run.mkdir()
+    about = dict.fromkeys(("split", "corpus", "checkpoint", "search"), "any")
+    table = {"source": [f"source {i}" for i in range(len(outputs))]}
+    table |= {"reference": references, "output": outputs, **columns}
+    report.write(run, "test", about, table)
+    return table
+
+
+def test_intervals_are_those_of_sacrebleus_paired_bootstrap(tmp_path):
+    """Sacrebleu has intervals of scores only: that of a difference from 0 is the same."""
+    references = [f"the cat number {i} sat on the mat {i}" for i in range(50)]
+    outputs = [text if i % 3 else text[:-6] for i, text in enumerate(references)]
+    table = {"reference": references, "output": outputs}
+    nothing, some = compare.statistics(table | {"output": [""] * 50}), compare.statistics(table)
+    test = PairedTest(
+        [("nothing", [""] * 50), ("some", outputs)],
+        {
+            name: metric
+            for name, metric in (("bleu", metrics.make_bleu()), ("chrf", compare.CHRF()))
+        },
+        [references],
+        "bs",
+    )
+    _, results = test()
+    for name, key in ("bleu", "BLEU"), ("chrf", "chrF2"):
+        low, high = compare.interval(nothing[name], some[name])
+        assert (high - low) / 2 == pytest.approx(results[key][1].ci, rel=0.01)
+        assert low < results[key][1].score < high
+        assert compare.interval(some[name], some[name]) == (0, 0)
+
+
+def test_differences_of_two_runs_are_printed_with_the_texts_that_differ_most(tmp_path, capsys):
+    flags = Namespace(run=tmp_path / "one", other=tmp_path / "other", outputs="test")
+    references = [f"a b c d {i}" for i in range(40)]
+    write_outputs(flags.run, references, references, chrf=["100.00"] * 40)
+    with pytest.raises(UserError, match=f"run python evaluate.py {flags.other}"):
+        compare.main(flags)
+    worse = ["x", "a b c d", *references[2:]]
+    write_outputs(flags.other, worse, references, chrf=["0.00", "90.00"] + ["100.00"] * 38)
+    compare.main(flags)
+    table, *texts = capsys.readouterr().out.split("\n\nB - A ")
+    (exact,) = (line.split() for line in table.splitlines() if line.startswith("exact_match"))
+    assert exact[1:4] == ["100.00", "95.00", "-5.00"]
+    low, high = (float(end.strip("[],")) for end in exact[4:])
+    assert -15 < low < -5 < high <= 0
+    assert [text.split()[0] for text in texts] == ["-100.0", "-10.0"]  # the others are equal
+    assert "source 0" in texts[0] and texts[0].split()[-1] == "x"
+
+
+def test_classifiers_are_compared_by_accuracy_and_confidence(tmp_path, capsys):
+    flags = Namespace(run=tmp_path / "one", other=tmp_path / "other", outputs="test")
+    labels, sure = ["pos", "neg"] * 10, ["0.90"] * 20
+    write_outputs(flags.run, labels, labels, probability=sure)
+    other = write_outputs(flags.other, ["pos"] * 20, labels, probability=["0.60", "0.80"] * 10)
+    compare.main(flags)
+    out = capsys.readouterr().out
+    assert re.search(r"^accuracy +100.00 +50.00 +-50.00 ", out, re.MULTILINE) and "bleu" not in out
+    assert "B - A       -170.0\nsource      source 1\n" in out
+    (flags.other / "outputs-test.tsv").unlink()
+    report.write(flags.other, "test", {}, other | {"source": other["source"][::-1]})
+    with pytest.raises(UserError, match="different texts"):
+        compare.main(flags)

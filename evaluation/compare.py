@@ -1,0 +1,103 @@
+"""Compare the outputs of two runs that evaluate.py has written: differences of BLEU and chrF, or of
+accuracy, with 95 % intervals, and the texts on which the runs differ most.
+"""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from sacrebleu.metrics import CHRF
+
+from evaluation import command_line, metrics, report
+from evaluation.report import Table
+from training.records import read_json
+from utils import UserError, handle_signals, make_parser
+
+Statistics = tuple[np.ndarray, Callable[[np.ndarray], float]]
+SAMPLES, SEED = 1000, 12345  # those of sacreBLEU
+TEXTS_SHOWN = 10
+
+
+def read(run: Path, name: str) -> Table:
+    """Read the outputs of a run. Raises UserError if they are missing."""
+    if not (path := report.outputs_path(run, name)).exists():
+        present = sorted(path.stem.removeprefix("outputs-") for path in run.glob("outputs-*.tsv"))
+        raise UserError(
+            f"{path} is missing: run python evaluate.py {run}, with the same flags for both runs; "
+            f"--outputs selects one of several: {', '.join(present) or 'none yet'}"
+        )
+    return report.read_outputs(run, name)
+
+
+def statistics(table: Table) -> dict[str, Statistics]:
+    """Return by metric the statistics of each text (texts, n), and what scores their sum (n,)."""
+    right = np.equal(table["output"], table["reference"])
+    correct = np.stack([right, np.ones_like(right)], 1).astype(float), lambda x: 100 * x[0] / x[1]
+    if "probability" in table:
+        return {"accuracy": correct}
+    result = {}
+    for name, metric in ("bleu", metrics.make_bleu()), ("chrf", CHRF()):
+        counts = metric._extract_corpus_statistics(table["output"], [table["reference"]])
+        score = metric._compute_score_from_stats
+        result[name] = np.array(counts, float), lambda sums, score=score: score(sums).score
+    return result | {"exact_match": correct}
+
+
+def interval(one: Statistics, other: Statistics) -> tuple[float, float]:
+    """Return the 95 % interval of the difference, other minus one: paired bootstrap resampling of
+    the texts (Koehn 2004), as in sacreBLEU.
+    """
+    (counts, score), (other_counts, _) = one, other
+    rng, differences = np.random.default_rng(SEED), []
+    for _ in range(SAMPLES):
+        chosen = rng.choice(len(counts), size=len(counts))
+        sums = counts[chosen].sum(axis=0), other_counts[chosen].sum(axis=0)
+        differences.append(score(sums[1]) - score(sums[0]))
+    return tuple(np.quantile(differences, [0.025, 0.975]))
+
+
+def text_scores(table: Table) -> np.ndarray:
+    """Return the chrF of each text, or the probability of its label, negative if it is wrong."""
+    if "probability" not in table:
+        return np.array(table["chrf"], float)
+    right = np.equal(table["output"], table["reference"])
+    return np.where(right, 100, -100) * np.array(table["probability"], float)
+
+
+def main(flags: argparse.Namespace) -> None:
+    """Print the comparison. Raises UserError and OSError."""
+    one, other = tables = [read(run, flags.outputs) for run in (flags.run, flags.other)]
+    if not report.same_texts(one, other):
+        raise UserError(f"{flags.run} and {flags.other} were scored on different texts")
+    scores = read_json(flags.run / f"scores-{flags.outputs}.json")
+    print(f"{report.describe(scores)}, {len(one['source']):,} texts")
+    print(f"A: {flags.run}\nB: {flags.other}\n\n{'A':>21}{'B':>9}{'B - A':>9}  95 % interval")
+    for (name, a), b in zip(statistics(one).items(), statistics(other).values(), strict=True):
+        values = [score(counts.sum(axis=0)) for counts, score in (a, b)]
+        low, high = interval(a, b)
+        shown = f"{values[0]:9.2f}{values[1]:9.2f}{values[1] - values[0]:+9.2f}"
+        print(f"{name:12}{shown}  [{low:+.2f}, {high:+.2f}]")
+    differences = text_scores(other) - text_scores(one)
+    for i in np.argsort(-abs(differences), kind="stable")[:TEXTS_SHOWN]:
+        if not differences[i]:
+            break
+        print(f"\n{'B - A':12}{differences[i]:+.1f}")
+        print(f"{'source':12}{one['source'][i]}\n{'reference':12}{one['reference'][i]}")
+        print(*(f"{run:12}{t['output'][i]}" for run, t in zip("AB", tables, strict=True)), sep="\n")
+
+
+def parse_flags() -> argparse.Namespace:
+    """Parse the command line; a mistake exits with one line and status 2."""
+    parser = make_parser(__doc__, prog="python -m evaluation.compare")
+    add = parser.add_argument
+    add("run", type=Path, metavar="RUN_A", help="run directory, such as runs/NAME")
+    add("other", type=Path, metavar="RUN_B", help="another one")
+    text = "which outputs-NAME.tsv to compare, such as test-beam4 [test]"
+    add("--outputs", default="test", metavar="NAME", help=text)
+    handle_signals()
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    command_line.run(main, parse_flags())

@@ -71,17 +71,16 @@ class Comparison:
                 print(self.describe(patch, verdicts[patch.name]), flush=True)
             waiting = [p for p in waiting if verdicts[p.name].outcome == "undecided"]
 
-    def jobs(self, waiting: list[Patch], stage: int) -> list[Job]:
-        """Return the runs of a stage that are left, sorted by seed.
+    def jobs(self, waiting: list[Patch], stage: int, trust: bool = True) -> list[Job]:
+        """Return the runs that are left of a stage, sorted by seed, and of the whole baseline.
 
-        Each stage needs the whole baseline. If seed 0 decides whether stored results count, the
-        other seeds wait for it.
+        trust: whether stored results count that seed 0 has still to verify.
         """
         jobs = []
         for patch in (*waiting, BASELINE):
             seeds = self.recipe.stages[-1] if patch == BASELINE else stage
-            seeds = 1 if self.results.status(patch) is Status.UNVERIFIED else seeds
-            finished = {result["seed"] for result in self.results.get(patch, seeds)}
+            finished = {result["seed"] for result in self.results.get(patch, seeds, trust)}
+            finished -= {0} if self.results.status(patch) is Status.UNVERIFIED else set()
             jobs += [Job(patch, seed) for seed in range(seeds) if seed not in finished]
         return sorted(jobs, key=lambda job: job.seed)
 

@@ -68,11 +68,6 @@ class Patch:
         return sorted({*re.findall(r"^(?:---|\+\+\+) [ab]/(.*\S)", self.diff, re.MULTILINE)})
 
     @property
-    def summary(self) -> str:
-        """What the experiment changes: files and flags."""
-        return ", ".join(filter(None, [*self.files, self.flags]))
-
-    @property
     def change(self) -> str:
         """A hash of the flags, and of the lines that the diff removes and adds."""
         lines = [line for line in self.diff.splitlines() if line[:1] in ("+", "-")]

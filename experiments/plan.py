@@ -14,23 +14,22 @@ from training.records import read_json
 def describe(comparison: Comparison) -> str:
     """Describe the changes, the effects that the stages detect, and the runs that are left."""
     recipe, results, runner = comparison.recipe, comparison.results, comparison.runner
-    last, chosen = recipe.stages[-1], comparison.chosen
-    lines = [f"the baseline is commit {runner.commit[:7]}; every stage needs all its {last} seeds"]
-    lines += [f"{patch.name} changes {patch.summary}" for patch in chosen]
+    last, chosen, unit = recipe.stages[-1], comparison.chosen, recipe.unit
+    lines = [f"baseline: commit {runner.commit[:7]}; every stage needs its {last} seeds"]
+    lines += [f"{patch.name} changes {' '.join([*patch.files, *patch.flags.split()])}" for patch in chosen]
     stored = [patch for patch in chosen if results.status(patch) is not Status.ABSENT]
     lines += [results.describe(patch) for patch in (BASELINE, *stored)]
     runs = results.baseline()
-    if not runs and (others := read_stored(recipe.name)):  # those of --final are not stored
+    if not runs and (others := read_stored(recipe.name)):  # with --final, or other code
         runs = others["rows"][BASELINE.name]["runs"]
     sigma = stats.pool(recipe.values(runs), prior=results.prior(chosen))
     if sigma.df:
-        lines.append(f"standard deviation of a run: {sigma.value:.2f} {recipe.unit}")
         m = max(len(runs), last)
-        sizes = stats.detectable(sigma, recipe.delta, recipe.stages, m, len(chosen))
-        for stage, size in zip(recipe.stages, sizes, strict=True):
-            if size < math.inf:
-                effect = f"a difference of {size:.2f} {recipe.unit}"
-                lines.append(f"{stage} seeds detect {effect} with 80 % power")
+        effects = stats.detectable(sigma, recipe.delta, recipe.stages, m, len(chosen))
+        pairs = [pair for pair in zip(recipe.stages, effects, strict=True) if pair[1] < math.inf]
+        text = ", ".join(f"{effect:.2f} {unit} after {stage} seeds" for stage, effect in pairs)
+        lines.append(f"standard deviation of a run: {sigma.value:.2f} {unit}")
+        lines.append(f"differences detected with 80 % power: {text or 'none'}")
     paths = runner.folder.parent.glob(f"{recipe.name}*/*/seed-*.*.json")
     here = [run for run in map(read_json, paths) if "seconds" in run]
     times = [sum(run["seconds"].values()) / 60 for run in here or runs if "seconds" in run]
@@ -43,20 +42,14 @@ def describe(comparison: Comparison) -> str:
 
 
 def runs_left(comparison: Comparison, stage: int, minutes: list[float], trust: bool = True) -> str:
-    """Return the number of runs that a stage still needs, and their time. minutes: of other runs.
+    """Return the number of runs that are left of a stage, and their time. minutes: of other runs.
 
-    trust: whether stored results that seed 0 has still to verify are assumed to count.
+    trust: whether stored results count that seed 0 has still to verify.
     """
-
-    def count(patch, seeds):
-        results, status = comparison.results, comparison.results.status(patch)
-        verifying = trust and status is Status.UNVERIFIED
-        return seeds - len(results.get(patch, seeds, trust)) + verifying
-
-    changed = sum(count(patch, stage) for patch in comparison.chosen)
-    baseline, workers = count(BASELINE, comparison.recipe.stages[-1]), len(cores())
-    text = f"{changed + baseline} runs ({changed} with the change, {baseline} of the baseline)"
+    jobs, workers = comparison.jobs(comparison.chosen, stage, trust), len(cores())
+    baseline = sum(job.patch == BASELINE for job in jobs)
+    text = f"{len(jobs)} runs ({len(jobs) - baseline} with the change, {baseline} of the baseline)"
     if minutes:
-        time = math.ceil((changed + baseline) / workers) * statistics.median(minutes)
+        time = math.ceil(len(jobs) / workers) * statistics.median(minutes)
         text += f", about {time:.0f} minutes on {workers} cores"
     return text

@@ -15,7 +15,8 @@ class Recipe:
 
     score: what is judged: "exact_match", the mean over the phenomena of `mini` in per cent (see
         `worker.EXCLUDED`), "bleu" or "accuracy".
-    delta: differences smaller than this, in the unit of the score, do not matter.
+    delta: differences smaller than this do not matter.
+    unit: of the score and of delta; points are per cent.
     sentences: number of compositional sentences of `mini` to score; 0 for the validation split.
     average: number of last epochs whose final weights are averaged.
     stages: numbers of seeds after which an experiment may be decided.
@@ -28,11 +29,7 @@ class Recipe:
     sentences: int = 0
     average: int = 3
     stages: tuple[int, ...] = (4, 6, 10, 16)
-
-    @property
-    def unit(self) -> str:
-        """Unit of the score: points are per cent."""
-        return "BLEU" if self.score == "bleu" else "points"
+    unit: str = "points"
 
     def values(self, results: list[dict]) -> list[float]:
         """Return the score of each result; NaN if a run diverged."""
@@ -56,7 +53,7 @@ IMDB = (
 )
 RECIPES = {
     "mini": Recipe("mini", MINI, "exact_match", delta=2.0, sentences=6600),
-    "ted": Recipe("ted", TED, "bleu", delta=0.5),
+    "ted": Recipe("ted", TED, "bleu", delta=0.5, unit="BLEU"),
     "imdb": Recipe("imdb", IMDB, "accuracy", delta=0.5, average=5),
 }
 

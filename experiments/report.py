@@ -42,55 +42,37 @@ class Table:
         runs = [run for run in self.runs[name] if "curve" in run]
         shown = {"values": self.recipe.values(runs), "curves": [run["curve"] for run in runs]}
         if verdict := self.verdicts.get(name):
-            numbers = {n: x for n, x in verdict._asdict().items() if x == x}  # JSON has no NaN
-            numbers |= {"numbers": verdict.numbers} if "low" in numbers else {}
-            shown |= numbers | {"verdict": str(verdict), "cost": self.cost(name)}
+            shown |= {"outcome": verdict.outcome, "verdict": str(verdict), "cost": self.cost(name)}
+            if np.isfinite(verdict.low):
+                shown["interval"] = [verdict.difference, verdict.low, verdict.high]
+                shown["numbers"] = verdict.numbers
         return shown
 
-
-def summary(table: Table, stored: dict) -> str:
-    """Describe what was measured, and how precisely."""
-    recipe, runs, verdicts = table.recipe, table.runs, table.verdicts
-    scores = {name: recipe.values(results) for name, results in runs.items()}
-    alike = [scores[name] for name, verdict in verdicts.items() if not verdict.note]
-    sigma, m = stats.pool(scores[BASELINE.name], *alike), len(runs[BASELINE.name])
-    size = stats.detectable(sigma, recipe.delta, recipe.stages, m, len(verdicts))[-1]
-    notes = [f"{name} ({verdict.note})" for name, verdict in verdicts.items() if verdict.note]
-    rows, gone = stored["rows"], sorted(changed(stored))
-    earlier = any(rows[name]["baseline"] != rows[BASELINE.name]["key"] for name in runs)
-    decided = sum(verdict.outcome != "undecided" for verdict in verdicts.values())
-    sentences = {
-        f"Decided: {decided} of {len(verdicts)}.": verdicts,
-        f"Diverged, or with a variance unlike that of the others: {', '.join(notes)}.": notes,
-        "The code has changed since; seed 0 still gives identical weights.": earlier,
-        f"Left out, as their patches have changed: {', '.join(gone)}.": gone,
-    }
-    text = " ".join(sentence for sentence, holds in sentences.items() if holds)
-    return (
-        f"**{recipe.name}**: {table.score} {np.mean(scores[BASELINE.name]):.1f}, mean of {m} "
-        f"baseline seeds; standard deviation {sigma.value:.2f}. In this table, a difference of "
-        f"{size:.1f} is detected with 80 % power after {recipe.stages[-1]} seeds. {text} "
-        f"Processor: {stored['identity']['processor']}.\n\n"
-        f"![differences from the baseline, {recipe.name}]({recipe.name}.png)\n"
-    )
-
-
-def markdown(chosen: list[Patch], tables: dict[str, Table]) -> str:
-    """Format the experiments as Markdown tables, one for each theme."""
-    text = ""
-    header = "| question | claim | verdict | time, parameters |\n|---|---|---|---|\n"
-    for theme in THEMES:
-        text += f"### {theme.capitalize()}\n\n{header}"
-        for patch in (patch for patch in chosen if patch.theme == theme):
-            measured = {n: table for n, table in tables.items() if patch.name in table.verdicts}
-            shown = [f"{n}: {table.verdicts[patch.name]}" for n, table in measured.items()]
-            costs = {n: table.cost(patch.name) for n, table in measured.items()}
-            costs = [f"{n}: {cost}" for n, cost in costs.items() if cost]
-            cells = [f"[{patch.name}]({patch.name}.patch): {patch.question}", patch.claim]
-            cells += ["; ".join(shown) or "not measured yet", "; ".join(costs)]
-            text += f"| {' | '.join(cells)} |\n"
-        text += "\n"
-    return text
+    def markdown(self, stored: dict) -> str:
+        """Describe what was measured and how precisely, and format a table for each theme."""
+        name, rows, gone = self.recipe.name, stored["rows"], sorted(changed(stored))
+        scores = {name: self.recipe.values(runs) for name, runs in self.runs.items()}
+        alike = [scores[name] for name, verdict in self.verdicts.items() if not verdict.note]
+        baseline = scores[BASELINE.name]
+        text = (
+            f"**{name}**: {self.score} {np.mean(baseline):.1f}, mean of {len(baseline)} baseline "
+            f"seeds; standard deviation {stats.pool(baseline, *alike).value:.2f}. "
+            f"Processor: {stored['identity']['processor']}."
+        )
+        if any(rows[name]["baseline"] != rows[BASELINE.name]["key"] for name in self.runs):
+            text += " The code has changed since; seed 0 still gives identical weights."
+        if gone:
+            text += f" Left out, as their patches have changed: {', '.join(gone)}."
+        text += f"\n\n![differences from the baseline, {name}]({name}.png)\n"
+        measured = [patches.read(name) for name in sorted(self.verdicts)]
+        for theme in sorted({patch.theme for patch in measured}, key=THEMES.index):
+            text += f"\n### {theme.capitalize()}\n\n"
+            text += "| question | claim | verdict | time, parameters |\n|---|---|---|---|\n"
+            for patch in (patch for patch in measured if patch.theme == theme):
+                question = f"[{patch.name}]({patch.name}.patch): {patch.question}"
+                verdict = self.verdicts[patch.name], self.cost(patch.name)
+                text += f"| {question} | {patch.claim} | {verdict[0]} | {verdict[1]} |\n"
+        return text
 
 
 def forest(table: Table) -> Figure:
@@ -111,13 +93,10 @@ def forest(table: Table) -> Figure:
         colour = COLOURS[verdict.outcome]
         fill = "white" if verdict.outcome == "undecided" else colour
         axes.plot(np.clip([low, high], -limit, limit), [y, y], color=colour, lw=2)
-        for place, marker, drawn in (
-            (x, "o", abs(x) <= limit),
-            (-limit, "<", low < -limit),
-            (limit, ">", high > limit),
-        ):
+        marks = (x, "o", abs(x) <= limit), (-limit, "<", low < -limit), (limit, ">", high > limit)
+        for place, marker, drawn in marks:
             if drawn:
-                axes.plot(place, y, marker, color=colour, mfc=fill if marker == "o" else colour)
+                axes.plot(place, y, marker, color=colour, mfc=fill)
         place = {"transform": axes.get_yaxis_transform(), "va": "center", "size": "small"}
         axes.text(1.02, y, verdict.numbers, **place)  # right of the plot
         handles[verdict.outcome] = axes.plot([], [], "o", color=colour, mfc=fill)[0]
@@ -172,10 +151,10 @@ def write() -> None:
         if stored := read_stored(name):
             rows = {n: r["runs"] for n, r in stored["rows"].items() if n not in changed(stored)}
             tables[name] = Table(recipe, rows)
-            parts.append(summary(tables[name], stored))
+            parts.append(tables[name].markdown(stored))
             forest(tables[name]).savefig(patches.HERE / f"{name}.png", dpi=110)
     chosen = [patches.read(name) for name in patches.names()]
-    text = "\n".join([MARKS[0], *parts, markdown(chosen, tables), MARKS[1]])
+    text = "\n".join([MARKS[0], *parts, MARKS[1]])
     readme.write_text(before + text + after, "utf-8")
     write_page(patches.HERE / "report.html", chosen, tables)
     print(f"wrote {readme} and report.html, with results of {', '.join(tables) or 'no recipe'}")

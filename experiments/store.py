@@ -16,16 +16,10 @@ class Status(Enum):
     """Whether the stored results of an experiment count here, and why."""
 
     ABSENT = "no stored results, so every seed runs here"
-    CURRENT = "{count} stored results, of the same code, packages and processor, are used"
-    UNVERIFIED = "changed since {count} results were stored: {what}; seed 0 verifies them"
-    REPRODUCED = (
-        "changed since {count} results were stored: {what}; seed 0 still gives identical weights, "
-        "so they are used"
-    )
-    DIFFERENT = (
-        "changed since {count} results were stored: {what}; seed 0 gives another result, so they "
-        "are not used"
-    )
+    CURRENT = "stored results of the same code, packages and processor are used"
+    UNVERIFIED = "seed 0 runs here first, to verify them"
+    REPRODUCED = "seed 0 still gives identical weights, so they are used"
+    DIFFERENT = "seed 0 gives another result, so they are not used"
 
 
 COUNTS = Status.CURRENT, Status.REPRODUCED
@@ -103,10 +97,12 @@ class Results:
 
     def describe(self, patch: Patch) -> str:
         """Say whether the stored results of an experiment count."""
-        new, old = self.runner.identity, self.stored["identity"]
-        what = ", ".join(name for name in new if new[name] != old.get(name)) or "code"
-        text = self.status(patch).value.format(count=len(self.stored_runs(patch)), what=what)
-        return f"{patch.name}: {text}"
+        status, old = self.status(patch), self.stored["identity"]
+        if status in (Status.ABSENT, Status.CURRENT):
+            return f"{patch.name}: {status.value}"
+        names = [name for name, new in self.runner.identity.items() if new != old.get(name)]
+        what, count = ", ".join(names) or "code", len(self.stored_runs(patch))
+        return f"{patch.name}: changed since {count} results were stored: {what}; {status.value}"
 
     def equal(self, patch: Patch, seeds: int) -> bool:
         """Return whether each score of an experiment is that of the baseline, in every digit."""

@@ -50,7 +50,7 @@ def train_and_decode(folder, flags):
 
     parser = make_parser("")
     add_flags(parser, Config)
-    config = Config(**vars(parser.parse_args(flags)))
+    config = Config(**{"total_steps": 9} | vars(parser.parse_args(flags)))
     model = build(config, 20, 20)
     step = make_train_step(model, Adam(named_variables(model)), config)
     ids = np.random.default_rng(0).integers(4, 20, (2, 4, 7), np.int32)

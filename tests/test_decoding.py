@@ -15,7 +15,7 @@ SOURCE = tf.constant([[3, 4, 5, 2, 0, 0], [8, 3, 9, 4, 6, 2], [7, 2, 0, 0, 0, 0]
 LIMITS = np.int32([9, 12, 7])
 FLAVORS = {
     "post": {"norm": "post"},
-    "pre_untied": {"norm": "pre", "key_dim": 5, "tie_embeddings": False},
+    "pre_untied": {"norm": "pre", "key_dim": 6, "tie_embeddings": False},
     "learned": {"positions": "learned", "max_length": 3},  # shorter than the outputs
     "fixed_context": {"model": "recurrent", "recurrent_attention": "none"},
     "additive": {"model": "recurrent", "recurrent_attention": "additive"},

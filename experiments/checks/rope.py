@@ -1,0 +1,57 @@
+"""Checks of rope.patch."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from config import Config
+from model.attention import MultiHeadAttention, rotate
+from model.layers import Seed
+from model.masks import look_ahead_mask
+
+RANDOM = np.random.default_rng(0)
+
+
+def make_attention():
+    return MultiHeadAttention(Config(d_model=16, num_heads=2), Seed(0, -1))
+
+
+def test_scores_depend_on_the_distance_only():
+    query, key = np.float32(RANDOM.normal(size=(2, 1, 8)))
+
+    def score(i, j):
+        return float(tf.matmul(rotate(query, i), rotate(key, j), transpose_b=True)[0, 0])
+
+    assert score(7, 3) == pytest.approx(score(4, 0)) == pytest.approx(score(104, 100), rel=1e-4)
+    assert score(0, 0) == pytest.approx(np.sum(query * key))
+    assert len({round(score(4, j), 3) for j in range(9)}) == 9
+
+
+def test_rows_have_consecutive_positions():
+    x = np.float32(RANDOM.normal(size=(3, 2, 5, 8)))  # (batch, num_heads, length, head_dim)
+    rotated = rotate(x, 2)
+    for i in range(5):
+        np.testing.assert_allclose(
+            rotated[:, :, i : i + 1], rotate(x[:, :, i : i + 1], 2 + i), atol=1e-6
+        )
+
+
+def test_cached_attention_equals_full_attention():
+    attention, x = make_attention(), np.float32(RANDOM.normal(size=(3, 6, 16)))
+    expected, _, _ = attention.self_attend(x, look_ahead_mask(6))
+    cache = attention.empty_cache(3)
+    for i in range(6):
+        y, _, cache = attention.self_attend(x[:, i : i + 1], None, cache=cache)
+        np.testing.assert_allclose(y, expected[:, i : i + 1], atol=1e-5)
+
+
+def test_self_attention_depends_on_the_order_and_cross_attention_does_not():
+    attention, x = make_attention(), np.float32(RANDOM.normal(size=(1, 6, 16)))
+    order = [1, 0, 2, 3, 5, 4]
+    y, swapped = (attention.self_attend(x, None)[0].numpy() for x in (x, x[:, order]))
+    assert np.max(np.abs(y[:, order] - swapped)) > 0.01
+    y, swapped = (
+        attention.cross_attend(x, attention.keys_values(x[:, rows]), None)[0]
+        for rows in (np.arange(6), order)
+    )
+    np.testing.assert_allclose(y, swapped, atol=1e-6)

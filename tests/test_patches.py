@@ -1,0 +1,23 @@
+"""Patches with a check in experiments/checks/ pass it, and the tests of invariants."""
+
+import shutil
+
+import patched
+import pytest
+
+from experiments import patches
+from same_code import git
+
+CHECKS = sorted((patches.HERE / "checks").glob("*.py"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("check", CHECKS, ids=[path.stem for path in CHECKS])
+def test_patch_passes_its_check_and_the_invariants(check, tmp_path):
+    """On the last commit, patched. The check runs first, because it takes less time."""
+    archive, folder = tmp_path / "source.tar", tmp_path / "source"
+    git("archive", f"--output={archive}", "HEAD")
+    shutil.unpack_archive(archive, folder, filter="data")
+    patches.read(check.stem).apply(folder)
+    for arguments in (str(check), "-minvariant"):
+        assert patched.call(patched.run_test, folder, arguments) == pytest.ExitCode.OK

@@ -16,7 +16,8 @@ def describe(comparison: Comparison) -> str:
     recipe, results, runner = comparison.recipe, comparison.results, comparison.runner
     last, chosen, unit = recipe.stages[-1], comparison.chosen, recipe.unit
     lines = [f"baseline: commit {runner.commit[:7]}; every stage needs its {last} seeds"]
-    lines += [f"{patch.name} changes {' '.join([*patch.files, *patch.flags.split()])}" for patch in chosen]
+    changes = {patch.name: " ".join([*patch.files, *patch.flags.split()]) for patch in chosen}
+    lines += [f"{name} changes {what}" for name, what in changes.items()]
     stored = [patch for patch in chosen if results.status(patch) is not Status.ABSENT]
     lines += [results.describe(patch) for patch in (BASELINE, *stored)]
     runs = results.baseline()

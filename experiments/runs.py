@@ -137,7 +137,7 @@ def progress(log: Path) -> tuple[str, float]:
     text = log.read_text("utf-8", "replace") if log.exists() else ""
     steps = re.findall(r"\| (\d+)/(\d+) \[[^\r\n\]]*step", text)  # of the progress bar
     step, last = map(int, steps[-1]) if steps else (0, 1)
-    if re.search(r"[\r\n]scoring", text):
+    if "\nscoring\n" in text:
         return "scoring", 0.9
     return f"step {step:,} of {last:,}" if step else "starting", 0.9 * step / last
 

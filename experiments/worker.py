@@ -55,7 +55,7 @@ def train_and_score(job: dict) -> dict:
         def report_end(self) -> None:
             if self.stopped_by and self.epoch < self.config.epochs:
                 raise SystemExit(128 + self.stopped_by)
-            print("scoring", flush=True)
+            print("\nscoring", flush=True)
 
     run, began = Path(job["run"]), time.monotonic()
     flags, resumed = {"resume": str(run)}, any(run.glob("checkpoints/ckpt-*.index"))

@@ -705,7 +705,7 @@ def test_progress_is_read_from_the_bar_in_the_log(tmp_path):
             bar.update(step)
             bar.set_description("epoch 1/5")
         assert runs.progress(log) == ("step 1,200 of 2,000", pytest.approx(0.54))
-    log.write_text(log.read_text() + "scoring\n")
+    log.write_text(log.read_text() + "\nscoring\n")
     assert runs.progress(log) == ("scoring", 0.9)
 
 
@@ -928,7 +928,7 @@ def test_scoring_can_be_stopped_and_a_run_without_checkpoints_starts_again(
         patch.setattr("train.train", train)
         patch.setattr("train.Run", Run)  # restored in the end
         worker.train_and_score(job)
-    assert capsys.readouterr().out == "scoring\n"  # not how to resume with train.py
+    assert capsys.readouterr().out == "\nscoring\n"  # not how to resume with train.py
 
 
 def test_excluded_phenomena_are_scored_but_not_in_the_score(monkeypatch):

@@ -18,7 +18,7 @@ from evaluation.attention import attention_image
 from evaluation.report import validation_metrics
 from evaluation.translator import Translator
 from model import build
-from model.layers import Seed, fold_in, in_float32, named_variables, step_seed
+from model.layers import Seed, fold_in, in_float32, step_seed, trainable_variables
 from model.loss import Sums, loss_sums, teacher_forced_logits
 from model.masks import word_dropout
 from model.optimizer import Adam, learning_rate
@@ -52,7 +52,7 @@ def make_train_step(model: tf.Module, optimizer: Adam, config: Config) -> Callab
 
     Call `make_train_step` in the scope of the tf.distribute strategy.
     """
-    variables = named_variables(model)
+    variables = trainable_variables(model)
 
     @replicated
     def train_step(source, target):
@@ -111,7 +111,7 @@ def train(config: Config) -> None:
     tokenizers = dataset.source_tokenizer, dataset.target_tokenizer
     with strategy.scope():
         model = build(config, *(tokenizer.vocab_size for tokenizer in tokenizers))
-        optimizer = Adam(named_variables(model))
+        optimizer = Adam(trainable_variables(model))
         train_step = make_train_step(model, optimizer, config)
     translator = Translator(in_float32(model), *tokenizers, config.max_length)
 

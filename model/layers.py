@@ -214,6 +214,11 @@ def named_variables(model: tf.Module) -> dict[str, tf.Variable]:
     return dict(paths.values())
 
 
+def trainable_variables(model: tf.Module) -> dict[str, tf.Variable]:
+    """Return those of `named_variables` that the optimizer updates."""
+    return {name: each for name, each in named_variables(model).items() if each.trainable}
+
+
 def in_float32(model: tf.Module) -> tf.Module:
     """Return a model that shares all variables with `model` and multiplies in float32."""
     copied = copy.deepcopy(model, {id(variable): variable for variable in model.variables})

@@ -15,7 +15,7 @@ from benchmarks import keras_twin
 from config import Config
 from data.batches import Pairs, Ragged, plan_batches
 from evaluation.translator import Translator
-from model.layers import named_variables
+from model.layers import trainable_variables
 from model.loss import loss_sums, teacher_forced_logits
 from model.optimizer import Adam
 from train import make_train_step
@@ -225,7 +225,7 @@ def test_losses_of_fit_equal_those_of_train(variant, tiny):
     twin = keras_twin.build(config, VOCAB, VOCAB)
     keras_twin.to_keras(ours, twin)
     keras_twin.compile_twin(twin, config)
-    train_step = make_train_step(ours, Adam(named_variables(ours)), config)
+    train_step = make_train_step(ours, Adam(trainable_variables(ours)), config)
     losses = [float(train_step(*pairs.batch(indices))["objective"]) for indices in batches]
     # One step per epoch: the logged loss is not a mean over steps.
     data = keras_twin.dataset(pairs, batches, VOCAB, config)

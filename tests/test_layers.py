@@ -186,14 +186,14 @@ def test_matmul_multiplies_in_its_dtype_and_returns_float32():
 
 
 def test_bfloat16_is_used_for_products_with_weights_only():
-    from model.layers import named_variables
+    from model.layers import trainable_variables
     from model.optimizer import Adam
     from train import make_train_step
 
     for precision, products in [("float32", 0), ("bfloat16", 3 * (6 + 10 + 1))]:
         config = Config(num_layers=1, d_model=8, num_heads=2, dff=8, precision=precision, shards=1)
         model = Transformer(config, 9, 9)
-        step = make_train_step(model, Adam(named_variables(model)), config)
+        step = make_train_step(model, Adam(trainable_variables(model)), config)
         operations = step.get_concrete_function().graph.get_operations()
         low = [op for op in operations if any(x.dtype == tf.bfloat16 for x in op.outputs)]
         assert sum(op.type == "MatMul" for op in low) == products

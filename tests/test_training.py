@@ -9,7 +9,7 @@ import tensorflow as tf
 from config import Config
 from model import build, layers
 from model.decoding import greedy
-from model.layers import named_variables
+from model.layers import trainable_variables
 from model.loss import loss_sums, teacher_forced_logits
 from model.masks import masks
 from model.optimizer import Adam
@@ -38,7 +38,7 @@ def model_and_step(config):
     """Return a model, its optimizer and its train step."""
     model = build(config, VOCAB, VOCAB)
     # Only rounding makes a gradient for a key's bias: a small epsilon would make it a large update.
-    optimizer = Adam(named_variables(model), epsilon=1e-3)
+    optimizer = Adam(trainable_variables(model), epsilon=1e-3)
     return model, optimizer, make_train_step(model, optimizer, config)
 
 
@@ -259,7 +259,7 @@ def test_a_tiny_model_learns_to_copy_and_reverse(flags, order, steps):
     sizes = {"num_layers": 1, "d_model": 64, "shards": 1, "dropout_rate": 0.0}
     config = Config(**sizes, warmup_steps=200, learning_rate_scale=0.3, **flags)
     model = build(config, VOCAB, VOCAB)
-    train_step = make_train_step(model, Adam(named_variables(model)), config)
+    train_step = make_train_step(model, Adam(trainable_variables(model)), config)
     pairs = [([*string, EOS], [BOS, *string[::order], EOS]) for string in strings(2000)]
     train, held_out = pairs[:-200], pairs[-200:]
     random = Random(0)

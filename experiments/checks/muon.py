@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from config import Config
 from model import build
-from model.layers import named_variables
+from model.layers import trainable_variables
 from model.optimizer import Adam, Muon, orthogonalize
 
 RANDOM = np.random.default_rng(0)
@@ -35,7 +35,7 @@ def test_products_have_no_more_rows_than_the_shorter_side(shape):
 def updates(optimizer_class):
     """Make three updates of a model. Returns it before and after them, and the gradients."""
     config = Config(num_layers=1, d_model=8, num_heads=2, dff=24, positions="learned")
-    variables = named_variables(build(config, 11, 11))
+    variables = trainable_variables(build(config, 11, 11))
     optimizer, random = optimizer_class(variables), np.random.default_rng(0)
     before = {name: variable.numpy() for name, variable in variables.items()}
     shapes = [variable.shape for variable in variables.values()]

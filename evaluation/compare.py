@@ -67,7 +67,7 @@ def text_scores(table: Table) -> np.ndarray:
 
 def main(flags: argparse.Namespace) -> None:
     """Print the comparison. Raises UserError and OSError."""
-    one, other = tables = [read(run, flags.outputs) for run in (flags.run, flags.other)]
+    one, other = (read(run, flags.outputs) for run in (flags.run, flags.other))
     if not report.same_texts(one, other):
         raise UserError(f"{flags.run} and {flags.other} were scored on different texts")
     scores = read_json(flags.run / f"scores-{flags.outputs}.json")
@@ -79,12 +79,11 @@ def main(flags: argparse.Namespace) -> None:
         shown = f"{values[0]:9.2f}{values[1]:9.2f}{values[1] - values[0]:+9.2f}"
         print(f"{name:12}{shown}  [{low:+.2f}, {high:+.2f}]")
     differences = text_scores(other) - text_scores(one)
-    for i in np.argsort(-abs(differences), kind="stable")[:TEXTS_SHOWN]:
-        if not differences[i]:
-            break
+    order = np.argsort(-abs(differences), kind="stable")
+    for i in [i for i in order if one["output"][i] != other["output"][i]][:TEXTS_SHOWN]:
         print(f"\n{'B - A':12}{differences[i]:+.1f}")
         print(f"{'source':12}{one['source'][i]}\n{'reference':12}{one['reference'][i]}")
-        print(*(f"{run:12}{t['output'][i]}" for run, t in zip("AB", tables, strict=True)), sep="\n")
+        print(f"{'A':12}{one['output'][i]}\n{'B':12}{other['output'][i]}")
 
 
 def parse_flags() -> argparse.Namespace:

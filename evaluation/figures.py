@@ -4,6 +4,7 @@ evaluate.py has written, BLEU by length and the agreement of the metrics, or the
 
 import argparse
 import math
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -209,7 +210,7 @@ def by_length(
         ticks = [f"{words}\n{count:,}" for words, count in groups.items()]
         plot.set_xticks(range(len(groups)), ticks)
         plot.set(xlabel="words of the source; below, the number of sentences", ylabel="BLEU")
-        plot.set_title(title)
+        plot.set_title(textwrap.fill(title, 70))
         start_at_zero(plot)
         plot.grid(axis="y")
         add_legend(canvas, 2)
@@ -221,9 +222,9 @@ def agreement(stem: str | Path, columns: dict[str, Sequence[float]], title: str 
         values = np.corrcoef(rankdata([*columns.values()], axis=1))
     texts = np.vectorize(lambda value: "–" if math.isnan(value) else f"{value:.2f}")(values)
     count = len(next(iter(columns.values())))
-    title += f"\nAgreement of the metrics on {count:,} sentences\nthat differ from the reference"
+    title += f": agreement of the metrics on {count:,} sentences that differ from the reference"
     bar = "Spearman's rank correlation"
-    heat_map(stem, values, texts, columns, columns, bar, cmap="RdBu_r", vmin=-1, title=title)
+    heat_map(stem, values, texts, columns, columns, bar, title, cmap="RdBu_r", vmin=-1)
 
 
 def confusion(stem: str | Path, matrix: np.ndarray, labels: Sequence[str], title: str = "") -> None:
@@ -241,8 +242,7 @@ def confusion(stem: str | Path, matrix: np.ndarray, labels: Sequence[str], title
 
     rows = [f"{label} ({total:,})" for label, total in zip(labels, totals[:, 0], strict=True)]
     axes = {"cmap": "Blues", "vmin": 0, "xlabel": "predicted", "ylabel": "true (count)"}
-    axes["title"] = title
-    heat_map(stem, shares, cell(matrix, shares), rows, labels, "share of the row", **axes)
+    heat_map(stem, shares, cell(matrix, shares), rows, labels, "share of the row", title, **axes)
 
 
 def heat_map(
@@ -252,6 +252,7 @@ def heat_map(
     rows: Sequence[str],
     columns: Sequence[str],
     bar: str,
+    title: str,
     cmap: str,
     vmin: float,
     **texts_of_axes: str,
@@ -273,6 +274,7 @@ def heat_map(
         )
         plot.set_yticks(range(len(rows)), rows)
         plot.set(**texts_of_axes)
+        plot.set_title(textwrap.fill(title, int(12 * side)))
         canvas.colorbar(image, ax=plot, label=bar)
 
 

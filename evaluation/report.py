@@ -188,7 +188,8 @@ def print_scores(scores: dict) -> None:
 
 def describe(scores: dict) -> str:
     """Return what was scored: the split, the checkpoint and the search."""
-    return "{split} split of {corpus}, {checkpoint}, {search}".format_map(scores)
+    texts = "{corpus}" if scores["split"] == "all" else "{split} split of {corpus}"
+    return f"{texts}, {{checkpoint}}, {{search}}".format_map(scores)
 
 
 def write(run: Path, name: str, scores: dict, table: Table) -> list[str]:

@@ -27,7 +27,6 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 import numpy as np
 import tensorflow as tf
-from helpers import load_split
 
 import evaluate
 import translate
@@ -39,6 +38,7 @@ from evaluation import command_line
 from evaluation.search import Search
 from evaluation.translator import Translator
 from model import build
+from tests.helpers import load_split
 from training import records
 from training.checkpoints import readable_checkpoints
 from training.command_line import parse_config

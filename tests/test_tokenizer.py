@@ -151,6 +151,8 @@ def test_tokenizers_can_be_saved_and_loaded(split, tmp_path, shared_vocabulary):
 def test_lowercase_is_optional(split, tmp_path):
     trained = tokenizer.train(split.sources, 400, lowercase=True)
     assert round_trip(trained, "Não É ÁGUA") == ["não é água"]
+    assert split.match_case(trained).targets[0] == split.targets[0].lower() != split.targets[0]
+    assert split.match_case(tokenizer.Labels(["a"])) == split
     tokenizer.save_pair(tmp_path, trained, trained)
     for lowercase, text in (True, "não é água"), (False, "Não É ÁGUA"):
         assert round_trip(tokenizer.load_pair(tmp_path, lowercase)[0], "Não É ÁGUA") == [text]

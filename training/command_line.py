@@ -60,10 +60,7 @@ def parse_config(description: str) -> Config:
     add_flags(parser, Config)
     flags = vars(parser.parse_args())
     with errors_in_one_line():
-        config = config_from_flags(flags)
-        for folder in config.runs_dir, config.cache_dir:
-            Path(folder).mkdir(parents=True, exist_ok=True)
-    return config
+        return config_from_flags(flags)
 
 
 def config_from_flags(flags: dict) -> Config:
@@ -79,5 +76,7 @@ def config_from_flags(flags: dict) -> Config:
     for name in NOT_APPLICABLE[config.model]:
         if name in flags and getattr(config, name) != getattr(Config, name):
             print(f"note: {flag(name)} has no effect with --model {config.model}", file=sys.stderr)
+    for folder in config.runs_dir, config.cache_dir:
+        Path(folder).mkdir(parents=True, exist_ok=True)
     pipeline.check(config)
     return config

@@ -24,7 +24,7 @@ from test_page import browse, needs_browser
 import same_code
 from data.splits import Split
 from evaluation import translator
-from experiments import patches, plan, recipes, report, run, runs, stats, store, worker
+from experiments import executor, patches, plan, recipes, report, run, runs, stats, store, worker
 from experiments.comparison import Comparison
 from experiments.patches import ExperimentError
 from experiments.recipes import RECIPES, Recipe
@@ -404,6 +404,14 @@ def test_a_plan_names_the_change_and_the_runs_with_their_time(repository, ask, m
         assert seeds in line and f"about {4 if not flags else 8} minutes on 2 cores" in line
 
 
+def test_a_plan_of_the_final_score_takes_time_and_deviation_from_stored_results(repository, ask):
+    ask("more", "--store")
+    shutil.rmtree(repository / "runs")
+    out = ask("more", "--plan", "--final")
+    assert "standard deviation of a run: 0." in out and "of 3 seeds: 8 runs" in out
+    assert out.count("minutes on") == 2
+
+
 def test_stored_results_count_only_if_seed_0_has_equal_bits(repository, ask, monkeypatch):
     def run_again():
         """Return how many runs of the baseline and of `more` were necessary, and the output."""
@@ -709,6 +717,29 @@ def test_progress_is_read_from_the_bar_in_the_log(tmp_path):
     assert runs.progress(log) == ("scoring", 0.9)
 
 
+def test_an_executor_runs_a_job_on_each_core_and_stops_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(executor, "cores", lambda: machine.cores()[:1])
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments/worker.py").write_text(
+        "import sys, time; time.sleep(60 * sys.argv[1].endswith('slow'))"
+    )
+    jobs = {name: tmp_path / name for name in ("fast", "slow", "queued")}
+    for path in jobs.values():
+        path.write_text(json.dumps({"source": str(tmp_path), "log": f"{path}.log"}))
+    local, ended = executor.LocalExecutor(), []
+    for path in jobs.values():
+        local.submit(path)
+    deadline = time.monotonic() + 30
+    while jobs["slow"] not in local.running and time.monotonic() < deadline:
+        ended += local.poll()
+        assert len(local.running) <= 1
+        time.sleep(0.05)
+    _, process = local.running[jobs["slow"]]
+    local.stop(jobs.values())
+    assert process.poll() == -signal.SIGTERM and ended == [jobs["fast"]]
+    assert not local.poll() and not local.running  # "queued" does not start
+
+
 class Executor:
     """Executes one job after another in an instant; the first remains at step 3 of 10 a while."""
 
@@ -962,7 +993,7 @@ SMOKE = Recipe(
 
 
 @pytest.mark.slow
-def test_trial_trains_and_scores_the_same_bits_again(tmp_path):
+def test_a_worker_trains_and_scores_the_same_bits_again(tmp_path):
     (tmp_path / "texts.json").write_text(json.dumps(recipes.load_texts(SMOKE)))
     results = []
     for name in ("one", "two"):

@@ -15,7 +15,7 @@ def call(function, *arguments):
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tensorflow"])
     with context.Pool(1) as pool:
-        return pool.apply_async(function, arguments).get(timeout=240)
+        return pool.apply_async(function, arguments).get(timeout=600)
 
 
 def enter(folder):
@@ -23,13 +23,13 @@ def enter(folder):
     sys.path[:] = [str(folder)] + [path for path in sys.path if Path(path).name != "tests"]
 
 
-def run_test(folder, test):
-    """Run one test. Returns pytest's exit status."""
+def run_test(folder, *arguments):
+    """Run pytest on a test, or with other arguments. Returns its exit status."""
     enter(folder)
     import pytest
 
     options = ["-q", "--no-header", "--tb=short", "-p", "no:cacheprovider", "-o", "addopts="]
-    return int(pytest.main([test, *options]))
+    return int(pytest.main([*arguments, *options]))
 
 
 def train_and_decode(folder, flags):

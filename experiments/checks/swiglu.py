@@ -24,3 +24,8 @@ def test_matrices_have_as_many_parameters_as_those_of_the_baseline():
         variable.shape.num_elements() for variable in net.variables if variable.shape.rank == 2
     ]
     assert len(sizes) == 3 and sum(sizes) == 2 * 8 * 12
+
+
+def test_the_two_projections_to_the_hidden_layer_have_different_initial_weights():
+    net = FeedForward(Config(d_model=8, num_heads=2, dff=12), Seed(0, -1))
+    assert np.all(net.gate.kernel != net.inner.kernel)

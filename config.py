@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from utils import UserError, check_settings, setting
+from utils import UserError, check_settings, names_in_group, setting
 
 
 @dataclass(frozen=True)
@@ -152,12 +152,9 @@ NOT_APPLICABLE = {
     ),
     "classifier": ("recurrent_attention", "reverse", "shared_vocabulary", "tie_embeddings"),
 }
-# What a run that starts with --init-from takes over.
-OF_THE_MODEL = (
-    *("model", "num_layers", "d_model", "num_heads", "key_dim", "dff", "norm", "positions"),
-    *("tie_embeddings", "recurrent_attention", "pooling"),
-    *("tokenizer", "vocab_size", "shared_vocabulary", "lowercase"),
-)
+# What a run that starts with --init-from takes over: the tokenizer and the model, but not dropout.
+OF_THE_MODEL = ("tokenizer", "vocab_size", "shared_vocabulary", "lowercase")
+OF_THE_MODEL += tuple(name for name in names_in_group(Config, "model") if "dropout" not in name)
 MAY_CHANGE_ON_RESUME = (
     "epochs",
     "max_steps",

@@ -19,7 +19,7 @@ from evaluation.report import validation_metrics
 from evaluation.translator import Translator
 from model import build
 from model.layers import Seed, fold_in, in_float32, step_seed, trainable_variables
-from model.loss import Sums, loss_sums, teacher_forced_logits
+from model.loss import Sums, loss_sums, real_targets, teacher_forced_logits
 from model.masks import word_dropout
 from model.optimizer import Adam, learning_rate
 from training import distribution, machine
@@ -58,7 +58,7 @@ def make_train_step(model: tf.Module, optimizer: Adam, config: Config) -> Callab
     def train_step(source, target):
         # The real target tokens of the whole batch, on all replicas. Each part of the batch divides
         # its objective by them, so that the gradients of the parts add up to that of the batch.
-        tokens = tf.math.count_nonzero(target[:, 1:], dtype=tf.float32)
+        tokens = tf.math.count_nonzero(real_targets(target), dtype=tf.float32)
 
         def forward_backward(source, target, seed):
             with tf.GradientTape() as tape:

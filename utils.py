@@ -38,6 +38,15 @@ def setting(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+def names_in_group(settings: type, title: str) -> list[str]:
+    """Return the names of the fields of a dataclass of `setting`s in a group of flags."""
+    group, names = None, []
+    for field in dataclasses.fields(settings):
+        group = field.metadata["group"] or group
+        names += [field.name] * (group == title)
+    return names
+
+
 def flag(name: str) -> str:
     """Return the flag of a field, such as `--num-layers`."""
     return "--" + name.replace("_", "-")

@@ -95,7 +95,7 @@ class MultiHeadAttention(tf.Module):
         seed: Seed | None = None,
         cache: KeysValues | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor, KeysValues]:
-        """Attend from each position of x (batch, length, d_model) to x and to earlier positions.
+        """Attend from each position of x (batch, length, d_model) to those of the cache and of x.
 
         cache: in decoding, the keys and values of all earlier positions; x is then the newest one,
         (batch, 1, d_model). Returns the same as `attend`, and the keys and values of all positions,
@@ -110,7 +110,10 @@ class MultiHeadAttention(tf.Module):
         return y, weights, (keys, values)
 
     def empty_cache(self, batch: int | tf.Tensor) -> KeysValues:
-        """Return the cache before the first position: keys and values of length 0."""
+        """Return the cache before the first position: keys and values of length 0.
+
+        Cut from those of one position, so that they have the shape of an edited `keys_values`.
+        """
         keys, values = self.keys_values(tf.zeros((batch, 1, self.query.kernel.shape[0])))
         return keys[:, :, :0], values[:, :, :0]  # (batch, num_heads, 0, head_dim)
 
@@ -120,17 +123,18 @@ class MultiHeadAttention(tf.Module):
         """Attend from x (rows, length, d_model) to the memory, the `keys_values` of the encoder.
 
         In training, there is one row per source. In beam search, consecutive rows of x are the
-        hypotheses of one source, and the memory still has one row per source. Since a position of a
-        query attends to the memory independently of the others, the hypotheses can be treated as
-        positions of one query: each source's memory is read once, and never copied.
+        hypotheses of one source, and the memory still has one row per source. Each position of a
+        query attends to the memory independently of the others, so the hypotheses are treated as
+        positions of one query: each source's memory is read once, and never copied. An edit must
+        not depend on the index of a query here; if it does, repeat the memory for each hypothesis.
 
         Returns (rows, length, d_model), and weights (sources, num_heads, rows / sources · length,
         source_len).
         """
         keys, values = memory
         sources = tf.shape(keys)[0]
-        positions = tf.shape(x)[0] // tf.maximum(sources, 1) * tf.shape(x)[1]
-        grouped = tf.reshape(x, (sources, positions, x.shape[-1]))
+        hypotheses = tf.maximum(tf.shape(x)[0] // tf.maximum(sources, 1), 1)  # also if none is left
+        grouped = tf.reshape(x, (sources, hypotheses * tf.shape(x)[1], x.shape[-1]))
         queries = self.split_heads(self.query(grouped))
         y, weights = self.attend(queries, keys, values, mask, seed)
         return tf.reshape(y, tf.shape(x)), weights

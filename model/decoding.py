@@ -303,6 +303,8 @@ def beam_search(
         # Rows that are done may stay in the batch, but their hypotheses must not be finished again.
         alive = alive._replace(scores=tf.where(done[:, tf.newaxis], -INF, alive.scores))
 
+        # A cache belongs to a hypothesis and follows its parent. Everything else belongs to the
+        # source, whose hypotheses share it: see `MultiHeadAttention.cross_attend`.
         caches = state["caches"]
         shared = {name: state[name] for name in state if name != "caches"}
         sources, alive, finished, cache_rows, shared = drop_finished(

@@ -58,7 +58,8 @@ def normal(shape: tuple[int, ...], stddev: float, seed: Seed) -> tf.Tensor:
 def dropout(x: tf.Tensor, rate: float, seed: Seed | None) -> tf.Tensor:
     """Set a fraction `rate` of x to zero and scale up the rest (section 5.4).
 
-    Without a seed, or with a rate of 0, x is returned unchanged.
+    Without a seed, or with a rate of 0, x is returned unchanged. The same seed and shape give the
+    same draws, so each call needs a seed of its own: see `fold_in`.
     """
     if seed is None or rate == 0.0:
         return x
@@ -197,20 +198,25 @@ def named_variables(model: tf.Module) -> dict[str, tf.Variable]:
 
     An example is `encoder/layers/0/attention/query/kernel`; checkpoints have the same names. A
     variable that is shared has the first of its paths, in the order in which `__init__` sets them.
+    Raises ValueError if a variable cannot be reached in this way.
     """
-    paths = {}
+    paths, visited = {}, set()
 
     def visit(value, path):
         if isinstance(value, tf.Variable):
             paths.setdefault(id(value), ("/".join(path), value))
-        elif isinstance(value, tf.Module):
-            for name, child in vars(value).items():
-                visit(child, [*path, name])
-        elif isinstance(value, list | tuple):
-            for index, child in enumerate(value):
-                visit(child, [*path, str(index)])
+        elif isinstance(value, tf.Module | list | tuple | dict) and id(value) not in visited:
+            visited.add(id(value))
+            if isinstance(value, list | tuple):
+                value = dict(enumerate(value))
+            children = vars(value) if isinstance(value, tf.Module) else value
+            for name, child in children.items():
+                if not str(name).startswith("_"):  # TensorFlow's own attributes
+                    visit(child, [*path, str(name)])
 
     visit(model, [])
+    if missing := [each.name for each in model.variables if id(each) not in paths]:
+        raise ValueError(f"variables outside attributes, lists, tuples and dicts: {missing}")
     return dict(paths.values())
 
 

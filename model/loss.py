@@ -5,7 +5,15 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from model.layers import Seed
-from model.masks import PAD, masks
+from model.masks import PAD, look_ahead_mask, padding_mask
+
+
+def real_targets(target: tf.Tensor) -> tf.Tensor:
+    """Return which tokens are predicted and count: all of target[:, 1:] but padding.
+
+    target (batch, target_len), ids → (batch, target_len − 1), bool.
+    """
+    return target[:, 1:] != PAD
 
 
 def teacher_forced_logits(
@@ -18,10 +26,11 @@ def teacher_forced_logits(
     out before the projection to the vocabulary.
     """
     target_in, target_out = target[:, :-1], target[:, 1:]  # (batch, target_len − 1)
-    source_mask, target_mask = masks(source, target_in)
+    source_mask = padding_mask(source)  # (batch, 1, 1, source_len)
+    self_mask = look_ahead_mask(tf.shape(target_in)[1])  # (target_len − 1, target_len − 1)
     memory = model.encode(source, source_mask, seed)
-    hidden, _ = model.decode(target_in, memory, target_mask, source_mask, seed)
-    real = tf.where(target_out != PAD)  # (tokens, 2)
+    hidden, _ = model.decode(target_in, memory, self_mask, source_mask, seed)
+    real = tf.where(real_targets(target))  # (tokens, 2)
     return model.logits(tf.gather_nd(hidden, real)), tf.gather_nd(target_out, real)
 
 
@@ -44,15 +53,15 @@ def loss_sums(logits: tf.Tensor, labels: tf.Tensor, label_smoothing: float = 0.0
 
     logits (tokens, vocab_size), labels (tokens,).
     """
-    # Subtracting a constant from all logits of a token changes neither loss nor objective. With the
-    # highest logit at 0, exp cannot overflow.
-    logits -= tf.stop_gradient(tf.reduce_max(logits, axis=-1, keepdims=True))
-    log_sum_exp = tf.math.log(tf.reduce_sum(tf.exp(logits), axis=-1))  # (tokens,)
+    highest = tf.stop_gradient(tf.reduce_max(logits, axis=-1))  # (tokens,)
+    # Of logits − highest, whose exp cannot overflow.
+    exp_sum = tf.reduce_sum(tf.exp(logits - highest[:, tf.newaxis]), axis=-1)  # (tokens,)
+    log_sum_exp = highest + tf.math.log(exp_sum)
     label_logit = tf.gather(logits, labels, batch_dims=1)  # (tokens,)
     mean_logit = tf.reduce_sum(logits, axis=-1) / logits.shape[-1]  # (tokens,)
     expected_logit = (1.0 - label_smoothing) * label_logit + label_smoothing * mean_logit
 
     objective = log_sum_exp - expected_logit
     loss = log_sum_exp - label_logit
-    correct = tf.math.count_nonzero(label_logit >= 0.0, dtype=tf.float32)  # a tie counts
+    correct = tf.math.count_nonzero(label_logit >= highest, dtype=tf.float32)  # a tie counts
     return Sums(tf.reduce_sum(objective), tf.reduce_sum(loss), correct)

@@ -1,4 +1,7 @@
-"""Boolean masks. True means that a position may be attended to. Combine masks with `&`."""
+"""Boolean masks. True means that a position may be attended to. Combine masks with `&`.
+
+Training and decoding call the same two functions, so an edit of one of them holds in both.
+"""
 
 import tensorflow as tf
 
@@ -18,20 +21,11 @@ def look_ahead_mask(length: int | tf.Tensor, start: int | tf.Tensor = 0) -> tf.T
     """Let a position attend to itself and to earlier ones: section 3.2.3.
 
     Returns the rows of positions start, …, length − 1: (length − start, length), bool. Training
-    needs all rows; a step of decoding needs the one of the newest token.
+    needs all rows; a step of decoding needs the one of the newest token. Padding of a target comes
+    last, so that no real position attends to it.
     """
     position = tf.range(length)
     return position[start:, tf.newaxis] >= position
-
-
-def masks(source: tf.Tensor, target_in: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the mask of all attention to the source, and that of the decoder's self-attention.
-
-    source (batch, source_len), target_in (batch, target_len) → (batch, 1, 1, source_len) and
-    (batch, 1, target_len, target_len), bool.
-    """
-    look_ahead = look_ahead_mask(tf.shape(target_in)[1])
-    return padding_mask(source), look_ahead & padding_mask(target_in)
 
 
 def word_dropout(ids: tf.Tensor, rate: float, seed: Seed | None) -> tf.Tensor:

@@ -11,7 +11,8 @@ def learning_rate(step: int | tf.Tensor, config: Config) -> tf.Tensor:
     """Rise linearly for `warmup_steps`, then decay as 1 / √step: section 5.3, eq. 3.
 
     step: 1 for the first update; a number or a tensor of any shape and type. A schedule that ends
-    can use `config.total_steps`, the number of updates of the whole training.
+    can use `config.total_steps`, the number of updates of the whole training. A resumed run keeps
+    it, even if it trains longer: to continue after the end of a schedule, use --init-from.
     """
     step = tf.cast(step, tf.float32)
     schedule = tf.minimum(step**-0.5, step * config.warmup_steps**-1.5)
@@ -28,7 +29,7 @@ class Adam(tf.Module):
     As in Keras. Kingma & Ba 2015 have ε · √(1 − β₂ᵗ) instead of ε (algorithm 1; see section 2).
 
     Another optimizer is a subclass that replaces `update`. variables: those to update, by name, as
-    `named_variables` returns them.
+    `trainable_variables` returns them.
     """
 
     def __init__(
@@ -73,7 +74,8 @@ class Adam(tf.Module):
 
         name: such as `encoder/layers/0/attention/query/kernel`. correction: √(1 − β₂ᵗ) / (1 − β₁ᵗ).
         """
-        # The three equations in one pass over memory. The correction is in `lr`, not in the powers.
+        # The three equations in one pass over memory. Powers of 0 switch off the correction of the
+        # operation; ours is in `lr`.
         tf.raw_ops.ResourceApplyAdam(
             var=variable.handle,
             m=m.handle,

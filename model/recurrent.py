@@ -16,7 +16,7 @@ from model.layers import (
     initial_seed,
     make_embeddings,
 )
-from model.masks import masks, padding_mask
+from model.masks import look_ahead_mask, padding_mask
 
 
 class GRU(tf.Module):
@@ -267,16 +267,16 @@ class Recurrent(tf.Module):
         """Attention weights: {"cross": (batch, 1, 1, target_len, source_len)}, or {} without."""
         if isinstance(self.cell, NoAttentionCell):
             return {}
-        source_mask, target_mask = masks(source, target_in)
+        source_mask, self_mask = padding_mask(source), look_ahead_mask(tf.shape(target_in)[1])
         memory = self.encode(source, source_mask)
-        _, (weights,) = self.decode(target_in, memory, target_mask, source_mask)
+        _, (weights,) = self.decode(target_in, memory, self_mask, source_mask)
         return {"cross": weights["cross"][:, tf.newaxis]}
 
     def init_decode(self, source: tf.Tensor) -> dict:
         """Encode source (batch, source_len) → the state of decoding before the first token.
 
-        "caches", the states of the GRUs, has a row for each hypothesis; "encoded" one for each
-        source.
+        All tensors have a row for each source; beam search repeats those of "caches", the states of
+        the GRUs.
         """
         source_mask = padding_mask(source)
         encoded, h = self.init_decoder(self.encode(source, source_mask), source_mask)

@@ -17,7 +17,7 @@ from model.layers import (
     make_embeddings,
     no_norm,
 )
-from model.masks import look_ahead_mask, masks, padding_mask
+from model.masks import look_ahead_mask, padding_mask
 from model.positions import POSITIONS
 
 Weights = dict[str, tf.Tensor]  # attention weights: "self" and "cross"
@@ -232,9 +232,9 @@ class Transformer(tf.Module):
 
         Keys: "encoder" and "decoder" (self-attention), and "cross".
         """
-        source_mask, target_mask = masks(source, target_in)
+        source_mask, self_mask = padding_mask(source), look_ahead_mask(tf.shape(target_in)[1])
         memory, encoder = self.encoder(source, source_mask)
-        _, decoder = self.decode(target_in, memory, target_mask, source_mask)
+        _, decoder = self.decode(target_in, memory, self_mask, source_mask)
         return {
             "encoder": tf.stack(encoder, axis=1),
             "decoder": tf.stack([weights["self"] for weights in decoder], axis=1),
@@ -244,7 +244,7 @@ class Transformer(tf.Module):
     def init_decode(self, source: tf.Tensor) -> dict:
         """Encode source (batch, source_len) → the state of decoding before the first token.
 
-        "caches" has a row for each hypothesis; "memory" and "source_mask" one for each source.
+        All tensors have a row for each source; beam search repeats those of "caches".
         """
         source_mask = padding_mask(source)
         memory = self.decoder.project_memory(self.encode(source, source_mask))

@@ -5,8 +5,7 @@ import pytest
 import tensorflow as tf
 
 from data import tokenizer
-from data.splits import Split
-from evaluation.report import confusion, f1_scores, mistakes
+from evaluation.report import confusion, f1_scores, worst
 from evaluation.search import Search
 from evaluation.translator import Translator
 from model.attention import MultiHeadAttention
@@ -150,5 +149,7 @@ def test_confusion_f1_and_mistakes_by_hand():
     np.testing.assert_array_equal(matrix, [[2, 1, 0], [1, 1, 0], [0, 1, 0]])
     # a: 2 correct of 3 predicted and 3 true; b: 1 of 3 and 2; c: never predicted.
     np.testing.assert_allclose(f1_scores(matrix), [4 / 6, 2 / 5, 0])
-    outputs = list(zip([-0.1, -0.2, -0.5, -0.1, -0.3, -0.4], predicted, strict=True))
-    assert mistakes(Split(list("uvwxyz"), true), outputs) == [4, 5, 2]  # most confident first
+    table = {"source": list("uvwxyz"), "reference": true, "output": predicted}
+    table["probability"] = ["0.9", "0.8", "0.6", "0.9", "0.7", "0.65"]
+    sources = [line.split()[1] for line in worst(table).splitlines() if line.startswith("source")]
+    assert sources == ["y", "z", "w"]  # the most confident first

@@ -20,6 +20,7 @@ from model.layers import (
     in_float32,
     initial_seed,
     matmul,
+    named_variables,
     step_seed,
 )
 from model.transformer import Transformer
@@ -218,3 +219,17 @@ def test_in_float32_shares_the_variables_and_multiplies_in_float32(flags):
 
     assert dtypes(model) == {"bfloat16"} and dtypes(twin) == {"float32"}
     assert initial_seed(0) != initial_seed(1)
+
+
+def test_variables_are_named_by_their_path_wherever_they_are():
+    class Parts(tf.Module):
+        def __init__(self):
+            self.dense = {"a": Dense(2, 3, SEED)}
+            self.pair = (tf.Variable(1.0), [tf.Variable(2.0)])
+            self.own = self  # a cycle
+            self.again = self.pair[0]
+
+    parts = Parts()
+    names = named_variables(parts)
+    assert set(names) == {"dense/a/kernel", "dense/a/bias", "pair/0", "pair/1/0"}
+    assert names["pair/1/0"] is parts.pair[1][0]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from model.layers import Seed
-from model.masks import look_ahead_mask, masks, padding_mask, word_dropout
+from model.masks import look_ahead_mask, padding_mask, word_dropout
 
 T, F = True, False
 
@@ -18,15 +18,6 @@ def test_look_ahead_mask_is_true_up_to_the_diagonal():
     expected = [[T, F, F, F], [T, T, F, F], [T, T, T, F], [T, T, T, T]]
     np.testing.assert_array_equal(look_ahead_mask(4), expected)
     np.testing.assert_array_equal(look_ahead_mask(4, start=2), expected[2:])
-
-
-def test_masks_combine_the_look_ahead_mask_and_both_padding_masks():
-    source_mask, target_mask = masks(
-        source=np.int32([[7, 5], [3, 0]]), target_in=np.int32([[7, 5, 9], [3, 4, 0]])
-    )
-    expected = [[[[T, F, F], [T, T, F], [T, T, T]]], [[[T, F, F], [T, T, F], [T, T, F]]]]
-    np.testing.assert_array_equal(target_mask, expected)
-    np.testing.assert_array_equal(source_mask, [[[[T, T]]], [[[T, F]]]])
 
 
 def test_word_dropout_masks_words_and_only_in_training():

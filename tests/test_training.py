@@ -11,7 +11,7 @@ from model import build, layers
 from model.decoding import greedy
 from model.layers import trainable_variables
 from model.loss import loss_sums, teacher_forced_logits
-from model.masks import masks
+from model.masks import look_ahead_mask, padding_mask
 from model.optimizer import Adam
 from train import make_train_step
 
@@ -70,9 +70,9 @@ def test_loss_is_without_label_smoothing_and_objective_is_with_it(eager, label_s
     model, _, train_step = model_and_step(config)
     ids = random_ids(5)
     target_in, labels = ids[:, :-1], ids[:, 1:]
-    source_mask, target_mask = masks(tf.constant(ids), tf.constant(target_in))
+    source_mask, self_mask = padding_mask(tf.constant(ids)), look_ahead_mask(target_in.shape[1])
     memory = model.encode(ids, source_mask)
-    hidden, _ = model.decode(target_in, memory, target_mask, source_mask)
+    hidden, _ = model.decode(target_in, memory, self_mask, source_mask)
     log_probabilities = tf.nn.log_softmax(model.logits(hidden)).numpy()[labels != 0]
     labels = labels[labels != 0]
     loss = -log_probabilities[np.arange(len(labels)), labels].mean()

@@ -9,7 +9,7 @@ from model import transformer
 from model.attention import MultiHeadAttention
 from model.layers import Seed, dropout, fold_in
 from model.loss import loss_sums, teacher_forced_logits
-from model.masks import masks, padding_mask
+from model.masks import look_ahead_mask, padding_mask
 
 both_norms = pytest.mark.parametrize("norm", ["post", "pre"])
 every_model = pytest.mark.parametrize(
@@ -62,8 +62,8 @@ def test_no_gradient_reaches_later_tokens(tiny, flags):
     direction = np.float32(np.random.default_rng(0).normal(size=16))
     with tf.GradientTape(persistent=True) as tape:
         memory = model.encode(SOURCE, padding_mask(SOURCE))
-        source_mask, target_mask = masks(SOURCE, target_in)
-        hidden, _ = model.decode(target_in, memory, target_mask, source_mask)
+        self_mask = look_ahead_mask(length)
+        hidden, _ = model.decode(target_in, memory, self_mask, padding_mask(SOURCE))
         outputs = [tf.tensordot(hidden[0, i], direction, 1) for i in range(length)]
     for i, output in enumerate(outputs):
         rows = tf.convert_to_tensor(tape.gradient(output, model.output.embedding.table))
@@ -117,12 +117,12 @@ def test_masked_tokens_do_not_matter(tiny, flags):
     """Any ids may be where the masks are False, in the source and in the target."""
     model = tiny(**flags)
     source, target_in = batch([SOURCE], 3), batch([TARGET], 2)
-    source_mask, target_mask = masks(source, target_in)
+    source_mask, self_mask = padding_mask(source), look_ahead_mask(target_in.shape[1])
     results = []
     for filler in (0, 9):
         filled, target_filled = (np.where(ids == 0, filler, ids) for ids in (source, target_in))
         memory = model.encode(filled, source_mask)
-        hidden, _ = model.decode(target_filled, memory, target_mask, source_mask)
+        hidden, _ = model.decode(target_filled, memory, self_mask, source_mask)
         results.append((memory[:, : SOURCE.shape[1]], hidden[:, : TARGET.shape[1]]))
     for one, other in zip(*results, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)

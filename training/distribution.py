@@ -79,16 +79,21 @@ def replicated(step: Callable) -> Callable:
 
 
 def sum_over_parts(
-    function: Callable, source: tf.Tensor, target: tf.Tensor, seed: Seed, shards: int, turns: int
+    function: Callable,
+    source: tf.Tensor,
+    target: tf.Tensor,
+    seed: Seed,
+    shards: int,
+    accumulate: int,
 ) -> Any:
     """Add up what `function(source, target, seed)` returns for all parts of a batch.
 
     function: returns a structure of tensors, equal in shape for all parts. It is traced once.
 
-    With r replicas there are n = turns · r · shards parts. A replica computes its parts in `turns`,
-    one after another, which needs memory for one turn at a time. The shards of a turn are
-    independent branches of the graph, which TensorFlow computes in parallel. At step t, part i has
-    the rows i, i + n, i + 2n, … of the batch and the seed of step n · t + i.
+    With r replicas there are n = accumulate · r · shards parts. A replica computes its parts in
+    `accumulate` turns, one after another, which needs memory for one turn at a time. The shards of
+    a turn are independent branches of the graph, which TensorFlow computes in parallel. At step t,
+    part i has the rows i, i + n, i + 2n, … of the batch and the seed of step n · t + i.
     """
 
     @tf.function(input_signature=[IDS, IDS, tf.TensorSpec([], seed.step.dtype)], autograph=False)
@@ -97,7 +102,7 @@ def sum_over_parts(
 
     replica = tf.distribute.get_replica_context()
     per_turn = replica.num_replicas_in_sync * shards
-    count = turns * per_turn
+    count = accumulate * per_turn
     if count == 1:
         return function(source, target, seed)
     first = int(tf.get_static_value(replica.replica_id_in_sync_group)) * shards
@@ -114,9 +119,9 @@ def sum_over_parts(
         return turn + 1, tf.nest.map_structure(tf.add, sums, one_turn(turn))
 
     sums = one_turn(0)
-    if turns > 1:
+    if accumulate > 1:
         _, sums = tf.while_loop(
-            lambda turn, _: turn < turns, add_turn, (1, sums), parallel_iterations=1
+            lambda turn, _: turn < accumulate, add_turn, (1, sums), parallel_iterations=1
         )
     if replica.num_replicas_in_sync == 1:
         return sums

@@ -17,8 +17,8 @@ from experiments.recipes import RECIPES, Recipe
 from experiments.store import COUNTS, changed, read_stored
 from utils import errors_in_one_line, make_parser
 
-OUTCOMES = ("better", "worse", "no difference", "undecided")  # colours of Okabe & Ito 2008
-COLOURS = dict(zip(OUTCOMES, ("#0072B2", "#D55E00", "#009E73", "#8a8a8a"), strict=True))
+COLOURS = {"better": "#0072B2", "worse": "#D55E00"}  # of Okabe & Ito 2008
+COLOURS |= {"no difference": "#009E73", "undecided": "#8a8a8a"}
 MARKS = "<!-- results -->", "<!-- end of results -->"
 
 

@@ -114,7 +114,7 @@ class MultiHeadAttention(tf.Module):
 
         Cut from those of one position, so that they have the shape of an edited `keys_values`.
         """
-        keys, values = self.keys_values(tf.zeros((batch, 1, self.query.kernel.shape[0])))
+        keys, values = self.keys_values(tf.zeros((batch, 1, self.output.kernel.shape[1])))
         return keys[:, :, :0], values[:, :, :0]  # (batch, num_heads, 0, head_dim)
 
     def cross_attend(

@@ -73,7 +73,7 @@ class Config:
     epochs: int = setting(20, "passes over the training split", low=0)
     max_steps: int | None = setting(
         None,
-        "stop after this many steps in total, and validate; forgotten if resumed with more epochs",
+        "stop after this many steps in total, and validate; dropped by --resume with more --epochs",
     )
     total_steps: int | None = setting(
         None, "steps of the whole training, for schedules that end [those of --epochs]"

@@ -28,9 +28,9 @@ def describe(comparison: Comparison) -> str:
         m = max(len(runs), last)
         effects = stats.detectable(sigma, recipe.delta, recipe.stages, m, len(chosen))
         pairs = [pair for pair in zip(recipe.stages, effects, strict=True) if pair[1] < math.inf]
-        text = ", ".join(f"{effect:.2f} {unit} after {stage} seeds" for stage, effect in pairs)
+        text = ", ".join(f"{effect:.2f} after {stage} seeds" for stage, effect in pairs)
         lines.append(f"standard deviation of a run: {sigma.value:.2f} {unit}")
-        lines.append(f"differences detected with 80 % power: {text or 'none'}")
+        lines.append(f"differences in {unit} detected with 80 % power: {text or 'none'}")
     paths = runner.folder.parent.glob(f"{recipe.name}*/*/seed-*.*.json")
     here = [run for run in map(read_json, paths) if "seconds" in run]
     times = [sum(run["seconds"].values()) / 60 for run in here or runs if "seconds" in run]

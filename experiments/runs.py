@@ -45,7 +45,7 @@ def processor() -> dict[str, str]:
     vector = re.findall(r"\b(?:avx|amx)\w*", info.get("flags", "")) or info.get("Features")  # Arm
     model = [info.get(field) for field in ("cpu family", "model", "CPU part")]
     name = info.get("model name", "unknown")
-    return {"processor": name, "instructions": short_hash([model, vector])}
+    return {"processor": name, "vector instructions": short_hash([model, vector])}
 
 
 class Runner:

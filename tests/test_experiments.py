@@ -436,7 +436,7 @@ def test_stored_results_count_only_if_seed_0_has_equal_bits(repository, ask, mon
         "10 runs (5 with the change, 5 of the baseline)",
     ]
     assert ["if seed 0 differs" in line for line in lines] == [False, True] * 2
-    assert all("minutes" in line for line in lines) and "points after 5 seeds\n" in out
+    assert all("minutes" in line for line in lines) and " after 5 seeds\n" in out
     *count, out = run_again()
     assert count == [1, 1] and verdict(out, "more", 3) == "better +8.0"
     for name, stored in (("baseline", 5), ("more", 3)):

@@ -89,9 +89,8 @@ def draw_outputs(
     by_length(folder / f"bleu-by-length-{name}", counts, bleu, title)
     wrong = np.not_equal(outputs, references)  # the others are perfect by every metric
     if wrong.sum() > 1:
-        names = [name for name in table if name in report.SENTENCE_METRICS]
-        scores = {metric: np.array(table[metric], float)[wrong] for metric in names}
-        agreement(folder / f"agreement-{name}", scores, title)
+        columns = {m: np.array(table[m], float)[wrong] for m in report.SENTENCE_METRICS}
+        agreement(folder / f"agreement-{name}", columns, title)
 
 
 def read_metrics(run: Path) -> list[dict]:

@@ -60,7 +60,7 @@ class Table:
             f"Processor: {stored['identity']['processor']}."
         )
         if any(rows[name]["baseline"] != rows[BASELINE.name]["key"] for name in self.runs):
-            text += " The code has changed since; seed 0 still gives identical weights."
+            text += " Measured at several commits, all with identical weights for seed 0."
         if gone:
             text += f" Left out, as their patches have changed: {', '.join(gone)}."
         text += f"\n\n![differences from the baseline, {name}]({name}.png)\n"

@@ -19,9 +19,9 @@ from model import IDS, build
 from model.decoding import beam_search, greedy, sample
 from model.loss import loss_sums, teacher_forced_logits
 from same_code import changed_files
-from training.checkpoints import checkpoint_folder, readable_checkpoints
+from training.checkpoints import checkpoint_folder, readable_checkpoints, restore_model
 from training.records import load_config
-from utils import UserError, first_line, warn
+from utils import UserError, warn
 
 GREEDY = Search()
 # Name of each kind of attention in the models: its title, its query tokens, its key tokens.
@@ -233,19 +233,11 @@ def load(
 
 
 def restore(model: tf.Module, paths: list[str]) -> None:
-    """Restore a model from a checkpoint, or from the mean of several.
-
-    Raises UserError if one does not fit the model.
-    """
-    saved = tf.train.Checkpoint(model=model)
+    """Restore a model from a checkpoint, or from the mean of several. Raises RunError."""
     variables = [variable for variable in model.variables if variable.dtype.is_floating]
     totals = [0.0] * len(variables)
     for path in paths:
-        try:
-            # Values of the optimizer are left out; each variable of the model must be present.
-            saved.restore(path).assert_existing_objects_matched().expect_partial()
-        except (AssertionError, ValueError, tf.errors.OpError) as error:
-            raise UserError(f"{path} does not fit this model: {first_line(error)}") from error
+        restore_model(path, model)
         totals = [t + v.numpy().astype(float) for t, v in zip(totals, variables, strict=True)]
     if len(paths) > 1:
         for variable, total in zip(variables, totals, strict=True):

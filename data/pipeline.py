@@ -46,6 +46,8 @@ class Dataset(NamedTuple):
             notes = [f"{used + dropped:,} evenly spaced"] * (used + dropped < pairs)
             notes += [f"{dropped:,} longer than {tokens}"] * (dropped > 0)
             notes += [f"{cut:,} cut to {tokens}"] * (cut > 0)
+            shared = counts.get("in_train", 0)
+            notes += [f"{shared:,} sources also in train"] * (shared > 0)
             of = f" of {pairs:,}" if used < pairs else ""
             splits.append(f"{name} {used:,}{of} {unit}" + f" ({', '.join(notes)})" * bool(notes))
         return ", ".join(splits)

@@ -72,6 +72,10 @@ class Table:
                 question = f"[{patch.name}]({patch.name}.patch): {patch.question}"
                 verdict = self.verdicts[patch.name], self.cost(patch.name)
                 text += f"| {question} | {patch.claim} | {verdict[0]} | {verdict[1]} |\n"
+        others = [n for n in patches.names() if n not in self.verdicts and n not in gone]
+        if others:
+            links = ", ".join(f"[{name}]({name}.patch)" for name in others)
+            text += f"\nNot measured yet: {links}.\n"
         return text
 
 

@@ -25,8 +25,8 @@ def choose(flags: argparse.Namespace) -> tuple[Recipe, list[Patch]]:
     names, edit = patches.names() if flags.all else flags.names, patches.edit(flags.against)
     if not (names or edit):
         raise ExperimentError(
-            f"nothing to compare, because the source is that of {flags.against}: edit it, compare "
-            "it with an earlier commit (--against HEAD~1), or name experiments (of *.patch)"
+            f"nothing to compare, because no code differs from {flags.against}: edit it, name an "
+            "earlier commit (--against REV), or name experiments (of *.patch)"
         )
     if flags.store and not names:
         raise ExperimentError("--store needs names: save the edit as experiments/NAME.patch first")

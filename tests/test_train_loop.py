@@ -655,8 +655,13 @@ def test_a_full_disk_is_distinguished_from_full_memory():
 
 
 def test_a_run_starts_from_the_weights_and_the_tokenizer_of_another(finished, settings, tmp_path):
-    flags = {"init_from": str(finished), "corpus": "mini:50", "runs_dir": str(tmp_path)}
-    flags |= {"cache_dir": settings["cache_dir"], "name": "new", "epochs": 1}
+    flags = {"init_from": str(finished), "corpus": "mini:50", "reverse": True}
+    flags |= {
+        "runs_dir": str(tmp_path),
+        "cache_dir": settings["cache_dir"],
+        "name": "new",
+        "epochs": 1,
+    }
     run_loop(flags)
     parent, first = state(finished), state(tmp_path / "new", step=0)
     weights = [name for name in parent if name.startswith("model/")]
@@ -668,6 +673,15 @@ def test_a_run_starts_from_the_weights_and_the_tokenizer_of_another(finished, se
     run_loop(resumed(tmp_path / "new", epochs=2, cache_dir=settings["cache_dir"]))
     assert counter(tmp_path / "new", "epoch") == 2
     assert load_config(tmp_path / "new").total_steps == total_steps  # the schedule stays
+
+
+def test_a_corpus_in_the_other_direction_is_not_trained_on(finished, settings, tmp_path):
+    """The initial run translates en → pt, as the files of its corpus are named; mini is pt → en."""
+    flags = {"init_from": str(finished), "corpus": "mini:50", "runs_dir": str(tmp_path)}
+    with pytest.raises(UserError, match="give --reverse"):
+        run_loop(flags | {"cache_dir": settings["cache_dir"]})
+    with pytest.raises(UserError, match="exclude each other"):
+        run_loop(flags | {"resume": str(finished)})
 
 
 def test_flags_that_contradict_the_initial_run_are_named(finished, settings):

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 from config import MAY_CHANGE_ON_RESUME, NOT_APPLICABLE, OF_THE_MODEL, Config
-from data import pipeline
-from training.records import check_path, load_config
+from data import corpora, pipeline
+from training.records import check_path, load_config, read_json
 from utils import UserError, add_flags, errors_in_one_line, flag, make_parser
 
 
@@ -45,7 +45,16 @@ def initial_config(flags: dict) -> Config:
                 f"{flag(name)} {flags[name]}: {flags['init_from']} has {model[name]}; leave the "
                 "flag out, or train without --init-from"
             )
-    return Config(**{"max_length": run.max_length} | model | flags)
+    config = Config(**{"corpus": run.corpus, "max_length": run.max_length} | model | flags)
+    languages = read_json(Path(flags["init_from"], "corpus.json"))["languages"]
+    own = list(corpora.from_config(config).languages)
+    if own != languages and sorted(own) == sorted(languages):
+        other = "--no-reverse" if config.reverse else "--reverse"
+        raise UserError(
+            f"{config.corpus} is {' → '.join(own)}, and {flags['init_from']} translates "
+            f"{' → '.join(languages)}: give {other}"
+        )
+    return config
 
 
 def parse_config(description: str) -> Config:
@@ -65,6 +74,8 @@ def parse_config(description: str) -> Config:
 
 def config_from_flags(flags: dict) -> Config:
     """Return the Config for the flags given on a command line. Raises UserError and OSError."""
+    if "resume" in flags and "init_from" in flags:
+        raise UserError("--resume and --init-from exclude each other: remove one of them")
     if "resume" in flags:
         config = resume_config(flags)
     else:

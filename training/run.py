@@ -296,11 +296,12 @@ class Run:
         device = (
             f"{replicas} GPU{'s' * (replicas > 1)}" if gpus else f"{len(machine.cores())} CPU cores"
         )
+        start = f"starting from the weights of {config.init_from}\n" if config.init_from else ""
         print(
             f"{config.corpus}: {' → '.join(self.dataset.corpus_info['languages'])}; "
             f"{self.dataset.describe_splits()}\n"
             f"{config.model}: {size:,} parameters; {config.precision} on {device}\n"
-            f"run directory {self.path}; to watch: tensorboard --logdir {self.path.parent}",
+            f"{start}run directory {self.path}; to watch: tensorboard --logdir {self.path.parent}",
             flush=True,
         )
 
@@ -310,7 +311,7 @@ class Run:
         if self.is_chief and stopped:
             print(f"stopped; resume with\n    python train.py --resume {self.path}")
         elif self.is_chief:
-            done = f"{self.epoch} epochs, {self.step:,} steps"
+            done = f"{self.epoch} epoch{'s' * (self.epoch != 1)}, {self.step:,} steps"
             nothing_left = self.config.resume and self.step == self.first_step
             done = f"nothing was left to do after {done}" if nothing_left else f"finished {done}"
             more = "--max-steps" if self.epoch < self.config.epochs else "--epochs"

@@ -283,6 +283,8 @@ def test_the_hyperparameters_are_logged(run):
 
 # train.py, but it sends itself a signal after a step, and saves every fourth step.
 STOPPING = """
+from training.machine import import_tensorflow
+import_tensorflow()  # as train.py does: with other graph optimizers, the last bits differ
 import os, sys, train
 from training.command_line import parse_config
 from training.run import Run

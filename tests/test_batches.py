@@ -393,7 +393,8 @@ def test_only_a_sample_of_a_large_corpus_is_kept_in_memory(settings, monkeypatch
     data = pipeline.load(changed)
     err = capfd.readouterr().err
     assert "on 20 of 80 pairs" in err
-    assert data.describe_splits() == "train 80 pairs, validation 2 of 8 pairs (2 evenly spaced)"
+    sizes = "train 80 pairs, validation 2 of 8 pairs (2 evenly spaced, 8 sources also in train)"
+    assert data.describe_splits() == sizes
     assert len(data.train.source.lengths) == 80 and len(data.validation.source.lengths) == 2
     assert data.validation_texts == whole.validation_texts.take([0, 4])
     for name in ("train", "validation"):

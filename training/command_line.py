@@ -75,7 +75,9 @@ def parse_config(description: str) -> Config:
 def config_from_flags(flags: dict) -> Config:
     """Return the Config for the flags given on a command line. Raises UserError and OSError."""
     if "resume" in flags and "init_from" in flags:
-        raise UserError("--resume and --init-from exclude each other: remove one of them")
+        raise UserError(
+            f"--init-from starts a new run, and --resume continues {flags['resume']}: remove one"
+        )
     if "resume" in flags:
         config = resume_config(flags)
     else:

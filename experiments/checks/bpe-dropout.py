@@ -1,5 +1,9 @@
 """Checks of bpe-dropout.patch."""
 
+import collections
+import random
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -61,9 +65,50 @@ def test_a_resumed_epoch_has_the_batches_of_an_uninterrupted_one():
         assert all(map(np.array_equal, arrays, others))
 
 
-def test_a_merge_is_left_out_with_probability_0_1():
-    single = tokenizer.train(["a"] * 9, 264)  # the only merge is that of ▁ and a
-    ids = np.int32(single.encode(["a"] * 4000))
-    assert ids.shape == (4000, 1)
-    tokens = np.count_nonzero(single.resegment(ids, seed=0), axis=1) - 1  # without eos
-    assert np.mean(tokens == 2) == pytest.approx(0.1, abs=0.02)
+class Constant(random.Random):
+    """Draws that are all equal: 0.0 leaves out every merge, 1.0 none."""
+
+    def __init__(self, value):
+        self.random = lambda: value
+
+
+def test_without_dropout_tokens_are_those_of_sentencepiece_and_without_merges_characters():
+    for rows, tokenizer_of_side in ((SOURCES, SOURCE_TOKENIZER), (TARGETS, TARGET_TOKENIZER)):
+        ids = Ragged.of(rows).padded(np.arange(len(rows)))
+        np.testing.assert_array_equal(tokenizer_of_side.resegment(ids, Constant(1.0)), ids)
+        characters = tokenizer_of_side.resegment(ids[:1], Constant(0.0))[0]
+        tokens = tokenizer_of_side.tokens(characters[characters > EOS])
+        assert {*map(len, tokens)} == {1} and "".join(tokens).count("▁") > 3
+
+
+def test_before_each_merge_a_possible_one_is_left_out_with_probability_0_1():
+    pair = tokenizer.train(["ab"] * 9, 270)
+    assert pair.tokens(range(260, 263)) == ["ab", "▁ab", "▁a"]  # in the order of merging
+    words = [" ".join(pair.merge("▁ab", random.Random(seed))) for seed in range(9000)]
+    shares = {tokens: count / 9000 for tokens, count in collections.Counter(words).items()}
+    both, first = 0.9 * 0.9 + 0.1 * 0.9 * 0.9, 0.9 * 0.1
+    expected = {"▁ab": both, "▁ ab": first, "▁a b": 0.1 * first, "▁ a b": 0.1 * 0.1}
+    assert shares == pytest.approx(expected, abs=0.01)
+
+
+def test_text_with_a_character_that_is_no_token_is_encoded_as_bytes():
+    ids = np.int32([[*SOURCE_TOKENIZER.encode(["o 猫 viu"])[0], EOS]])
+    np.testing.assert_array_equal(SOURCE_TOKENIZER.resegment(ids, random.Random(0)), ids)
+
+
+def test_segmentations_do_not_depend_on_the_process(tmp_path):
+    """Those of SentencePiece do: its generator is salted."""
+    path = tmp_path / "tokenizer.model"
+    path.write_bytes(SOURCE_TOKENIZER.model)
+    ids = PAIRS.source.padded(np.arange(20))
+    program = f"""
+from random import Random
+import numpy as np
+from data.tokenizer import Tokenizer
+tokenizer = Tokenizer(open({str(path)!r}, "rb").read())
+print(tokenizer.resegment(np.int32({ids.tolist()}), Random("0/1")).tolist())
+"""
+    outputs = {subprocess.check_output([sys.executable, "-c", program]) for _ in range(2)}
+    assert outputs == {
+        f"{SOURCE_TOKENIZER.resegment(ids, random.Random('0/1')).tolist()}\n".encode()
+    }

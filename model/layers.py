@@ -196,28 +196,28 @@ class FeedForward(tf.Module):
 def named_variables(model: tf.Module) -> dict[str, tf.Variable]:
     """Return each variable of a model by its path of attributes.
 
-    An example is `encoder/layers/0/attention/query/kernel`; checkpoints have the same names. A
-    variable that is shared has the first of its paths, in the order in which `__init__` sets them.
+    An example is `encoder/layers/0/attention/query/kernel`. The names are those in checkpoints: a
+    variable that is shared has the shortest of its paths, the first one that `__init__` sets.
     Raises ValueError if a variable cannot be reached in this way.
     """
-    paths, visited = {}, set()
-
-    def visit(value, path):
-        if isinstance(value, tf.Variable):
-            paths.setdefault(id(value), ("/".join(path), value))
-        elif isinstance(value, tf.Module | list | tuple | dict) and id(value) not in visited:
-            visited.add(id(value))
-            if isinstance(value, list | tuple):
-                value = dict(enumerate(value))
-            children = vars(value) if isinstance(value, tf.Module) else value
-            for name, child in children.items():
-                if not str(name).startswith("_"):  # TensorFlow's own attributes
-                    visit(child, [*path, str(name)])
-
-    visit(model, [])
-    if missing := [each.name for each in model.variables if id(each) not in paths]:
+    visited, queue = {}, [("", model)]
+    for path, value in queue:  # breadth-first, as in tf.train.Checkpoint: the loop extends it
+        if id(value) in visited:
+            continue
+        visited[id(value)] = path.removeprefix("/"), value
+        children = {}
+        if isinstance(value, tf.Module):
+            children = vars(value)
+        elif isinstance(value, list | tuple):
+            children = dict(enumerate(value))
+        elif isinstance(value, dict):
+            children = value
+        for name, child in children.items():
+            if not str(name).startswith("_"):  # TensorFlow's own attributes
+                queue.append((f"{path}/{name}", child))
+    if missing := [each.name for each in model.variables if id(each) not in visited]:
         raise ValueError(f"variables outside attributes, lists, tuples and dicts: {missing}")
-    return dict(paths.values())
+    return {path: each for path, each in visited.values() if isinstance(each, tf.Variable)}
 
 
 def trainable_variables(model: tf.Module) -> dict[str, tf.Variable]:

@@ -231,5 +231,21 @@ def test_variables_are_named_by_their_path_wherever_they_are():
 
     parts = Parts()
     names = named_variables(parts)
-    assert set(names) == {"dense/a/kernel", "dense/a/bias", "pair/0", "pair/1/0"}
+    assert set(names) == {"dense/a/kernel", "dense/a/bias", "again", "pair/1/0"}
     assert names["pair/1/0"] is parts.pair[1][0]
+
+
+def test_a_shared_variable_has_its_name_in_checkpoints(tmp_path):
+    class Tied(tf.Module):
+        def __init__(self):
+            self.inner = Dense(2, 3, SEED)
+            self.deep = [[self.inner], tf.Variable(1.0)]
+            self.nested = {"x": self.deep[1]}
+            self.shallow = self.deep[1]  # a shorter path, set later
+
+    tied = Tied()
+    path = tf.train.Checkpoint(model=tied).save(str(tmp_path / "ckpt"))
+    suffix = "/.ATTRIBUTES/VARIABLE_VALUE"
+    saved = tf.train.load_checkpoint(path).get_variable_to_shape_map()
+    names = {x.removesuffix(suffix).removeprefix("model/") for x in saved if x.startswith("model/")}
+    assert set(named_variables(tied)) == names == {"inner/kernel", "inner/bias", "shallow"}

@@ -18,6 +18,9 @@ class Config:
         group="data",
     )
     reverse: bool = setting(False, "swap source and target language")
+    train_share: float | None = setting(
+        None, "use only this share of the training split, chosen by hash", low=0, high=1
+    )
     vocab_size: int = setting(8000, "maximum vocabulary size of the tokenizer", low=264)
     tokenizer: Literal["bpe", "word"] = setting("bpe", "byte-pair encoding, or whole words")
     shared_vocabulary: bool = setting(True, "use one vocabulary for source and target")

@@ -56,16 +56,16 @@ def make_train_step(model: tf.Module, optimizer: Adam, config: Config) -> Callab
 
     @replicated
     def train_step(source, target):
-        # The real target tokens of the whole batch, on all replicas. Each part of the batch divides
-        # its objective by them, so that the gradients of the parts add up to that of the batch.
+        # The number of real target tokens in the whole batch, the same on every replica. Each part
+        # divides its objective by it, so that the parts' gradients add up to that of the batch.
         tokens = tf.math.count_nonzero(real_targets(target), dtype=tf.float32)
 
         def forward_backward(source, target, seed):
             with tf.GradientTape() as tape:
                 sums = batch_sums(model, source, target, seed, config)
                 objective = sums.objective / tokens
-            # Zero for a weight that an edited model does not use. Dense, because the norm of an
-            # embedding's IndexedSlices would count repeated rows separately.
+            # A weight that an edited model does not use has a gradient of zero. All gradients are
+            # dense: the norm of an embedding's IndexedSlices would not add up repeated rows.
             gradients = tape.gradient(
                 objective, [*variables.values()], unconnected_gradients="zero"
             )

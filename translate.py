@@ -1,5 +1,6 @@
 """Translate texts with a trained model, or label them with a classifier: arguments, the lines of a
-file, or the lines of standard input.
+file, or the lines of standard input. Prints one line for each, or with --n-best N the N best: line
+number TAB score TAB text.
 """
 
 import argparse

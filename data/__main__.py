@@ -1,7 +1,9 @@
-"""Show a corpus before training on it: splits, tokens, lengths and the first batch.
+"""Show a corpus before training on it: splits, pairs, tokens, lengths and the first batch.
 
-Takes the flags of train.py.
+Takes the flags of train.py that change what is shown.
 """
+
+import dataclasses
 
 import numpy as np
 
@@ -12,15 +14,19 @@ from data.batches import plan_batches
 from data.pipeline import Dataset
 from data.tokenizer import Labels, Tokenizer
 
+FLAGS = [name for name in utils.names_in_group(Config, "data") if name != "corpus"]
+FLAGS += ["seed", "cache_dir", "model"]
+PAIRS_SHOWN, CHARACTERS_SHOWN = 6, 200
+
 
 def parse_config() -> Config:
     """Parse the command line. Raises UserError."""
     parser = utils.make_parser(__doc__, prog="python -m data")
-    utils.add_flags(parser, Config)
-    parser.add_argument("corpus_name", metavar="CORPUS", help="as --corpus of train.py")
-    flags = vars(parser.parse_args())
-    flags["corpus"] = flags.pop("corpus_name")
-    return Config(**flags)
+    parser.add_argument("corpus", metavar="CORPUS", help="a corpus, named as in train.py")
+    fields = (Config.__dataclass_fields__[name] for name in FLAGS)
+    flags = dataclasses.make_dataclass("Flags", [(f.name, f.type, f) for f in fields])
+    utils.add_flags(parser, flags)
+    return Config(**vars(parser.parse_args()))
 
 
 def show(settings: Config) -> None:
@@ -38,9 +44,17 @@ def show(settings: Config) -> None:
 
 
 def show_examples(dataset: Dataset) -> None:
-    """Print three validation pairs with their tokens, and how many texts decode unchanged."""
+    """Print training pairs, three validation pairs with their tokens, and how many texts decode
+    unchanged.
+    """
     texts = dataset.validation_texts
     tokenizers = (dataset.source_tokenizer, dataset.target_tokenizer)
+    print("\npairs of the training split, evenly spaced: do they match?")
+    count = len(dataset.train.source.lengths)
+    shown = np.linspace(0, count - 1, min(count, PAIRS_SHOWN)).astype(int)
+    columns = zip(tokenizers, dataset.train.batch(shown), strict=True)
+    for source, target in zip(*(tokenizer.decode(ids) for tokenizer, ids in columns), strict=True):
+        print(f"  {source[:CHARACTERS_SHOWN]}\n      {target[:CHARACTERS_SHOWN]}")
     print("\npairs of the validation split, and their tokens")
     for i in np.linspace(0, len(texts.sources) - 1, 3).astype(int):
         tag = f"  [{texts.tags[i]}]" if texts.tags else ""

@@ -13,12 +13,14 @@ from pathlib import Path
 
 from config import Config
 from data import local, mini, tfds
-from data.splits import SUPPORTED, TABLES, Corpus, CorpusError, TextPair
+from data.splits import SUPPORTED, TABLES, Corpus, CorpusError, TextPair, keep_share
 
 
 def from_config(config: Config) -> Corpus:
     """Return the corpus that a configuration names, in its direction. Raises CorpusError."""
-    return find(config.corpus, config.reverse, config.is_classifier)
+    corpus = find(config.corpus, config.reverse, config.is_classifier)
+    share = config.train_share
+    return corpus if share is None else keep_share(corpus, share)
 
 
 def find(name: str, reverse: bool = False, labelled: bool = False) -> Corpus:
@@ -43,13 +45,13 @@ def find(name: str, reverse: bool = False, labelled: bool = False) -> Corpus:
         raise CorpusError(f"{name!r}: no such directory; use {SUPPORTED}")
     if labelled and not corpus.labelled:
         raise CorpusError(
-            f"{name} has translations, not labels: leave --model classifier out, or use a labelled "
-            "corpus such as imdb_reviews"
+            f"{name} has translations, not labels: use a labelled corpus such as imdb_reviews, or "
+            "train without --model classifier"
         )
     if corpus.labelled and not labelled:
         raise CorpusError(
-            f"{name} has labels, not translations: add --model classifier, or use a corpus of "
-            "translations such as mini"
+            f"{name} has labels, not translations: use a corpus of translations such as mini, or "
+            "train with --model classifier"
         )
     return corpus.swap() if reverse and not labelled else corpus
 

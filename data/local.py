@@ -21,6 +21,7 @@ from data.splits import (
 from utils import first_line, warn
 
 MOST_LABELS = 1000  # a column of a table with more different texts does not hold labels
+HEADERS = ("category", "class", "label", "sentiment")  # names of a column of labels
 
 
 def folder(path: Path) -> Corpus:
@@ -107,13 +108,15 @@ def table(path: Path, labelled: bool = False) -> Corpus:
     languages = ("text", "label") if labelled else ("source", "target")
 
     def all_pairs() -> Iterator[TextPair]:
-        longer, different = 0, (set(), set())
+        longer, header, repeated, different = 0, "", 0, (set(), set())
         for number, line in enumerate(read_lines(path), 1):
             columns = line.split("\t") if line.strip() else ["", ""]
             if len(columns) == 1:
                 order = "label and text" if labelled else "source and target"
                 raise CorpusError(f"{path}:{number}: add a TAB between {order}")
             longer += len(columns) > 2
+            header = columns[0] if number == 1 else header
+            repeated += number > 1 and columns[0] == header
             for texts, text in zip(different, columns, strict=False):
                 if len(texts) <= MOST_LABELS:
                     texts.add(text)
@@ -122,6 +125,8 @@ def table(path: Path, labelled: bool = False) -> Corpus:
         check_columns(path, labelled, number, *map(len, different))
         if longer and not labelled:
             warn(f"{path}: lines of which only the first two columns are used: {longer:,}")
+        if labelled and header.lower() in HEADERS and not repeated:
+            warn(f"{path}: the first line looks like a header but is used as a text: remove it")
 
     def pairs(split: str) -> Iterator[TextPair]:
         return all_pairs() if split == "all" else select_by_hash(str(path), all_pairs(), split)
@@ -141,7 +146,7 @@ def check_columns(path: Path, labelled: bool, lines: int, first: int, second: in
         raise CorpusError(f"{path} has {counts}: put the label first, then a TAB, then the text")
     if not labelled and (labels_first or labels_second):
         order = "" if labels_first else " and put the label first"
-        raise CorpusError(f"{path} has {counts}: for labels, add --model classifier{order}")
+        raise CorpusError(f"{path} has {counts}: for labels, train with --model classifier{order}")
 
 
 def read_lines(path: Path) -> Iterator[str]:

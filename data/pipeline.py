@@ -87,6 +87,7 @@ def cache_folder(config: Config, corpus: Corpus) -> Path:
     """
     settings = [config.reverse, config.is_classifier, config.tokenizer, config.vocab_size]
     settings += [config.shared_vocabulary, config.lowercase, config.max_length]
+    settings += [config.train_share]
     if config.init_from:
         settings += [hashlib.sha256(each.model).hexdigest() for each in initial_tokenizers(config)]
     inputs = json.dumps([settings, corpus.fingerprint(), fingerprint("dataset")])

@@ -178,6 +178,25 @@ def assign_split(text: str) -> str:
     return "train" if percent < 96 else "validation" if percent < 98 else "test"
 
 
+def keep_share(corpus: Corpus, share: float) -> Corpus:
+    """Keep this share of the training split, chosen by the hashes of the sources.
+
+    Equal sources are kept or left out together, and a larger share includes all of a smaller one.
+    """
+
+    def pairs(split: str) -> Iterator[TextPair]:
+        if split != "train":
+            return corpus.pairs(split)
+        return (pair for pair in corpus.pairs(split) if hash_share(pair[0]) < share)
+
+    return replace(corpus, pairs=pairs)
+
+
+def hash_share(text: str) -> float:
+    """Map a text to a number from 0 to 1, independent of its split in `assign_split`."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[8:16], "big") / 2**64
+
+
 def select_by_hash(name: str, pairs: Iterable[TextPair], split: str) -> Iterator[TextPair]:
     """Yield the pairs whose source is assigned to `split`.
 

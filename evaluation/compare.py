@@ -3,7 +3,7 @@ accuracy, with 95 % intervals, and the texts on which the runs differ most.
 """
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ from sacrebleu.metrics import CHRF
 
 from evaluation import command_line, metrics, report
 from evaluation.report import Table
-from training.records import read_json
+from training.records import load_config, read_json
 from utils import UserError, handle_signals, make_parser
 
 Statistics = tuple[np.ndarray, Callable[[np.ndarray], float]]
@@ -19,15 +19,21 @@ SAMPLES, SEED = 1000, 12345  # those of sacreBLEU
 TEXTS_SHOWN = 10
 
 
-def read(run: Path, name: str) -> Table:
-    """Read the outputs of a run. Raises UserError if they are missing."""
-    if not (path := report.outputs_path(run, name)).exists():
-        present = sorted(path.stem.removeprefix("outputs-") for path in run.glob("outputs-*.tsv"))
+def check(runs: Sequence[Path], names: Sequence[str]) -> None:
+    """Raise UserError if the outputs with these names are missing, one name for each run."""
+    paths = map(report.outputs_path, runs, names)
+    missing = {path: run for path, run in zip(paths, runs, strict=True) if not path.exists()}
+    commands = (f"python evaluate.py {run}" for run in missing.values())
+    for run in missing.values():
+        load_config(run)  # raises UserError if it is not a run
+    if missing:
+        written = ({path.stem for path in run.glob("outputs-*.tsv")} for run in runs)
+        both = sorted(stem.removeprefix("outputs-") for stem in set.intersection(*written))
+        others = f", or select what both have with --outputs: {', '.join(both)}" * bool(both)
         raise UserError(
-            f"{path} is missing: run python evaluate.py {run}, with the same flags for both runs; "
-            f"--outputs selects one of several: {', '.join(present) or 'none yet'}"
+            f"{' and '.join(map(str, missing))}: missing; run {' and '.join(commands)}, with the "
+            f"same flags for both runs{others}"
         )
-    return report.read_outputs(run, name)
 
 
 def statistics(table: Table) -> dict[str, Statistics]:
@@ -67,12 +73,19 @@ def text_scores(table: Table) -> np.ndarray:
 
 def main(flags: argparse.Namespace) -> None:
     """Print the comparison. Raises UserError and OSError."""
-    one, other = (read(run, flags.outputs) for run in (flags.run, flags.other))
+    runs, names = (flags.run, flags.other), (flags.outputs[0], flags.outputs[-1])
+    check(runs, names)
+    one, other = map(report.read_outputs, runs, names)
+    scores = [read_json(run / f"scores-{name}.json") for run, name in zip(runs, names, strict=True)]
+    about = [f"{run}, {report.describe(each)}" for run, each in zip(runs, scores, strict=True)]
     if not report.same_texts(one, other):
-        raise UserError(f"{flags.run} and {flags.other} were scored on different texts")
-    scores = read_json(flags.run / f"scores-{flags.outputs}.json")
-    print(f"{report.describe(scores)}, {len(one['source']):,} texts")
-    print(f"A: {flags.run}\nB: {flags.other}\n\n{'A':>21}{'B':>9}{'B - A':>9}  95 % interval")
+        raise UserError(
+            f"different texts ({about[0]}; {about[1]}): score the second run on those of the first "
+            f"with python evaluate.py {flags.other} --corpus {scores[0]['corpus']} --split "
+            f"{scores[0]['split']}, and name both outputs: --outputs {names[0]} NAME"
+        )
+    print(f"A: {about[0]}\nB: {about[1]}\n{len(one['source']):,} texts\n")
+    print(f"{'A':>21}{'B':>9}{'B - A':>9}  95 % interval")
     for (name, a), b in zip(statistics(one).items(), statistics(other).values(), strict=True):
         values = [score(counts.sum(axis=0)) for counts, score in (a, b)]
         low, high = interval(a, b)
@@ -92,10 +105,13 @@ def parse_flags() -> argparse.Namespace:
     add = parser.add_argument
     add("run", type=Path, metavar="RUN_A", help="run directory, such as runs/NAME")
     add("other", type=Path, metavar="RUN_B", help="another one")
-    text = "which outputs-NAME.tsv to compare, such as test-beam4 [test]"
-    add("--outputs", default="test", metavar="NAME", help=text)
+    text = "which outputs-NAME.tsv to compare, such as test-beam4; two names if they differ [test]"
+    add("--outputs", default=["test"], nargs="+", metavar="NAME", help=text)
     handle_signals()
-    return parser.parse_args()
+    flags = parser.parse_args()
+    if len(flags.outputs) > 2:
+        parser.error("--outputs takes one name, or one for each run")
+    return flags
 
 
 if __name__ == "__main__":

@@ -218,7 +218,6 @@ def new_folder(path: str | Path) -> Iterator[Path]:
     """
     path = Path(path).resolve()
     check_new(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f"{path.name}.", dir=path.parent) as scratch:
         unfinished = Path(scratch, "unfinished")
         unfinished.mkdir()
@@ -229,9 +228,17 @@ def new_folder(path: str | Path) -> Iterator[Path]:
 
 
 def check_new(path: Path) -> None:
-    """Raise FileExistsError if a path exists and is not an empty directory."""
+    """Raise FileExistsError if a path exists and is not an empty directory, and UserError if it
+    cannot be written. Creates its parent.
+    """
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise FileExistsError(f"{path} exists and is not an empty directory: choose a new one")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryDirectory(dir=path.parent).cleanup()
+    except OSError as error:
+        reason = f"cannot be written: {error.strerror}; choose another directory"
+        raise UserError(f"{path} {reason}") from error
 
 
 def main(flags: argparse.Namespace) -> None:

@@ -72,12 +72,12 @@ def draw_outputs(
     """Draw the outputs called `name` of the first run, and of other runs with the same texts."""
     runs = {label: run for label, run in runs.items() if report.outputs_path(run, name).exists()}
     tables = {label: report.read_outputs(run, name) for label, run in runs.items()}
-    table = next(iter(tables.values()))
+    first, table = next(iter(tables.items()))
     outputs, references = table["output"], table["reference"]
     if labelled:
         labels = sorted({*references, *outputs} - {""})
         matrix = report.confusion(outputs, references, labels)
-        confusion(folder / f"confusion-{name}", matrix, labels, title)
+        confusion(folder / f"confusion-{name}", matrix, labels, f"{first}, {title}")
         return
     groups = group_by_length(table["source"])
     bleu = {
@@ -90,7 +90,7 @@ def draw_outputs(
     wrong = np.not_equal(outputs, references)  # the others are perfect by every metric
     if wrong.sum() > 1:
         columns = {m: np.array(table[m], float)[wrong] for m in report.SENTENCE_METRICS}
-        agreement(folder / f"agreement-{name}", columns, title)
+        agreement(folder / f"agreement-{name}", columns, f"{first}, {title}")
 
 
 def read_metrics(run: Path) -> list[dict]:
@@ -174,7 +174,7 @@ def training(stem: str | Path, runs: dict[str, Sequence[dict]], unit: str) -> No
     columns = min(3, len(panels))
     rows = math.ceil(len(panels) / columns)
     labels = [f"{first}, training", f"{first}, validation", *others]
-    labels = labels if others else ["training", "validation"]
+    last = max(line["step"] for lines in runs.values() for line in lines)
     with figure(stem, 4.2 * columns, 3 * rows + 0.5) as canvas:
         plots = canvas.subplots(rows, columns, squeeze=False).ravel()
         for unused in plots[len(panels) :]:
@@ -185,9 +185,12 @@ def training(stem: str | Path, runs: dict[str, Sequence[dict]], unit: str) -> No
             for number, (run, name, style) in enumerate(curves):
                 colour, label = COLOURS[number % 6], labels[number]
                 points = [(line["step"], factor * line[name]) for line in runs[run] if name in line]
+                style = style if len(points) > 1 else "."  # a line of one point is invisible
                 if points:
                     plot.plot(*np.transpose(points), style, color=colour, lw=1.2, label=label)
-            plot.set(title=title.format(unit=unit), xlabel="step", yscale=scale, xlim=(0, None))
+            plot.set(title=title.format(unit=unit), xlabel="step", yscale=scale)
+            plot.set_xlim(0, 1.05 * last)
+            plot.locator_params("x", integer=True)
             plot.xaxis.set_major_formatter("{x:,.0f}")
             format_log_axis(plot) if scale == "log" else start_at_zero(plot)
             plot.grid()

@@ -14,7 +14,10 @@ class Search:
     length_penalty: float = setting(
         0.6, "with --beam: exponent of the length penalty", low=0, high=float("inf")
     )
-    n_best: int = setting(1, "with --beam: outputs per text (not for evaluate.py)")
+    n_best: int = setting(
+        1,
+        "with --beam: outputs per text, each with its line number and score (not for evaluate.py)",
+    )
     sample: bool = setting(
         False, "sample each token; required by the flags below", group="sampling"
     )

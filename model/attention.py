@@ -22,7 +22,8 @@ def scaled_dot_product_attention(
         query: (…, query_len, head_dim).
         key: (…, key_len, head_dim).
         value: (…, key_len, value_dim).
-        mask: boolean, broadcastable to (…, query_len, key_len); True = may attend.
+        mask: boolean, broadcastable to (…, query_len, key_len); True = may attend. Or float32, to
+            be added to the scores, such as a bias for each distance.
         dropout_rate: dropout rate of the weights; not in the paper.
         seed: of this dropout; None for none.
 
@@ -34,7 +35,8 @@ def scaled_dot_product_attention(
     # Equal to (query · key) / √head_dim.
     scores = tf.matmul(query * head_dim**-0.5, key, transpose_b=True)  # (…, query_len, key_len)
     if mask is not None:
-        scores += tf.where(mask, 0.0, -1e9)  # exp(−1e9) is exactly 0
+        # exp(−1e9) is exactly 0
+        scores += tf.where(mask, 0.0, -1e9) if mask.dtype == tf.bool else mask
     weights = tf.nn.softmax(scores)  # over the keys
     return tf.matmul(dropout(weights, dropout_rate, seed), value), weights
 
@@ -42,7 +44,8 @@ def scaled_dot_product_attention(
 class MultiHeadAttention(tf.Module):
     """Several attention heads, each on its own projection of the inputs: section 3.2.2.
 
-    `self_attend` and `cross_attend` are used both in training and in decoding, one token at a time.
+    Training and decoding both call `self_attend` and `cross_attend`: training with whole sequences,
+    decoding with the newest token.
     """
 
     def __init__(self, config: Config, seed: Seed):
@@ -56,7 +59,8 @@ class MultiHeadAttention(tf.Module):
 
     def split_heads(self, x: tf.Tensor) -> tf.Tensor:
         """(batch, length, num_heads · head_dim) → (batch, num_heads, length, head_dim)."""
-        x = tf.reshape(x, (*leading_dimensions(x, 2), self.num_heads, self.head_dim))
+        num_heads = x.shape[-1] // self.head_dim  # keys and values may have fewer than queries
+        x = tf.reshape(x, (*leading_dimensions(x, 2), num_heads, self.head_dim))
         return tf.transpose(x, (0, 2, 1, 3))
 
     def merge_heads(self, x: tf.Tensor) -> tf.Tensor:
@@ -125,8 +129,9 @@ class MultiHeadAttention(tf.Module):
         In training, there is one row per source. In beam search, consecutive rows of x are the
         hypotheses of one source, and the memory still has one row per source. Each position of a
         query attends to the memory independently of the others, so the hypotheses are treated as
-        positions of one query: each source's memory is read once, and never copied. An edit must
-        not depend on the index of a query here; if it does, repeat the memory for each hypothesis.
+        positions of one query: each source's memory is read once, and never copied. So an
+        edit of this method, or of `attend`, must not depend on the index of a query. If one must,
+        repeat the memory and its mask for each hypothesis.
 
         Returns (rows, length, d_model), and weights (sources, num_heads, rows / sources · length,
         source_len).

@@ -30,7 +30,7 @@ def loop(running: Callable, step: Callable, state: Any) -> Any:
 
 
 def drop_finished(done: tf.Tensor, tensors: Any) -> Any:
-    """Remove the rows that are done, (rows,), from a structure of tensors.
+    """Remove the finished rows from a structure of tensors. done: (rows,), bool.
 
     Does nothing until a third of the rows are done, because removing copies the others.
     """
@@ -74,6 +74,7 @@ def decode_loop(
         outputs, rows, token, done, model_state = state
         logits, model_state = model.decode_step(token, model_state)
         token = tf.where(done, PAD, choose(logits, tf.shape(outputs)[1]))
+        # Rows that are no longer in the batch get 0, which is PAD.
         column = tf.scatter_nd(rows[:, tf.newaxis], token, [batch])
         outputs = tf.concat([outputs, column[:, tf.newaxis]], axis=1)  # (batch, length + 1)
         done |= (token == eos) | (tf.shape(outputs)[1] >= tf.gather(limit, rows))
@@ -182,7 +183,8 @@ def best_hypotheses(tokens: tf.Tensor, scores: tf.Tensor, n: int) -> tuple[Hypot
 def blockwise_top_k(x: tf.Tensor, k: int, block: int = 32) -> tuple[tf.Tensor, tf.Tensor]:
     """`tf.math.top_k(x, k)` of (rows, n), n static → values and indices, each (rows, k).
 
-    The k highest values lie in the k blocks of columns with the highest maxima.
+    The k highest values lie in the k blocks of columns with the highest maxima. Only these are
+    sorted, together with the columns after the last whole block.
     """
     whole = x.shape[-1] // block * block
     if whole < 2 * k * block:

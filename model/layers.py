@@ -72,8 +72,8 @@ def matmul(
 ) -> tf.Tensor:
     """Multiply (rows, d_in) by a weight matrix in `compute_dtype` → (rows, d_out), float32.
 
-    Only products with weight matrices, and their gradients, use lower precision: Micikevicius et
-    al. 2018.
+    kernel: (d_in, d_out), or with transpose_b (d_out, d_in). Only products with weight matrices,
+    and their gradients, use lower precision: Micikevicius et al. 2018.
     """
     x, kernel = tf.cast(x, compute_dtype), tf.cast(kernel, compute_dtype)
     return tf.cast(tf.matmul(x, kernel, transpose_b=transpose_b), tf.float32)
@@ -82,9 +82,9 @@ def matmul(
 def leading_dimensions(x: tf.Tensor, count: int) -> list:
     """Return the dimensions x.shape[:count] for `tf.reshape`, with few operations in the graph.
 
-    The first unknown dimension is -1, which `tf.reshape` infers; the others are computed. It cannot
-    infer a dimension if another one is 0. Only the batch can be empty (a shard of a batch with
-    fewer rows than shards), and it comes first.
+    count: −1 for all but the last. The first unknown dimension is given as −1, which `tf.reshape`
+    infers unless another dimension is 0; the others are computed. Only the batch can be empty (a
+    shard of a batch with fewer rows than shards), and it comes first.
     """
     dimensions = list(x.shape[:count])
     unknown = [i for i, size in enumerate(dimensions) if size is None]
@@ -157,23 +157,22 @@ def make_embeddings(
 EPSILON = 1e-6  # added to the variance before the square root; not given in the paper
 
 
-def layer_norm(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor) -> tf.Tensor:
-    """Normalize the last axis to mean 0 and variance 1, then scale and shift: Ba et al. 2016."""
-    centered = x - tf.reduce_mean(x, axis=-1, keepdims=True)
-    variance = tf.reduce_mean(tf.square(centered), axis=-1, keepdims=True)
-    normalized = centered * tf.math.rsqrt(variance + EPSILON)
-    return tf.nn.bias_add(normalized * scale, offset)  # a sum with a faster gradient than `+`
-
-
 class LayerNorm(tf.Module):
-    """`layer_norm` with a learned scale and offset."""
+    """Normalize the last axis, then scale and shift it: Ba et al. 2016, section 3.
+
+    The mean becomes 0 and the variance 1; the scale and the offset are learned.
+    """
 
     def __init__(self, d_model: int):
         self.scale = tf.Variable(tf.ones(d_model))
         self.offset = tf.Variable(tf.zeros(d_model))
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        return layer_norm(x, self.scale, self.offset)
+        size = x.shape[-1]  # sums, because the gradient of a mean has many small operations
+        centered = x - tf.reduce_sum(x, axis=-1, keepdims=True) / size
+        variance = tf.reduce_sum(tf.square(centered), axis=-1, keepdims=True) / size
+        normalized = centered * tf.math.rsqrt(variance + EPSILON)
+        return tf.nn.bias_add(normalized * self.scale, self.offset)  # a faster gradient than `+`
 
 
 def no_norm(x: tf.Tensor) -> tf.Tensor:
@@ -196,8 +195,10 @@ class FeedForward(tf.Module):
 def named_variables(model: tf.Module) -> dict[str, tf.Variable]:
     """Return each variable of a model by its path of attributes.
 
-    An example is `encoder/layers/0/attention/query/kernel`. The names are those in checkpoints: a
-    variable that is shared has the shortest of its paths, the first one that `__init__` sets.
+    An example is `encoder/layers/0/attention/query/kernel`. The names are those in checkpoints. A
+    shared variable has the shortest of its paths, and of several the one that `__init__` sets
+    first: a table that is also the output projection is `output/embedding/table`.
+
     Raises ValueError if a variable cannot be reached in this way.
     """
     visited, queue = {}, [("", model)]
@@ -226,7 +227,10 @@ def trainable_variables(model: tf.Module) -> dict[str, tf.Variable]:
 
 
 def in_float32(model: tf.Module) -> tf.Module:
-    """Return a model that shares all variables with `model` and multiplies in float32."""
+    """Return a model that shares all variables with `model` and multiplies in float32.
+
+    A module that calls `matmul` must keep its data type in an attribute named `compute_dtype`.
+    """
     copied = copy.deepcopy(model, {id(variable): variable for variable in model.variables})
     for module in copied.submodules:
         if hasattr(module, "compute_dtype"):

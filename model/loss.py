@@ -30,14 +30,14 @@ def teacher_forced_logits(
     self_mask = look_ahead_mask(tf.shape(target_in)[1])  # (target_len − 1, target_len − 1)
     memory = model.encode(source, source_mask, seed)
     hidden, _ = model.decode(target_in, memory, self_mask, source_mask, seed)
-    real = tf.where(real_targets(target))  # (tokens, 2)
+    real = tf.where(real_targets(target))  # (tokens, 2): row and position of each
     return model.logits(tf.gather_nd(hidden, real)), tf.gather_nd(target_out, real)
 
 
 class Sums(NamedTuple):
-    """Sums over tokens. Those of several batches add up to those of all their tokens."""
+    """Sums over tokens, so that the parts of a batch can simply be added."""
 
-    objective: tf.Tensor  # what is minimized, in nats
+    objective: tf.Tensor  # in nats; the training step minimizes it per target token
     loss: tf.Tensor  # cross-entropy without label smoothing, in nats
     correct: tf.Tensor  # number of correct predictions
 
@@ -53,15 +53,15 @@ def loss_sums(logits: tf.Tensor, labels: tf.Tensor, label_smoothing: float = 0.0
 
     logits (tokens, vocab_size), labels (tokens,).
     """
-    highest = tf.stop_gradient(tf.reduce_max(logits, axis=-1))  # (tokens,)
-    # Of logits − highest, whose exp cannot overflow.
-    exp_sum = tf.reduce_sum(tf.exp(logits - highest[:, tf.newaxis]), axis=-1)  # (tokens,)
-    log_sum_exp = highest + tf.math.log(exp_sum)
-    label_logit = tf.gather(logits, labels, batch_dims=1)  # (tokens,)
+    # `tf.gather(logits, labels, batch_dims=1)` has a slower gradient.
+    label_index = tf.stack([tf.range(tf.size(labels)), labels], axis=1)  # (tokens, 2)
+    label_logit = tf.gather_nd(logits, label_index)  # (tokens,)
     mean_logit = tf.reduce_sum(logits, axis=-1) / logits.shape[-1]  # (tokens,)
     expected_logit = (1.0 - label_smoothing) * label_logit + label_smoothing * mean_logit
+    log_sum_exp = tf.reduce_logsumexp(logits, axis=-1)  # (tokens,)
 
     objective = log_sum_exp - expected_logit
     loss = log_sum_exp - label_logit
+    highest = tf.reduce_max(logits, axis=-1)  # (tokens,)
     correct = tf.math.count_nonzero(label_logit >= highest, dtype=tf.float32)  # a tie counts
     return Sums(tf.reduce_sum(objective), tf.reduce_sum(loss), correct)

@@ -217,6 +217,8 @@ class Transformer(tf.Module):
     ) -> tuple[tf.Tensor, list[Weights]]:
         """target_in (batch, target_len), int → hidden (batch, target_len, d_model), weights.
 
+        memory: from `encode`, (batch, source_len, d_model).
+
         weights: for each layer a dict with "self" (batch, num_heads, target_len, target_len) and
         "cross" (batch, num_heads, target_len, source_len).
         """
@@ -244,7 +246,8 @@ class Transformer(tf.Module):
     def init_decode(self, source: tf.Tensor) -> dict:
         """Encode source (batch, source_len) → the state of decoding before the first token.
 
-        All tensors have a row for each source; beam search repeats those of "caches".
+        "memory" is what `project_memory` returns. All tensors have a row for each source; beam
+        search repeats those of "caches".
         """
         source_mask = padding_mask(source)
         memory = self.decoder.project_memory(self.encode(source, source_mask))

@@ -124,3 +124,17 @@ def test_multi_head_attention_equals_keras(key_dim):
     keras_gradients = tape.gradient(keras_loss, [*variables, query_from, key_from])
     for mine, twin in zip(gradients, keras_gradients, strict=True):
         np.testing.assert_allclose(mine, tf.reshape(twin, mine.shape), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.invariant
+def test_a_mask_of_numbers_is_added_to_the_scores():
+    query, key = (np.float32(np.random.default_rng(i).normal(size=(2, 3, 4))) for i in (0, 1))
+    bias = np.float32(np.random.default_rng(2).normal(size=(3, 3)))
+    _, plain = scaled_dot_product_attention(query, key, key)
+    _, weights = scaled_dot_product_attention(query, key, key, tf.constant(bias))
+    scaled = plain * np.exp(bias)  # exp(score + bias) = exp(score) · exp(bias)
+    np.testing.assert_allclose(weights, scaled / scaled.numpy().sum(-1, keepdims=True), rtol=1e-5)
+    allowed = np.tri(3, dtype=bool)
+    masks = allowed, np.where(allowed, 0, -1e9).astype(np.float32)
+    one, other = (scaled_dot_product_attention(query, key, key, tf.constant(m))[1] for m in masks)
+    np.testing.assert_array_equal(one, other)

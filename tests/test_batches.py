@@ -496,6 +496,8 @@ def test_a_corpus_is_shown_with_examples_and_statistics(show_corpus, settings, c
     out = capsys.readouterr().out
     for text in ("train 80 pairs", "one house and 0 books", "▁", "290 tokens; 8 of 8", "median"):
         assert text in out
+    train = out.partition("training split")[2].partition("\n\n")[0]
+    assert train.count("\n") == 12 and "one house and 79 books\n      uma casa e 79 livros" in train
 
 
 def test_a_labelled_corpus_is_shown_with_its_label_counts(show_corpus, tmp_path, capsys):
@@ -512,7 +514,7 @@ def test_expected_errors_are_user_errors_or_os_errors(show_corpus, tmp_path, fla
         show_corpus(*flags.split())
 
 
-@pytest.mark.parametrize("flags", ["", "mini:300 --nosuch"])
+@pytest.mark.parametrize("flags", ["", "mini:300 --nosuch", "mini:300 --epochs 3"])
 def test_invalid_command_lines_exit_with_status_2(show_corpus, flags, capsys):
     with pytest.raises(SystemExit) as error:
         show_corpus(*flags.split())

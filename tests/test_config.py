@@ -271,7 +271,7 @@ OTHER = {
     "learning_rate_scale": 0.5, "precision": "bfloat16", "shards": 1, "accumulate": 2,
     "seed": 9, "name": "other", "tokenizer": "word", "word_dropout": 0.5, "model": "recurrent",
     "recurrent_attention": "dot", "pooling": "max", "validation_sentences": 9,
-    "attention_dropout_rate": 0.5, "total_steps": 9, "init_from": "other",
+    "attention_dropout_rate": 0.5, "total_steps": 9, "init_from": "other", "train_share": 0.5,
 }  # fmt: skip
 
 

@@ -9,10 +9,11 @@ import sys
 import tarfile
 import time
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from helpers import load_split
+from helpers import load_split, write_corpus
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -414,8 +415,8 @@ def write_labelled_table(path, line):
     "labelled, line, words",
     [
         (True, "{text}\t{label}\n", "put the label first"),
-        (False, "{text}\t{label}\n", "add --model classifier and put the label first"),
-        (False, "{label}\t{text}\n", "add --model classifier$"),
+        (False, "{text}\t{label}\n", "train with --model classifier and put the label first"),
+        (False, "{label}\t{text}\n", "train with --model classifier$"),
     ],
 )
 def test_labels_in_an_unexpected_column_are_recognized(tmp_path, labelled, line, words):
@@ -434,6 +435,14 @@ def test_a_labelled_table_is_label_tab_text(tmp_path):
         for text, label in zip(split.sources, split.targets, strict=True):
             assert label == ("pos" if int(text.split()[1]) % 2 else "neg")
             assert text.endswith(" more")
+
+
+@pytest.mark.parametrize("first, count", [("Label\ttext", 1), ("pos\ttext", 0)])
+def test_a_header_of_a_labelled_table_is_named(tmp_path, capfd, first, count):
+    write_labelled_table(tmp_path / "a.tsv", "{label}\t{text}\n")
+    write(tmp_path / "a.tsv", first + "\n" + (tmp_path / "a.tsv").read_text())
+    load_split(str(tmp_path / "a.tsv"), "train", labelled=True)
+    assert capfd.readouterr().err.count("looks like a header") == count
 
 
 @pytest.mark.parametrize(
@@ -469,9 +478,9 @@ def test_a_labelled_directory_needs_splits(tmp_path):
 
 
 def test_labels_and_translations_are_not_confused(reviews, tmp_path):
-    with pytest.raises(CorpusError, match="add --model classifier"):
+    with pytest.raises(CorpusError, match="train with --model classifier"):
         corpora.find(str(reviews))
-    with pytest.raises(CorpusError, match="leave --model classifier out"):
+    with pytest.raises(CorpusError, match="train without --model classifier"):
         corpora.find("mini", labelled=True)
 
 
@@ -747,3 +756,21 @@ def test_a_bad_spa_eng_archive_is_rejected_and_removed(anki, tmp_path, damage):
         load_split("spa-eng", "train")
     assert "\n" not in str(error.value) and "spa-eng.zip" in str(error.value)
     assert not [path for path in (tmp_path / "data").rglob("*") if path.is_file()]
+
+
+def test_a_share_keeps_equal_sources_together_and_grows(tmp_path):
+    write_corpus(tmp_path / "talks")
+    config = Config(corpus=str(tmp_path / "talks"))
+    parts = {
+        share: {
+            split: corpora.from_config(replace(config, train_share=share)).load(split)
+            for split in ("train", "validation")
+        }
+        for share in (0.2, 0.6, None)
+    }
+    small, large, whole = ({*each["train"].sources} for each in parts.values())
+    assert small < large < whole and not small & (whole - large)
+    assert 0.3 < len(large) / len(whole) < 0.9
+    kept = [s for s in parts[None]["train"].sources if s in large]
+    assert kept == parts[0.6]["train"].sources  # all pairs of a source, in the same order
+    assert parts[0.2]["validation"] == parts[None]["validation"]

@@ -187,11 +187,13 @@ def test_another_corpus_has_the_direction_of_the_run(copy, texts, tmp_path):
     assert (backward.sources, backward.targets) == (texts.targets, texts.sources)
 
 
-def test_tensorflow_is_set_up_before_a_corpus_is_read(copy, score, monkeypatch):
+def test_tensorflow_is_set_up_before_a_corpus_other_than_local_files_is_read(
+    copy, score, monkeypatch
+):
     """Reading a dataset of tensorflow_datasets starts it, after which its threads are fixed."""
     monkeypatch.setattr(report, "load_split", lambda *_: pytest.fail("read"))
     monkeypatch.setattr(translator, "load", lambda *_: sys.exit(7))
-    assert score(copy).status == 7
+    assert score(copy, "--corpus", "mini:300").status == 7
 
 
 def test_the_search_is_part_of_the_file_name(copy, score):
@@ -209,6 +211,7 @@ def test_the_search_is_part_of_the_file_name(copy, score):
         "evaluate.py",
         "evaluate.py RUN --split nosuch",
         "evaluate.py RUN --corpus nosuch",
+        "evaluate.py RUN --corpus TALKS --split nosuch",
         "evaluate.py RUN --limit 0",
         "evaluate.py RUN --average 0",
         "evaluate.py RUN --average x",
@@ -243,13 +246,14 @@ def test_the_search_is_part_of_the_file_name(copy, score):
         "evaluation/export.py RUN onnx DIR",
         "evaluation/export.py RUN saved_model",
         "evaluation/export.py RUN saved_model RUN",
+        "evaluation/export.py RUN saved_model /dev/null/DIR",
         "evaluation/export.py RUN ctranslate2 DIR --beam 2",
     ],
 )
 def test_mistakes_are_one_line_before_tensorflow_loads(run, run_program, monkeypatch, command):
     monkeypatch.setattr("training.machine.import_tensorflow", lambda: pytest.fail("loaded"))
     program, *flags = command.split()
-    words = {"RUN": str(run), ",": " "}
+    words = {"RUN": str(run), "TALKS": str(run.parent / "talks"), ",": " "}
     result = run_program(program, *(words.get(flag, flag) for flag in flags))
     assert keyword(result) and result.err.count("\n") == 1
 
@@ -603,6 +607,7 @@ def test_figures_are_named_for_the_outputs_that_they_show(copy, run_program, sco
     assert ">same<" in training and ">other<" in training
     assert ">same<" in by_length and ">other<" not in by_length  # it translated another text
     assert "test split of" in by_length and "beam 2" in by_length
+    assert ">copy, test split" in (copy / f"figures/{stems[0]}.svg").read_text("utf-8")
 
 
 @pytest.mark.slow

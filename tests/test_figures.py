@@ -91,8 +91,15 @@ def test_training_and_validation_have_their_own_steps(drawn):
     titles = [plot.get_title() for plot in drawn[0].axes]  # no panels without data
     assert titles == ["loss, nats per example", "accuracy, % of examples", "norm of the gradient"]
     accuracy = curves(drawn[0].axes[1])
-    assert accuracy == {"training": [[1, 10], [2, 20], [3, 30]], "validation": [[2, 25]]}
+    assert accuracy == {"one, training": [[1, 10], [2, 20], [3, 30]], "one, validation": [[2, 25]]}
     assert drawn[0].axes[1].get_ylim()[0] == 0 and drawn[0].axes[1].get_ylim()[1] > 30
+
+
+def test_a_single_point_is_visible_and_steps_are_whole_numbers(drawn):
+    figures.training("", {"one": [{"step": 1, "loss": 1.0}, {"step": 2, "grad_norm": 2}]}, "token")
+    for plot in drawn[0].axes:
+        assert plot.lines[0].get_marker() == "." and set(plot.get_xticks()) >= {0, 1, 2}
+        assert all(tick == int(tick) for tick in plot.get_xticks())
 
 
 def test_other_runs_have_their_validation_in_the_same_panels(drawn):

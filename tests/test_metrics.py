@@ -230,13 +230,15 @@ def test_by_tag_rejects_unequal_lengths():
 # ---- Two runs ----
 
 
+ABOUT = dict.fromkeys(("split", "corpus", "checkpoint", "search"), "any")
+
+
 def write_outputs(run, outputs, references, **columns):
     """Write what evaluate.py writes, and return the table."""
-    run.mkdir()
-    about = dict.fromkeys(("split", "corpus", "checkpoint", "search"), "any")
+    run.mkdir(exist_ok=True)
     table = {"source": [f"source {i}" for i in range(len(outputs))]}
     table |= {"reference": references, "output": outputs, **columns}
-    report.write(run, "test", about, table)
+    report.write(run, "test", ABOUT, table)
     return table
 
 
@@ -264,10 +266,14 @@ def test_intervals_are_those_of_sacrebleus_paired_bootstrap(tmp_path):
 
 
 def test_differences_of_two_runs_are_printed_with_the_texts_that_differ_most(tmp_path, capsys):
-    flags = Namespace(run=tmp_path / "one", other=tmp_path / "other", outputs="test")
+    flags = Namespace(run=tmp_path / "one", other=tmp_path / "other", outputs=["test"])
     references = [f"a b c d {i}" for i in range(40)]
     write_outputs(flags.run, references, references, chrf=["100.00"] * 40)
-    with pytest.raises(UserError, match=f"run python evaluate.py {flags.other}"):
+    with pytest.raises(UserError, match="no such run"):
+        compare.main(flags)
+    flags.other.mkdir()
+    (flags.other / "config.json").write_text('{"corpus": "mini"}')
+    with pytest.raises(UserError, match=f"run python evaluate.py {flags.other}, [^:]*$"):
         compare.main(flags)
     worse = ["x", "a b c d", *references[2:]]
     write_outputs(flags.other, worse, references, chrf=["0.00", "90.00"] + ["100.00"] * 38)
@@ -282,7 +288,7 @@ def test_differences_of_two_runs_are_printed_with_the_texts_that_differ_most(tmp
 
 
 def test_classifiers_are_compared_by_accuracy_and_confidence(tmp_path, capsys):
-    flags = Namespace(run=tmp_path / "one", other=tmp_path / "other", outputs="test")
+    flags = Namespace(run=tmp_path / "one", other=tmp_path / "other", outputs=["test"])
     labels, sure = ["pos", "neg"] * 10, ["0.90"] * 20
     write_outputs(flags.run, labels, labels, probability=sure)
     other = write_outputs(flags.other, ["pos"] * 20, labels, probability=["0.60", "0.80"] * 10)
@@ -290,7 +296,11 @@ def test_classifiers_are_compared_by_accuracy_and_confidence(tmp_path, capsys):
     out = capsys.readouterr().out
     assert re.search(r"^accuracy +100.00 +50.00 +-50.00 ", out, re.MULTILINE) and "bleu" not in out
     assert "B - A       -170.0\nsource      source 1\n" in out
-    (flags.other / "outputs-test.tsv").unlink()
-    report.write(flags.other, "test", {}, other | {"source": other["source"][::-1]})
-    with pytest.raises(UserError, match="different texts"):
+    (flags.other / "outputs-test.tsv").rename(flags.other / "outputs-mine-all.tsv")
+    (flags.other / "scores-test.json").rename(flags.other / "scores-mine-all.json")
+    flags.outputs = ["test", "mine-all"]
+    compare.main(flags)
+    assert capsys.readouterr().out == out
+    report.write(flags.other, "mine-all", ABOUT, other | {"source": other["source"][::-1]})
+    with pytest.raises(UserError, match=f"{flags.other} --corpus any --split any"):
         compare.main(flags)

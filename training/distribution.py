@@ -88,7 +88,8 @@ def sum_over_parts(
 ) -> Any:
     """Add up what `function(source, target, seed)` returns for all parts of a batch.
 
-    function: returns a structure of tensors, equal in shape for all parts. It is traced once.
+    function: returns a structure of tensors, equal in shape for all parts, each a sum over rows. It
+    is traced once.
 
     With r replicas there are n = accumulate · r · shards parts. A replica computes its parts in
     `accumulate` turns, one after another, which needs memory for one turn at a time. The shards of

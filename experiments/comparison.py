@@ -1,15 +1,18 @@
 """Compare experiments with the baseline: the runs that each stage needs, and the verdicts."""
 
+import functools
+import math
 import statistics
 import sys
 import time
+from collections.abc import Callable
 
 from tqdm import tqdm
 
 from experiments import stats
 from experiments.executor import LocalExecutor
 from experiments.patches import BASELINE, ExperimentError, Patch
-from experiments.recipes import Recipe
+from experiments.recipes import BLEU, Pairs, Recipe
 from experiments.runs import Job, Runner, failure, progress
 from experiments.store import Results, Status
 from experiments.worker import EXCLUDED
@@ -19,29 +22,54 @@ LINE = "{percentage:3.0f} % [{elapsed}<{remaining}] {desc}"  # with the time lef
 
 
 def judge_by_stage(
-    recipe: Recipe, results: dict[str, list[dict]], prior: stats.Sigma = stats.NO_SCORES
+    recipe: Recipe, pairs: dict[str, Pairs], prior: stats.Sigma = stats.NO_SCORES, asked: int = 0
 ) -> dict[str, stats.Verdict]:
-    """Judge the experiments at each stage, with the seeds that belong to it. A decision is final.
+    """Judge experiments at each stage, with the pairs that belong to it. A decision is final.
 
-    results: those of the experiments and of the baseline. Raises ExperimentError if the baseline
-    has diverged.
+    prior, asked: as in `stats.judge`. Raises ExperimentError if a baseline has diverged.
     """
-    for run in results[BASELINE.name]:
-        if why := run.get("diverged"):
-            raise ExperimentError(f"the baseline diverged with seed {run['seed']}: {why}")
-    scores, verdicts, baseline = {}, {}, recipe.values(results[BASELINE.name])
+    for each in pairs.values():
+        for seed, (_, baseline) in each.items():
+            if why := baseline.get("diverged"):
+                raise diverged_baseline(seed, why)
+    differences, verdicts = {}, {}
     for stage in recipe.stages:
         decided = {name: v for name, v in verdicts.items() if v.outcome != "undecided"}
-        for name, runs in results.items():
-            if name not in decided and name != BASELINE.name:
-                scores[name] = recipe.values([run for run in runs if run["seed"] < stage])
-        verdicts = stats.judge(scores, baseline, recipe.delta, recipe.stages, prior) | decided
+        for name in (name for name in pairs if name not in decided):
+            first = {seed: pair for seed, pair in pairs[name].items() if seed < stage}
+            differences[name] = recipe.differences(first)
+        rule = recipe.delta, recipe.stages, prior, recipe.lower_is_better, asked
+        verdicts = stats.judge(differences, *rule) | decided
+    return {name: v._replace(decimals=recipe.decimals) for name, v in verdicts.items()}
+
+
+def diverged_baseline(seed: int, why: str) -> ExperimentError:
+    """Return the error that ends a comparison."""
+    hint = "nothing can be compared with it; use a commit that trains"
+    return ExperimentError(f"the baseline diverged with seed {seed} ({why}): {hint}")
+
+
+def judge_by_score(
+    recipe: Recipe,
+    pairs: dict[str, Pairs],
+    scores: dict[str, str],
+    prior: Callable[[Recipe], stats.Sigma],
+) -> dict[str, stats.Verdict]:
+    """Judge experiments by stage, each by the score that its patch specifies.
+
+    scores: see `Patch.score`. prior: returns the deviation within further experiments.
+    """
+    verdicts, recipes = {}, {name: recipe.with_score(scores[name]) for name in pairs}
+    asked = sum(map(bool, pairs.values()))
+    for judged in dict.fromkeys(recipes.values()):
+        own = {name: pairs[name] for name in pairs if recipes[name] == judged}
+        verdicts |= judge_by_stage(judged, own, prior(judged), asked)
     return verdicts
 
 
-def largest_changes(results: list[dict], baseline: list[dict]) -> str:
+def largest_changes(pairs: Pairs) -> str:
     """Describe how the two phenomena of `mini` that differ most have changed; "" without any."""
-    own, base = ([run["scores"].get("by_tag", {}) for run in runs] for runs in (results, baseline))
+    own, base = ([run["scores"].get("by_tag", {}) for run in runs] for runs in transpose(pairs))
     changes = {
         tag: statistics.mean(run[tag] for run in own) - statistics.mean(run[tag] for run in base)
         for tag in own[0].keys() - EXCLUDED
@@ -50,12 +78,32 @@ def largest_changes(results: list[dict], baseline: list[dict]) -> str:
     return ", ".join(f"{tag} {changes[tag]:+.1f}" for tag in tags)
 
 
+def transpose(pairs: Pairs) -> tuple[list[dict], list[dict]]:
+    """Return the results of the experiment, and those of the baseline."""
+    return [own for own, _ in pairs.values()], [base for _, base in pairs.values()]
+
+
+def other_score(recipe: Recipe, pairs: Pairs, verdict: stats.Verdict) -> str:
+    """Return the mean difference in BLEU, where the loss is judged and BLEU known.
+
+    It disagrees with the verdict if it has the other sign and is not too small to matter.
+    """
+    own, base = ([run.get("scores", {}).get("bleu") for run in runs] for runs in transpose(pairs))
+    if not recipe.lower_is_better or None in own + base:
+        return ""
+    difference = statistics.mean(own) - statistics.mean(base)
+    delta = BLEU["delta"]
+    disagrees = {"better": difference <= -delta, "worse": difference >= delta}.get(verdict.outcome)
+    return f"; BLEU {difference:+.1f}" + ", which disagrees" * bool(disagrees)
+
+
 class Comparison:
     """Experiments, the baseline that they are compared with, and the verdicts."""
 
     def __init__(self, runner: Runner, chosen: list[Patch], stored: dict | None):
         self.runner, self.recipe, self.chosen = runner, runner.recipe, chosen
         self.results, self.executor = Results(runner, stored), LocalExecutor()
+        self.shown = set()  # the pairs whose difference was printed
 
     def run(self) -> None:
         """Add seeds, stage by stage, until each experiment is decided. Raises ExperimentError."""
@@ -70,19 +118,23 @@ class Comparison:
             for patch in waiting:
                 print(self.describe(patch, verdicts[patch.name]), flush=True)
             waiting = [p for p in waiting if verdicts[p.name].outcome == "undecided"]
+            if not waiting:
+                break
 
     def jobs(self, waiting: list[Patch], stage: int, trust: bool = True) -> list[Job]:
-        """Return the runs that are left of a stage, sorted by seed, and of the whole baseline.
+        """Return the runs that are left of a stage, sorted by seed, the baseline's first.
 
         trust: whether stored results count that seed 0 has still to verify.
         """
-        jobs = []
-        for patch in (*waiting, BASELINE):
-            seeds = self.recipe.stages[-1] if patch == BASELINE else stage
-            finished = {result["seed"] for result in self.results.get(patch, seeds, trust)}
-            finished -= {0} if self.results.status(patch) is Status.UNVERIFIED else set()
-            jobs += [Job(patch, seed) for seed in range(seeds) if seed not in finished]
-        return sorted(jobs, key=lambda job: job.seed)
+        results, jobs = self.results, set()
+        for patch in waiting:
+            pairs = results.pairs(patch, stage, trust)
+            for each in (BASELINE, patch):
+                left = results.missing(each, stage, trust) - pairs.keys()
+                jobs |= {Job(each, seed) for seed in left}
+                if results.status(each) is Status.UNVERIFIED:
+                    jobs.add(Job(each, 0))
+        return sorted(jobs, key=lambda job: (job.seed, job.patch != BASELINE, job.patch.name))
 
     def execute(self, jobs: list[Job]) -> None:
         """Execute jobs and show what they do. Raises ExperimentError if one fails."""
@@ -113,32 +165,43 @@ class Comparison:
             tqdm.write(failure(log))
             raise ExperimentError(f"{job} failed: see {log}; the other runs were stopped")
         if why := result.get("diverged"):
+            if job.patch == BASELINE:
+                raise diverged_baseline(job.seed, why)
             cause = "; look for the cause in the change before you lower the learning rate"
-            return f"{job}: diverged: {why}{cause * (job.patch != BASELINE)}"
-        text = f"{job}: {self.recipe.values([result])[0]:.1f} {self.recipe.unit}"
-        baseline = self.recipe.values(self.results.baseline())
-        if baseline and job.patch != BASELINE:
-            text += f" (baseline {statistics.mean(baseline):.1f})"
+            return f"{job}: diverged: {why}{cause}"
+        recipe = self.recipe.with_score(job.patch.score)
+        text = f"{job}: {recipe.format(recipe.value(result))}"
+        for patch in self.chosen if job.patch == BASELINE else [job.patch]:
+            pairs = self.results.pairs(patch, job.seed + 1, trust=True)
+            recipe = self.recipe.with_score(patch.score)
+            differences = [x for x in recipe.differences(pairs) if not math.isnan(x)]
+            pair, digits = (patch, job.seed), f"+.{recipe.decimals}f"
+            if job.seed in pairs and pair not in self.shown and differences:
+                self.shown.add(pair)
+                text += f"\n    {patch.name} minus baseline: {differences[-1]:{digits}}; mean of "
+                text += f"{len(differences)}: {statistics.mean(differences):{digits}} (provisional)"
         return text
 
     def verdicts(self, stage: int | None = None) -> dict[str, stats.Verdict]:
         """Judge the experiments, at a stage or at the last one. Raises ExperimentError."""
-        seeds = stage or self.recipe.stages[-1]
-        results = {patch.name: self.results.get(patch, seeds) for patch in self.chosen}
-        results[BASELINE.name] = self.results.baseline()
-        verdicts = judge_by_stage(self.recipe, results, self.results.prior(self.chosen))
-        for patch in (patch for patch in self.chosen if self.results.equal(patch, seeds)):
-            count = len(results[patch.name])
+        seeds, results = stage or self.recipe.stages[-1], self.results
+        pairs = {patch.name: results.pairs(patch, seeds) for patch in self.chosen}
+        scores = {patch.name: patch.score for patch in self.chosen}
+        prior = functools.partial(results.prior, self.chosen)
+        verdicts = judge_by_score(self.recipe, pairs, scores, prior)
+        for patch in (patch for patch in self.chosen if results.equal(patch, seeds)):
+            count = len(pairs[patch.name])
             verdicts[patch.name] = stats.Verdict("no difference", 0, 0, 0, count, NO_EFFECT)
         return verdicts
 
     def describe(self, patch: Patch, verdict: stats.Verdict) -> str:
         """Return a verdict, the means that it compares, and the phenomena that changed most."""
-        text, unit = f"{patch.name}: {verdict}", self.recipe.unit
+        text, recipe = f"{patch.name}: {verdict}", self.recipe.with_score(patch.score)
         if verdict.low < verdict.high:  # neither diverged nor without any effect
-            pair = self.results.get(patch, verdict.seeds), self.results.baseline()
-            own, base = (statistics.mean(self.recipe.values(runs)) for runs in pair)
-            text += f"\n    means: {own:.1f} {unit}, baseline {base:.1f} {unit}"
-            if changes := largest_changes(*pair):
+            pairs = self.results.pairs(patch, verdict.seeds)
+            own, base = (statistics.mean(map(recipe.value, runs)) for runs in transpose(pairs))
+            text += f"\n    means: {recipe.format(own)}, baseline {recipe.format(base)}"
+            if changes := largest_changes(pairs):
                 text += f"; changed most: {changes}"
+            text += other_score(recipe, pairs, verdict)
         return text

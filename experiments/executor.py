@@ -1,4 +1,4 @@
-"""What executes runs: processes on this machine. One for a cluster would have the same methods."""
+"""What executes runs: processes on this machine. `cluster.ClusterExecutor` has the same methods."""
 
 import os
 import subprocess

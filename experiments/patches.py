@@ -6,6 +6,7 @@ experiments/NAME.patch begins with lines of the form `key: text`, each at most o
     theme:     the part of the model or of training that it changes: see THEMES (optional)
     claim:     a published claim about it, and its source (optional)
     recipe:    the recipe of experiments.run, if it is not about translation (optional)
+    score:     bleu, if the change alters what a loss means: BLEU is judged instead (optional)
     flags:     flags of train.py, in addition to those of the recipe, without quotes (optional)
     guard:     the test that fails with the patch, if the edit is a bug (optional)
 
@@ -18,11 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.recipes import RECIPES
-from same_code import git, working_tree_diff
+from same_code import GitError, git, working_tree_diff
 from utils import UserError
 
 HERE = Path(__file__).resolve().parent
-KEYS = ("question", "theme", "claim", "recipe", "flags", "guard")
+KEYS = ("question", "theme", "claim", "recipe", "score", "flags", "guard")
 THEMES = ("attention and masks", "positions", "norms and residuals", "feed-forward", "embeddings")
 THEMES += ("optimisation", "regularisation", "architecture")
 
@@ -40,6 +41,7 @@ class Patch:
     theme: str = THEMES[-1]
     claim: str = ""
     recipe: str = "mini"
+    score: str = ""
     flags: str = ""
     guard: str = ""
     diff: str = ""
@@ -91,7 +93,7 @@ def read(name: str) -> Patch:
             keys = ", ".join(f"{key}: …" for key in KEYS)
             raise ExperimentError(f"{path}: {line[:60]!r} is not one of {keys}, each at most once")
         values[key] = value.strip()
-        allowed = {"theme": THEMES, "recipe": RECIPES}.get(key)
+        allowed = {"theme": THEMES, "recipe": RECIPES, "score": ["bleu"]}.get(key)
         if allowed and values[key] not in allowed:
             raise ExperimentError(f"{path}: {line}: choose from {', '.join(allowed)}")
     if not values.get("question"):
@@ -102,10 +104,17 @@ def read(name: str) -> Patch:
 def edit(commit: str = "HEAD") -> Patch | None:
     """Return the changes since a commit as an experiment, or None if there are none.
 
-    Only code counts, without experiments/ and tests/. The name has a hash of the changes.
+    Only code counts, without experiments/ and tests/. The name has a hash of the changes. Raises
+    ExperimentError if there is no such commit.
     """
     pathspecs = "*.py", "*.tsv", ":(exclude)experiments", ":(exclude)tests"
-    diff = working_tree_diff(*pathspecs, base=commit)
+    try:
+        diff = working_tree_diff(*pathspecs, base=commit)
+    except GitError:
+        raise ExperimentError(
+            f"--against {commit}: not a commit; choose one from git log --oneline, in a git clone "
+            "of the project"
+        ) from None
     name = f"edit-{hashlib.sha256(diff.encode()).hexdigest()[:6]}"
     return Patch(name, "The edit of the working tree", diff=diff) if diff else None
 

@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from collections.abc import Iterable
 
 from experiments import stats
 from experiments.comparison import Comparison
@@ -14,26 +15,26 @@ from training.records import read_json
 def describe(comparison: Comparison) -> str:
     """Describe the changes, the effects that the stages detect, and the runs that are left."""
     recipe, results, runner = comparison.recipe, comparison.results, comparison.runner
-    last, chosen, unit = recipe.stages[-1], comparison.chosen, recipe.unit
-    lines = [f"baseline: commit {runner.commit[:7]}; every stage needs its {last} seeds"]
+    last, chosen, others = recipe.stages[-1], comparison.chosen, read_stored(recipe.name)
+    lines = [f"baseline: commit {runner.commit[:7]}; runs of equal seeds are compared in pairs"]
     changes = {patch.name: " ".join([*patch.files, *patch.flags.split()]) for patch in chosen}
     lines += [f"{name} changes {what}" for name, what in changes.items()]
     stored = [patch for patch in chosen if results.status(patch) is not Status.ABSENT]
     lines += [results.describe(patch) for patch in (BASELINE, *stored)]
-    runs = results.baseline()
-    if not runs and (others := read_stored(recipe.name)):  # with --final, or other code
-        runs = others["rows"][BASELINE.name]["runs"]
-    sigma = stats.pool(recipe.values(runs), prior=results.prior(chosen))
-    if sigma.df:
-        m = max(len(runs), last)
-        effects = stats.detectable(sigma, recipe.delta, recipe.stages, m, len(chosen))
-        pairs = [pair for pair in zip(recipe.stages, effects, strict=True) if pair[1] < math.inf]
-        text = ", ".join(f"{effect:.2f} after {stage} seeds" for stage, effect in pairs)
-        lines.append(f"standard deviation of a run: {sigma.value:.2f} {unit}")
-        lines.append(f"differences in {unit} detected with 80 % power: {text or 'none'}")
-    paths = runner.folder.parent.glob(f"{recipe.name}*/*/seed-*.*.json")
-    here = [run for run in map(read_json, paths) if "seconds" in run]
-    times = [sum(run["seconds"].values()) / 60 for run in here or runs if "seconds" in run]
+    for judged in dict.fromkeys(recipe.with_score(patch.score) for patch in chosen):
+        if (prior := results.prior(chosen, judged)).df:
+            digits = f".{judged.decimals + 1}f"
+            effects = stats.detectable(prior, judged.delta, judged.stages, len(chosen))
+            known = [x for x in zip(judged.stages, effects, strict=True) if x[1] < math.inf]
+            text = ", ".join(f"{effect:{digits}} after {stage} seeds" for stage, effect in known)
+            deviation = f"{prior.value:{digits}} {judged.unit} ({prior.df} degrees of freedom)"
+            lines.append(f"standard deviation of a difference: {deviation}")
+            lines.append(f"differences that are detected with 80 % power: {text or 'none'}")
+    folders = (runner.folder.parent / name for name in (recipe.name, f"{recipe.name}-final"))
+    paths = (path for folder in folders for path in folder.glob("*/seed-*.*-*.json"))
+    times = minutes(map(read_json, paths))
+    if others and not times:
+        times = minutes(others["rows"][BASELINE.name]["runs"])
     for stage in sorted({recipe.stages[0], last}):
         lines.append(f"stage of {stage} seeds: {runs_left(comparison, stage, times)}")
         if Status.UNVERIFIED in map(results.status, (BASELINE, *chosen)):
@@ -42,15 +43,20 @@ def describe(comparison: Comparison) -> str:
     return "\n".join(lines)
 
 
-def runs_left(comparison: Comparison, stage: int, minutes: list[float], trust: bool = True) -> str:
-    """Return the number of runs that are left of a stage, and their time. minutes: of other runs.
+def minutes(runs: Iterable[dict]) -> list[float]:
+    """Return the minutes that runs have taken, where this is known."""
+    return [sum(run["seconds"].values()) / 60 for run in runs if "seconds" in run]
+
+
+def runs_left(comparison: Comparison, stage: int, times: list[float], trust: bool = True) -> str:
+    """Return the number of runs that are left of a stage, and their time. times: of other runs.
 
     trust: whether stored results count that seed 0 has still to verify.
     """
     jobs, workers = comparison.jobs(comparison.chosen, stage, trust), len(cores())
     baseline = sum(job.patch == BASELINE for job in jobs)
     text = f"{len(jobs)} runs ({len(jobs) - baseline} with the change, {baseline} of the baseline)"
-    if minutes:
-        time = math.ceil(len(jobs) / workers) * statistics.median(minutes)
+    if times:
+        time = math.ceil(len(jobs) / workers) * statistics.median(times)
         text += f", about {time:.0f} minutes on {workers} cores"
     return text

@@ -1,12 +1,14 @@
 """Recipes: how the runs of experiments are trained, what they are scored on, and how precisely."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from config import Config
 from data import corpora, mini
 from data.splits import Split
 from utils import add_flags, make_parser
+
+Pairs = dict[int, tuple[dict, dict]]  # by seed: results of an experiment and of the baseline
 
 
 @dataclass(frozen=True)
@@ -14,26 +16,46 @@ class Recipe:
     """Everything that the runs of an experiment and of its baseline share.
 
     score: what is judged: "exact_match", the mean over the phenomena of `mini` in per cent (see
-        `worker.EXCLUDED`), "bleu" or "accuracy".
+        `worker.EXCLUDED`), "nats_per_character", the loss on the texts to score, "bleu" or
+        "accuracy".
     delta: differences smaller than this do not matter.
     unit: of the score and of delta; points are per cent.
+    decimals: of a score and of a difference in messages.
     sentences: number of compositional sentences of `mini` to score; 0 for the validation split.
     average: number of last epochs whose final weights are averaged.
-    stages: numbers of seeds after which an experiment may be decided.
+    stages: numbers of pairs of runs after which an experiment may be decided.
     """
 
     name: str
     flags: str
     score: str
     delta: float
+    unit: str = "points"
+    decimals: int = 1
     sentences: int = 0
     average: int = 3
-    stages: tuple[int, ...] = (4, 6, 10, 16)
-    unit: str = "points"
+    stages: tuple[int, ...] = (3, 5, 8, 12)
 
-    def values(self, results: list[dict]) -> list[float]:
-        """Return the score of each result; NaN if a run diverged."""
-        return [result.get("scores", {}).get(self.score, math.nan) for result in results]
+    @property
+    def lower_is_better(self) -> bool:
+        """Whether the score is a loss."""
+        return self.score == "nats_per_character"
+
+    def with_score(self, score: str) -> "Recipe":
+        """Return this recipe with the score that a patch specifies instead of a loss."""
+        return replace(self, **BLEU) if score == "bleu" and self.lower_is_better else self
+
+    def value(self, run: dict) -> float:
+        """Return the score of a run; NaN if it diverged."""
+        return run.get("scores", {}).get(self.score, math.nan)
+
+    def differences(self, pairs: Pairs) -> list[float]:
+        """Return the score of each experiment minus that of its baseline, in the order of seeds."""
+        return [self.value(own) - self.value(base) for _, (own, base) in sorted(pairs.items())]
+
+    def format(self, score: float) -> str:
+        """Return a score with its unit."""
+        return f"{score:.{self.decimals}f} {self.unit}"
 
 
 # --shards 1: each run uses one core.
@@ -51,9 +73,22 @@ IMDB = (
     "--positions none --dropout-rate 0.3 --word-dropout 0.5 --label-smoothing 0 "
     "--warmup-steps 600 --learning-rate-scale 0.5 --epochs 5 --shards 1"
 )
+SPA_ENG = (
+    "--corpus spa-eng --num-layers 2 --num-heads 4 --shards 1 --validation-sentences 100 "
+    "--train-share 0.15 --batch-tokens 1000 --warmup-steps 500 --epochs 12"
+)
+SPA_ENG_LONG = (
+    "--corpus spa-eng --num-layers 2 --num-heads 4 --batch-tokens 2000 --warmup-steps 2000 "
+    "--shards 1 --validation-sentences 100 --epochs 12"
+)
+BLEU = {"score": "bleu", "unit": "BLEU", "decimals": 1, "delta": 0.5}
+# Half a BLEU is worth 0.0065 nats per character in long training: see LOG.md, 2026-11-23.
+LOSS = {"score": "nats_per_character", "unit": "nats per character", "decimals": 4, "delta": 0.0065}
 RECIPES = {
+    "spa-eng": Recipe("spa-eng", SPA_ENG, **LOSS),
+    "spa-eng-long": Recipe("spa-eng-long", SPA_ENG_LONG, **LOSS),
     "mini": Recipe("mini", MINI, "exact_match", delta=2.0, sentences=6600),
-    "ted": Recipe("ted", TED, "bleu", delta=0.5, unit="BLEU"),
+    "ted": Recipe("ted", TED, **BLEU),
     "imdb": Recipe("imdb", IMDB, "accuracy", delta=0.5, average=5),
 }
 

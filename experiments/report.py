@@ -11,10 +11,10 @@ from matplotlib.figure import Figure  # without pyplot, which would choose a win
 
 from evaluation import page
 from experiments import patches, stats
-from experiments.comparison import Comparison, judge_by_stage
+from experiments.comparison import Comparison, judge_by_score, other_score
 from experiments.patches import BASELINE, THEMES, ExperimentError, Patch
-from experiments.recipes import RECIPES, Recipe
-from experiments.store import COUNTS, changed, read_stored
+from experiments.recipes import RECIPES, Pairs, Recipe
+from experiments.store import COUNTS, PROCESSOR, changed, read_stored, sigma, stored_pairs
 from utils import errors_in_one_line, make_parser
 
 COLOURS = {"better": "#0072B2", "worse": "#D55E00"}  # of Okabe & Ito 2008
@@ -23,60 +23,132 @@ MARKS = "<!-- results -->", "<!-- end of results -->"
 
 
 class Table:
-    """The runs of a recipe's experiments and of the baseline, by name, and the verdicts on them."""
+    """The runs of a recipe's baseline, the pairs of its experiments, and the verdicts on them.
 
-    def __init__(self, recipe: Recipe, runs: dict[str, list[dict]]):
-        self.recipe, self.runs, self.score = recipe, runs, recipe.score.replace("_", " ")
-        self.verdicts = judge_by_stage(recipe, runs)
+    chosen: the experiments.
+    """
+
+    def __init__(
+        self, recipe: Recipe, baseline: list[dict], pairs: dict[str, Pairs], chosen: list[Patch]
+    ):
+        self.recipe, self.baseline, self.pairs = recipe, baseline, pairs
+        self.scores = {patch.name: patch.score for patch in chosen}
+
+        def prior(judged: Recipe) -> stats.Sigma:
+            """Return the deviation within the experiments that are judged by another score."""
+            others = {n: p for n, p in pairs.items() if self.recipe_of(n) != judged}
+            return sigma(judged, others)
+
+        self.verdicts = judge_by_score(recipe, pairs, self.scores, prior)
+
+    @property
+    def with_intervals(self) -> dict[str, stats.Verdict]:
+        """Return the verdicts of a stage that have an interval in the recipe's own unit."""
+        return {
+            name: verdict
+            for name, verdict in self.verdicts.items()
+            if self.recipe_of(name) == self.recipe
+            and self.reached_stage(name)
+            and np.isfinite(verdict[1:4]).all()
+        }
+
+    def reached_stage(self, name: str) -> bool:
+        """Return whether an experiment has enough pairs for a verdict."""
+        return self.verdicts[name].seeds >= self.recipe.stages[0]
+
+    def recipe_of(self, name: str) -> Recipe:
+        """Return the recipe with the score by which an experiment is judged."""
+        return self.recipe.with_score(self.scores[name])
+
+    def cell(self, name: str) -> str:
+        """Return the verdict on an experiment; only the difference if no stage is reached."""
+        if name not in self.verdicts:
+            return ""
+        recipe, verdict = self.recipe_of(name), self.verdicts[name]
+        text = str(verdict)
+        if not verdict.note and not self.reached_stage(name):
+            seeds = f"{verdict.seeds} seed{'s' * (verdict.seeds > 1)}"
+            text = f"{verdict.difference:+.{recipe.decimals}f} ({seeds})"
+        text = "BLEU: " * (recipe != self.recipe) + text
+        # The pairs that were judged.
+        first = {seed: p for seed, p in self.pairs[name].items() if seed < verdict.seeds}
+        return text + other_score(recipe, first or self.pairs[name], verdict)
 
     def cost(self, name: str) -> str:
         """Return training time and number of parameters as multiples of the baseline's."""
-        runs = [[r for r in self.runs[n] if "seconds" in r] for n in (name, BASELINE.name)]
-        if not all(runs):
+        timed = [p for p in self.pairs[name].values() if all("seconds" in run for run in p)]
+        if not timed:
             return ""
-        time, base = (np.median([r["seconds"]["train"] for r in results]) for results in runs)
-        return f"× {time / base:.2f}, × {runs[0][0]['parameters'] / runs[1][0]['parameters']:.2f}"
+        times = [own["seconds"]["train"] / base["seconds"]["train"] for own, base in timed]
+        own, base = timed[0]
+        return f"× {np.median(times):.2f}, × {own['parameters'] / base['parameters']:.2f}"
 
     def for_page(self, name: str) -> dict:
-        """Return what report.html shows of an experiment, or of the baseline."""
-        runs = [run for run in self.runs[name] if "curve" in run]
-        shown = {"values": self.recipe.values(runs), "curves": [run["curve"] for run in runs]}
-        if verdict := self.verdicts.get(name):
-            shown |= {"outcome": verdict.outcome, "verdict": str(verdict), "cost": self.cost(name)}
-            if np.isfinite(verdict.low):
-                shown["interval"] = [verdict.difference, verdict.low, verdict.high]
-                shown["numbers"] = verdict.numbers
+        """Return what report.html shows of an experiment."""
+        verdict, pairs = self.verdicts[name], self.pairs[name]
+        shown = self.runs_for_page([own for own, _ in pairs.values()])
+        shown |= {"outcome": verdict.outcome, "verdict": self.cell(name), "cost": self.cost(name)}
+        if name in self.with_intervals:
+            shown["interval"] = [verdict.difference, verdict.low, verdict.high]
+            shown["numbers"] = verdict.numbers
         return shown
 
-    def markdown(self, stored: dict) -> str:
-        """Describe what was measured and how precisely, and format a table for each theme."""
-        name, rows, gone = self.recipe.name, stored["rows"], sorted(changed(stored))
-        scores = {name: self.recipe.values(runs) for name, runs in self.runs.items()}
-        alike = [scores[name] for name, verdict in self.verdicts.items() if not verdict.note]
-        baseline = scores[BASELINE.name]
-        text = (
-            f"**{name}**: {self.score} {np.mean(baseline):.1f}, mean of {len(baseline)} baseline "
-            f"seeds; standard deviation {stats.pool(baseline, *alike).value:.2f}. "
-            f"Processor: {stored['identity']['processor']}."
-        )
-        if any(rows[name]["baseline"] != rows[BASELINE.name]["key"] for name in self.runs):
-            text += " Measured at several commits, all with identical weights for seed 0."
+    def runs_for_page(self, runs: list[dict]) -> dict:
+        """Return the scores and the learning curves of runs."""
+        runs = [run for run in runs if "curve" in run]
+        return {
+            "values": [self.recipe.value(run) for run in runs],
+            "curves": [run["curve"] for run in runs],
+        }
+
+    def summary(self, gone: set[str]) -> str:
+        """Describe what was measured and how precisely, and link the plot.
+
+        gone: names of the experiments that are left out, because their patches have changed.
+        """
+        recipe, parts, groups = self.recipe, [], []
+        kinds = {run[PROCESSOR]: run["processor"] for run in self.baseline}
+        for kind, processor in kinds.items():
+            runs = [recipe.value(run) for run in self.baseline if run[PROCESSOR] == kind]
+            groups.append(runs)
+            text, digits = recipe.format(np.mean(runs)), recipe.decimals + 1
+            if len(runs) > 1:
+                spread = f", standard deviation {np.std(runs, ddof=1):.{digits}f}"
+                text += f" (mean of {len(runs)} runs{spread})"
+            same_name = [*kinds.values()].count(processor) > 1
+            parts.append(f"{text} on {processor}" + f" ({kind})" * same_name)
+        pairs = {name: p for name, p in self.pairs.items() if self.recipe_of(name) == recipe}
+        text, deviation = f"**{recipe.name}**: baseline {', '.join(parts)}.", sigma(recipe, pairs)
+        if agree := stats.agree(groups):
+            text += f" {agree}"
+        if deviation.df:
+            value = f"{deviation.value:.{recipe.decimals + 1}f} {recipe.unit}"
+            freedom = f"{deviation.df} degrees of freedom"
+            text += f" Standard deviation of a difference: {value} ({freedom})."
         if gone:
-            text += f" Left out, as their patches have changed: {', '.join(gone)}."
-        text += f"\n\n![differences from the baseline, {name}]({name}.png)\n"
-        measured = [patches.read(name) for name in sorted(self.verdicts)]
-        for theme in sorted({patch.theme for patch in measured}, key=THEMES.index):
-            text += f"\n### {theme.capitalize()}\n\n"
-            text += "| question | claim | verdict | time, parameters |\n|---|---|---|---|\n"
-            for patch in (patch for patch in measured if patch.theme == theme):
-                question = f"[{patch.name}]({patch.name}.patch): {patch.question}"
-                verdict = self.verdicts[patch.name], self.cost(patch.name)
-                text += f"| {question} | {patch.claim} | {verdict[0]} | {verdict[1]} |\n"
-        others = [n for n in patches.names() if n not in self.verdicts and n not in gone]
-        if others:
-            links = ", ".join(f"[{name}]({name}.patch)" for name in others)
-            text += f"\nNot measured yet: {links}.\n"
-        return text
+            names = ", ".join(sorted(gone))
+            text += f" Left out, as their patches have changed: {names}."
+        picture = f"![differences from the baseline, {recipe.name}]({recipe.name}.png)"
+        return f"{text}\n" + f"\n{picture}\n" * bool(self.with_intervals)
+
+
+def markdown(tables: list[Table]) -> str:
+    """Format a table for each theme, with the verdicts of each recipe."""
+    known = {name for table in tables for name in table.verdicts}
+    measured, text = [patches.read(name) for name in sorted(known)], ""
+    for theme in sorted({patch.theme for patch in measured}, key=THEMES.index):
+        chosen = [patch for patch in measured if patch.theme == theme]
+        shown = [t for t in tables if any(patch.name in t.verdicts for patch in chosen)]
+        names = " | ".join(table.recipe.name for table in shown)
+        text += f"\n### {theme.capitalize()}\n\n| question | claim | {names} | time, parameters |\n"
+        text += "|---" * (len(shown) + 3) + "|\n"
+        for patch in chosen:
+            cells = [f"[{patch.name}]({patch.name}.patch): {patch.question}", patch.claim]
+            cells += [table.cell(patch.name) for table in shown]
+            most = max(shown, key=lambda table: len(table.pairs.get(patch.name, ())))
+            text += f"| {' | '.join(cells)} | {most.cost(patch.name)} |\n"
+    others = [f"[{name}]({name}.patch)" for name in patches.names() if name not in known]
+    return text + f"\nNot measured yet: {', '.join(others)}.\n" * bool(others)
 
 
 def forest(table: Table) -> Figure:
@@ -85,8 +157,7 @@ def forest(table: Table) -> Figure:
     Beyond ±4 delta, an arrow replaces the rest: one large difference would squeeze all others.
     """
     recipe, limit = table.recipe, 4 * table.recipe.delta
-    rows = [row for row in table.verdicts.items() if np.isfinite(row[1].low)]
-    rows.sort(key=lambda row: row[1].difference)
+    rows = sorted(table.with_intervals.items(), key=lambda row: row[1].difference)
     figure = Figure(figsize=(9, 1.8 + 0.27 * len(rows)), layout="constrained")
     axes = figure.subplots()
     axes.axvline(0, color="0.3", lw=1)
@@ -108,38 +179,45 @@ def forest(table: Table) -> Figure:
     figure.legend(handles.values(), handles, loc="outside lower center", ncols=3, frameon=False)
     axes.set_yticks(range(len(rows)), [name for name, _ in rows])
     axes.set(xlim=(-1.05 * limit, 1.05 * limit), ylim=(-0.7, len(rows) - 0.3), title=recipe.name)
-    axes.set_xlabel(f"experiment minus baseline in {recipe.unit}, with its interval")
+    better = "; lower is better" * recipe.lower_is_better
+    axes.set_xlabel(f"experiment minus baseline in {recipe.unit}, with its interval{better}")
     axes.spines[["top", "right"]].set_visible(False)
     return figure
 
 
-def write_page(path: Path, chosen: list[Patch], tables: dict[str, Table]) -> None:
+def write_page(path: Path, chosen: list[Patch], tables: list[Table]) -> None:
     """Write report.html, which needs no other file and no network."""
     data = {"colours": COLOURS, "recipes": {}, "experiments": []}
-    for name, table in tables.items():
-        shown = {"delta": table.recipe.delta, "unit": table.recipe.unit, "score": table.score}
-        data["recipes"][name] = shown | {"baseline": table.for_page(BASELINE.name)}
+    for table in tables:
+        recipe = table.recipe
+        shown = {
+            "delta": recipe.delta,
+            "unit": recipe.unit,
+            "score": recipe.score.replace("_", " "),
+        }
+        shown["better"] = "negative" if recipe.lower_is_better else "positive"
+        shown["baseline"] = table.runs_for_page(table.baseline)
+        data["recipes"].setdefault(recipe.name, shown)
     for patch in sorted(chosen, key=lambda patch: ("this comparison", *THEMES).index(patch.theme)):
-        shown = {n: t.for_page(patch.name) for n, t in tables.items() if patch.name in t.verdicts}
+        name = patch.name
+        shown = {t.recipe.name: t.for_page(name) for t in tables if name in t.verdicts}
         data["experiments"].append(asdict(patch) | {"results": shown})
     path.write_text(page.fill(Path(__file__).with_name("template.html"), data), "utf-8")
 
 
 def write_comparison(comparison: Comparison) -> Path:
     """Write a page of a comparison, followed by the stored experiments if their baseline counts."""
-    recipe, results = comparison.recipe, comparison.results
-    own = {patch.name: results.get(patch, recipe.stages[-1]) for patch in comparison.chosen}
-    runs = {BASELINE.name: results.baseline()}
-    if results.status(BASELINE) in COUNTS:
-        gone = {BASELINE.name, *own, *changed(results.stored)}
-        rows = results.stored["rows"].items()
-        runs |= {name: row["runs"] for name, row in rows if name not in gone}
-    table = Table(recipe, runs)
-    table.runs, table.verdicts = runs | own, table.verdicts | comparison.verdicts()
+    recipe, results, last = comparison.recipe, comparison.results, comparison.recipe.stages[-1]
+    pairs = {patch.name: results.pairs(patch, last) for patch in comparison.chosen}
+    own = Table(recipe, results.runs(BASELINE), pairs, comparison.chosen)
+    own.verdicts = comparison.verdicts()
+    others = stored_pairs(results.stored) if results.status(BASELINE) in COUNTS else {}
+    others = {name: each for name, each in others.items() if name not in pairs}
+    # Judged by the recipe as it is defined: --seeds has other stages.
+    stored = Table(RECIPES[recipe.name], [], others, [*map(patches.read, others)])
     chosen = [replace(patch, theme="this comparison") for patch in comparison.chosen]
-    chosen += [patches.read(name) for name in runs if name != BASELINE.name]
     path = comparison.runner.folder / "report.html"
-    write_page(path, chosen, {recipe.name: table})
+    write_page(path, chosen + [*map(patches.read, others)], [own, stored])
     return path
 
 
@@ -153,14 +231,16 @@ def write() -> None:
     tables, parts = {}, []
     for name, recipe in RECIPES.items():
         if stored := read_stored(name):
-            rows = {n: r["runs"] for n, r in stored["rows"].items() if n not in changed(stored)}
-            tables[name] = Table(recipe, rows)
-            parts.append(tables[name].markdown(stored))
-            forest(tables[name]).savefig(patches.HERE / f"{name}.png", dpi=110)
+            baseline = stored["rows"][BASELINE.name]["runs"]
+            pairs = stored_pairs(stored)
+            tables[name] = Table(recipe, baseline, pairs, [*map(patches.read, pairs)])
+            parts.append(tables[name].summary(changed(stored)))
+            if tables[name].with_intervals:
+                forest(tables[name]).savefig(patches.HERE / f"{name}.png", dpi=110)
     chosen = [patches.read(name) for name in patches.names()]
-    text = "\n".join([MARKS[0], *parts, MARKS[1]])
+    text = "\n".join([MARKS[0], *parts, markdown([*tables.values()]), MARKS[1]])
     readme.write_text(before + text + after, "utf-8")
-    write_page(patches.HERE / "report.html", chosen, tables)
+    write_page(patches.HERE / "report.html", chosen, [*tables.values()])
     print(f"wrote {readme} and report.html, with results of {', '.join(tables) or 'no recipe'}")
 
 

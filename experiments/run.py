@@ -11,12 +11,10 @@ import signal
 import tempfile
 from dataclasses import replace
 
-from experiments import patches, plan, report
-from experiments.comparison import Comparison
+from experiments import patches, runs
 from experiments.patches import BASELINE, ExperimentError, Patch
 from experiments.recipes import RECIPES, Recipe
 from experiments.runs import Runner
-from experiments.store import read_stored
 from utils import errors_in_one_line, fail, lock, make_parser
 
 
@@ -41,18 +39,42 @@ def choose(flags: argparse.Namespace) -> tuple[Recipe, list[Patch]]:
     fitting = [p for p in chosen if p is edit or (p.recipe == "imdb") == (recipe.name == "imdb")]
     if fitting != chosen and not flags.all:
         raise ExperimentError("translation and classification: compare them in separate commands")
-    return replace(recipe, stages=(flags.seeds,)) if flags.seeds else recipe, fitting
+    if not fitting:
+        raise ExperimentError("name an experiment: the baseline is only trained for comparison")
+    if fitting == [edit] and any(name.startswith("data/") for name in edit.files):
+        print("data/ differs: the texts to score are those of the edited code, for both sides")
+    if flags.seeds:
+        recipe = replace(recipe, stages=(flags.seeds,))
+    return recipe, fitting
 
 
 def run(flags: argparse.Namespace) -> None:
     """Carry out a command line. Raises UserError and OSError."""
     recipe, chosen = choose(flags)
-    with tempfile.TemporaryDirectory(prefix="experiments-") as scratch:
+    shared = runs.ROOT / ".cache" if flags.cluster else None
+    if shared:
+        shared.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="experiments-", dir=shared) as scratch:
         runner = Runner(recipe, scratch, flags.against, flags.final)
         for patch in chosen:  # before anything runs
             if runner.key(patch) == runner.key(BASELINE):
-                raise ExperimentError(f"{patch.name} changes nothing that can change a score")
+                raise ExperimentError(
+                    f"{patch.name} changes nothing that can change a score: edit code, not only "
+                    "comments or docstrings, of the files listed in same_code.py, such as model/"
+                )
+        # SciPy and Matplotlib take seconds to import: mistakes are reported before.
+        from experiments import plan, report
+        from experiments.comparison import Comparison
+        from experiments.store import read_stored
+
+        executor = None
+        if flags.cluster:
+            from experiments.cluster import ClusterExecutor
+
+            executor = ClusterExecutor(flags.cluster, runner.source(BASELINE))
+            runner.processor = executor.processor
         comparison = Comparison(runner, chosen, None if flags.final else read_stored(recipe.name))
+        comparison.executor = executor or comparison.executor
         print(plan.describe(comparison), flush=True)
         if flags.plan:
             return
@@ -71,14 +93,15 @@ def parse_flags() -> argparse.Namespace:
     """Parse the command line. Raises ExperimentError."""
     parser = make_parser(__doc__, prog="python -m experiments.run")
     add = parser.add_argument
-    add("names", nargs="*", metavar="NAME", help="experiments/NAME.patch, or baseline [the edit]")
+    add("names", nargs="*", metavar="NAME", help="experiments/NAME.patch [the edit]")
     add("--all", action="store_true", help="all experiments of the recipe")
     add("--against", metavar="REV", default="HEAD", help="baseline of the edit: a commit [HEAD]")
     add("--recipe", choices=RECIPES, help="how to train and to score [that of the experiment]")
     add("--plan", action="store_true", help="only print the detectable effects and the time")
-    add("--seeds", type=int, help="one stage, of this many seeds [4, 6, 10 and 16]")
+    add("--seeds", type=int, help="one stage, of this many seeds [3, 5, 8 and 12]")
     add("--final", action="store_true", help="score the held-out texts; once, for what you adopt")
     add("--store", action="store_true", help="write the results into experiments/results/")
+    add("--cluster", metavar="ADDRESS", help="run on the workers of a Dask scheduler: HOST:PORT")
     flags = parser.parse_args()
     if flags.seeds is not None and flags.seeds < 2:
         raise ExperimentError("--seeds must be at least 2")

@@ -71,7 +71,8 @@ class Runner:
         if not self.texts.exists():
             print("preparing the texts to score", file=sys.stderr)
             write_json(self.texts, load_texts(recipe, final))
-        self.identity = {"flags": recipe.flags, "average": recipe.average, **processor()}
+        self.processor = processor()
+        self.identity = {"flags": recipe.flags, "average": recipe.average}
         self.identity |= {name: metadata.version(name) for name in PACKAGES}
         self.identity["texts"] = short_hash(self.texts.read_text("utf-8"))
 
@@ -95,7 +96,7 @@ class Runner:
         return folder
 
     def key(self, patch: Patch) -> str:
-        """Return a hash of all that the results of an experiment depend on, apart from the seed."""
+        """Return a hash of all that a result depends on, except the seed and the processor."""
         if patch not in self.keys:
             code = code_hashes("score", self.source(patch))
             self.keys[patch] = short_hash([self.identity, code, patch.flags])
@@ -110,15 +111,19 @@ class Runner:
 
         The same code may have run under another name, before the edit was saved as a patch.
         """
-        paths = self.folder.glob(f"*/seed-{seed}.{self.key(patch)}.json")
+        paths = self.folder.glob(f"*/seed-{seed}.{self.file_key(patch)}.json")
         return next(map(read_json, paths), None)
+
+    def file_key(self, patch: Patch) -> str:
+        """Return the part of a file's name that identifies code and processor."""
+        return f"{self.key(patch)}-{short_hash(self.processor)[:4]}"
 
     def prepare(self, job: Job) -> Path:
         """Write a JSON file with all that a worker needs. Returns its path.
 
         The run directory is deleted if it is that of other code.
         """
-        patch, path, key = job.patch, self.file(job, ".job.json"), self.key(job.patch)
+        patch, path, key = job.patch, self.file(job, ".job.json"), self.file_key(job.patch)
         files = {name: self.file(job, end) for name, end in (("run", ""), ("log", ".log"))}
         files |= {"result": self.file(job, f".{key}.json"), "source": self.source(patch)}
         files |= {"cache": self.cache, "texts": self.texts}
@@ -126,6 +131,7 @@ class Runner:
             shutil.rmtree(files["run"])
         flags = f"{self.recipe.flags} {patch.flags} --seed={self.first_seed + job.seed}".split()
         about = {"name": patch.name, "seed": job.seed, "commit": self.commit}
+        about |= {"key": self.key(patch), **self.processor}
         values = {"key": key, "flags": flags, "average": self.recipe.average, "about": about}
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, values | {name: str(file) for name, file in files.items()})

@@ -1,12 +1,12 @@
 """Stored results, experiments/results/RECIPE.json, and whether they count on this machine."""
 
-from collections.abc import Iterable
+from collections.abc import Container
 from enum import Enum
 from pathlib import Path
 
 from experiments import patches, stats
 from experiments.patches import BASELINE, Patch
-from experiments.recipes import Recipe
+from experiments.recipes import Pairs, Recipe
 from experiments.runs import Runner
 from training.records import read_json
 from utils import write_json
@@ -16,13 +16,15 @@ class Status(Enum):
     """Whether the stored results of an experiment count here, and why."""
 
     ABSENT = "no stored results, so every seed runs here"
-    CURRENT = "stored results of the same code, packages and processor are used"
+    CURRENT = "stored results of the same code and packages are used"
     UNVERIFIED = "seed 0 runs here first, to verify them"
     REPRODUCED = "seed 0 still gives identical weights, so they are used"
     DIFFERENT = "seed 0 gives another result, so they are not used"
+    UNVERIFIABLE = "none of them is of this processor, so they are not used"
 
 
 COUNTS = Status.CURRENT, Status.REPRODUCED
+PROCESSOR = "vector instructions"  # what identifies the processor of a run
 
 
 def read_stored(recipe: str) -> dict | None:
@@ -37,13 +39,34 @@ def changed(stored: dict) -> set[str]:
     return {name for name, row in stored["rows"].items() if row["change"] != current.get(name)}
 
 
-def stored_scores(recipe: Recipe, stored: dict, chosen: Iterable[str] = ()) -> list[stats.Scores]:
-    """Return the scores of the stored experiments except outliers and the chosen ones."""
-    scores = {name: recipe.values(row["runs"]) for name, row in stored["rows"].items()}
-    baseline = scores.pop(BASELINE.name)
-    scores = {name: values for name, values in scores.items() if name not in chosen}
-    outliers = stats.outliers(scores, baseline)
-    return [values for name, values in scores.items() if name not in outliers]
+def pair(own: list[dict], baseline: list[dict], processor: str | None = None) -> Pairs:
+    """Pair the runs of an experiment with those of the baseline: equal seed, equal processor.
+
+    If a seed has several pairs, that of `processor` is taken.
+    """
+    partners = {(run["seed"], run[PROCESSOR]): run for run in baseline}
+    pairs = {}
+    for run in sorted(own, key=lambda run: run[PROCESSOR] != processor):
+        if partner := partners.get((run["seed"], run[PROCESSOR])):
+            pairs.setdefault(run["seed"], (run, partner))
+    return pairs
+
+
+def stored_pairs(stored: dict) -> dict[str, Pairs]:
+    """Return the pairs of each stored experiment whose patch is unchanged."""
+    gone, rows = changed(stored), stored["rows"]
+    baseline = rows[BASELINE.name]["runs"]
+    names = [name for name in rows if name not in gone and name != BASELINE.name]
+    return {name: pair(rows[name]["runs"], baseline) for name in names}
+
+
+def sigma(recipe: Recipe, pairs: dict[str, Pairs], without: Container[str] = ()) -> stats.Sigma:
+    """Return the standard deviation within experiments, without some of them, and outliers."""
+    differences = {
+        name: recipe.differences(each) for name, each in pairs.items() if name not in without
+    }
+    outliers = stats.outliers(differences)
+    return stats.pool(*(x for name, x in differences.items() if name not in outliers))
 
 
 class Results:
@@ -55,12 +78,12 @@ class Results:
     def __init__(self, runner: Runner, stored: dict | None):
         self.runner, self.recipe = runner, runner.recipe
         self.stored = stored or {"identity": {}, "rows": {}}
+        self.here = runner.processor[PROCESSOR]
 
-    def stored_runs(self, patch: Patch) -> dict[int, dict]:
-        """Return the stored results of an experiment by seed; none if its patch has changed."""
+    def stored_runs(self, patch: Patch) -> list[dict]:
+        """Return the stored results of an experiment; none if its patch has changed."""
         row = self.stored["rows"].get(patch.name)
-        same = row and row["change"] == patch.change
-        return {run["seed"]: run for run in row["runs"]} if same else {}
+        return row["runs"] if row and row["change"] == patch.change else []
 
     def status(self, patch: Patch) -> Status:
         """Return whether the stored results of an experiment count."""
@@ -69,31 +92,53 @@ class Results:
             return Status.ABSENT
         if self.stored["rows"][patch.name]["key"] == self.runner.key(patch):
             return Status.CURRENT
-        if not (here := self.runner.result(patch, 0)):
+        first = [run for run in stored if run["seed"] == 0 and run[PROCESSOR] == self.here]
+        if not first:
+            return Status.UNVERIFIABLE
+        if not (run := self.runner.result(patch, 0)):
             return Status.UNVERIFIED
         one, other = (
-            (run.get("weights"), run.get("scores", {}).get(self.recipe.score), run.get("diverged"))
-            for run in (here, stored.get(0, {}))
+            (
+                each.get("weights"),
+                each.get("scores", {}).get(self.recipe.score),
+                each.get("diverged"),
+            )
+            for each in (run, first[0])
         )
         return Status.REPRODUCED if one == other else Status.DIFFERENT
 
-    def get(self, patch: Patch, seeds: int, trust: bool = False) -> list[dict]:
-        """Return the results of the first seeds. trust: whether unverified ones count, too."""
+    def runs(self, patch: Patch, trust: bool = False) -> list[dict]:
+        """Return the results of an experiment. trust: whether unverified ones count, too."""
         counts = (*COUNTS, Status.UNVERIFIED) if trust else COUNTS
-        stored = self.stored_runs(patch) if self.status(patch) in counts else {}
-        runs = [stored.get(seed) or self.runner.result(patch, seed) for seed in range(seeds)]
-        return [run for run in runs if run]
+        stored = self.stored_runs(patch) if self.status(patch) in counts else []
+        seeds = range(self.recipe.stages[-1])
+        runs = [run for seed in seeds if (run := self.runner.result(patch, seed))]
+        known = {(run["seed"], run[PROCESSOR]) for run in stored}
+        return stored + [run for run in runs if (run["seed"], run[PROCESSOR]) not in known]
 
-    def baseline(self) -> list[dict]:
-        """Return the results of the baseline: all that are stored, if they count."""
-        return self.get(BASELINE, max(self.recipe.stages[-1], len(self.stored_runs(BASELINE))))
+    def pairs(self, patch: Patch, seeds: int, trust: bool = False) -> Pairs:
+        """Return the pairs of the first seeds, on this processor where there are several."""
+        pairs = pair(self.runs(patch, trust), self.runs(BASELINE, trust), self.here)
+        return {seed: pairs[seed] for seed in sorted(pairs) if seed < seeds}
 
-    def prior(self, chosen: list[Patch]) -> stats.Sigma:
-        """Return the standard deviation within the stored experiments except the chosen ones."""
-        if self.status(BASELINE) in (Status.ABSENT, Status.DIFFERENT):
+    def missing(self, patch: Patch, seeds: int, trust: bool = False) -> set[int]:
+        """Return the first seeds that have no result on this processor."""
+        runs = self.runs(patch, trust)
+        return {*range(seeds)} - {run["seed"] for run in runs if run[PROCESSOR] == self.here}
+
+    def prior(self, chosen: list[Patch], judged: Recipe | None = None) -> stats.Sigma:
+        """Return the standard deviation within the stored experiments except the chosen ones.
+
+        judged: the recipe with the score that is judged [the recipe's own].
+
+        It is used even if their scores do not count here: seeds vary alike on other processors, and
+        an experiment that varies otherwise is an outlier.
+        """
+        stored = self.stored if self.stored["rows"] else read_stored(self.recipe.name)
+        if not stored:
             return stats.NO_SCORES
         names = {patch.name for patch in chosen}
-        return stats.pool(*stored_scores(self.recipe, self.stored, names))
+        return sigma(judged or self.recipe, stored_pairs(stored), names)
 
     def describe(self, patch: Patch) -> str:
         """Say whether the stored results of an experiment count."""
@@ -101,16 +146,12 @@ class Results:
         if status in (Status.ABSENT, Status.CURRENT):
             return f"{patch.name}: {status.value}"
         names = [name for name, new in self.runner.identity.items() if new != old.get(name)]
-        what, count = ", ".join(names) or "code", len(self.stored_runs(patch))
+        what, count = ", ".join(names) or "code or packages", len(self.stored_runs(patch))
         return f"{patch.name}: changed since {count} results were stored: {what}; {status.value}"
 
     def equal(self, patch: Patch, seeds: int) -> bool:
         """Return whether each score of an experiment is that of the baseline, in every digit."""
-        own, baseline = (
-            {run["seed"]: self.recipe.values([run])[0] for run in runs}
-            for runs in (self.get(patch, seeds), self.baseline())
-        )
-        return own.items() <= baseline.items()
+        return not any(self.recipe.differences(self.pairs(patch, seeds)))
 
     def store(self, chosen: list[Patch]) -> Path:
         """Store the results of experiments, and of the baseline, next to other stored ones.
@@ -121,11 +162,16 @@ class Results:
         if self.status(BASELINE) in COUNTS:
             gone = changed(self.stored) | {patch.name for patch in chosen}
             rows = {name: row for name, row in before.items() if name not in gone}
-        for patch in (BASELINE, *(patch for patch in chosen if not self.equal(patch, last))):
-            runs = self.baseline() if patch == BASELINE else self.get(patch, last)
-            row = {"change": patch.change, "key": self.runner.key(patch), "runs": runs}
-            rows[patch.name] = row | {"baseline": self.runner.key(BASELINE)}
-        if lost := ", ".join(sorted(before.keys() - rows)):
+        for patch in (BASELINE, *chosen):
+            if self.equal(patch, last) and patch != BASELINE:
+                print(f"{patch.name} is not stored: it is equal to the baseline in every digit")
+                continue
+            row = {"change": patch.change, "key": self.runner.key(patch), "runs": self.runs(patch)}
+            rows[patch.name] = row
+            replaced = [run for run in self.stored_runs(patch) if run not in row["runs"]]
+            if replaced:
+                print(f"{patch.name}: {len(replaced)} stored results do not count: replaced")
+        if lost := ", ".join(sorted(before.keys() - rows - {patch.name for patch in chosen})):
             print(f"no longer stored, because the baseline or the patch has changed: {lost}")
         path = patches.HERE / "results" / f"{self.recipe.name}.json"
         path.parent.mkdir(exist_ok=True)

@@ -4,6 +4,7 @@ experiments.run writes JOB.json: flags of train.py, paths, and how many checkpoi
 """
 
 import hashlib
+import itertools
 import json
 import shutil
 import signal
@@ -23,7 +24,11 @@ EXCLUDED = {"order"}
 
 
 def score(translator, sample) -> dict:
-    """Return the scores of a sample in per cent, BLEU, and the loss in nats per target token."""
+    """Return the scores of a sample.
+
+    "loss" is in nats per target token, and "nats_per_character" in nats per character of the
+    targets, over the pairs that fit into `max_length`; the others are in per cent.
+    """
     from data import encoding
     from evaluation import metrics
 
@@ -35,6 +40,12 @@ def score(translator, sample) -> dict:
     exact = metrics.exact_matches(outputs, sample.targets)
     if translator.labelled:
         return scores | {"accuracy": sum(exact) / len(exact)}
+    source, target = (each.encode(x) for each, x in zip(tokenizers, sample[:2], strict=True))
+    lengths = (max(len(one), len(other)) for one, other in zip(source, target, strict=True))
+    fits = [length <= translator.max_length for length in lengths]
+    characters = sum(map(len, itertools.compress(sample.targets, fits)))
+    nats = scores["loss"] * sum(pairs.target.lengths - 1)  # all tokens but bos
+    scores["nats_per_character"] = float(nats / characters)
     scores["bleu"] = metrics.bleu(outputs, sample.targets)
     tags = metrics.by_tag(outputs, sample.targets, sample.tags or ["all"] * len(outputs))
     by_tag = {tag: round(value, 3) for tag, (_, value) in tags.items()}

@@ -25,7 +25,7 @@ import same_code
 from data.splits import Split
 from evaluation import translator
 from experiments import executor, patches, plan, recipes, report, run, runs, stats, store, worker
-from experiments.comparison import Comparison
+from experiments.comparison import Comparison, judge_by_score
 from experiments.patches import ExperimentError
 from experiments.recipes import RECIPES, Recipe
 from experiments.stats import Sigma
@@ -119,50 +119,52 @@ def test_bigrams_are_vectors_of_neighbouring_words(copy):
 # ---- Statistics ---------------------------------------------------------------------------------
 
 RANDOM = np.random.default_rng(0)
-BASELINE = RANDOM.normal(70, 1, 16).tolist()
+EQUAL = RANDOM.normal(0, 1, 40).tolist()  # differences between equal models
 
 
 def test_levels_of_equally_spaced_stages_are_the_published_ones():
-    """The information is 1/3, 2/3 and 1: boundaries of Lan & DeMets with O'Brien & Fleming's
-    spending and a two-sided error of 5 %, as in every table of group-sequential designs."""
-    limits = scipy.stats.norm.isf(np.array(stats.levels((2, 5, 10))) / 2)
+    """Boundaries of Lan & DeMets with O'Brien & Fleming's spending and a two-sided error of 5 %,
+    as in every table of group-sequential designs."""
+    limits = scipy.stats.norm.isf(np.array(stats.levels((4, 8, 12))) / 2)
     np.testing.assert_allclose(limits, [3.710, 2.511, 1.993], atol=1e-3)
     assert stats.levels((7,)) == pytest.approx((0.05,))
 
 
-def ask_one(row, rule, prior=stats.NO_SCORES, baseline=BASELINE):
-    return stats.judge({"row": row}, baseline, *rule, prior)["row"]
+def ask_one(row, rule, prior=stats.NO_SCORES):
+    return stats.judge({"row": row}, *rule, prior)["row"]
 
 
-@pytest.mark.parametrize("n, spread, equal", [(6, 1, True), (6, 9, False), (10, 1, False)])
-def test_interval_is_students_or_welchs_for_ten_seeds_and_outliers(n, spread, equal):
-    row, rule = np.linspace(-spread, spread, n) + 70, (0.1, (n,))
-    sigma = stats.pool(row, BASELINE) if n == 10 else stats.pool(BASELINE)
-    verdict = ask_one(row, rule)
-    assert bool(verdict.note) == (spread == 9)
-    if n == 10:  # the baseline's part of the error is pooled, the experiment's is its own
-        errors = np.var(row, ddof=1) / n, sigma.value**2 / 16
-        df = sum(errors) ** 2 / (errors[0] ** 2 / (n - 1) + errors[1] ** 2 / sigma.df)
-        half_width = scipy.stats.t.isf(0.025, df) * sum(errors) ** 0.5
-        mean = np.mean(row) - np.mean(BASELINE)
-        interval = mean - half_width, mean + half_width
-    else:
-        test = scipy.stats.ttest_ind(row, BASELINE, equal_var=equal)
-        interval = tuple(test.confidence_interval(0.95))
-    assert (verdict.low, verdict.high) == pytest.approx(interval)
+@pytest.mark.parametrize("n", [6, 10])
+def test_interval_is_students_of_the_differences(n):
+    """With fewer than ten pairs, and others to compare with, their standard deviation is pooled."""
+    row = RANDOM.normal(1, 1, n)
+    verdict = ask_one(row, (0.1, (n,)))
+    interval = scipy.stats.ttest_1samp(row, 0).confidence_interval(0.95)
+    assert (verdict.low, verdict.high) == pytest.approx(tuple(interval))
+    prior = Sigma(1.3, 40)
+    verdict = ask_one(row, (0.1, (n,)), prior)
+    sigma, df = (np.std(row, ddof=1), n - 1) if n == 10 else stats.pool(row, prior=prior)
+    half_width = scipy.stats.t.isf(0.025, df) * sigma / n**0.5
+    assert (verdict.high - verdict.low) / 2 == pytest.approx(half_width)
+    assert stats.pool(row, prior=prior).value ** 2 * (n + 39) == pytest.approx(
+        np.var(row) * n + 1.3**2 * 40
+    )
 
 
-def test_no_difference_means_that_two_one_sided_tests_reject_and_shows_their_interval():
-    rule, outcomes = (0.9, (6,)), []
+@pytest.mark.parametrize("lower_is_better", [False, True])
+def test_no_difference_means_that_two_one_sided_tests_reject_and_shows_their_interval(
+    lower_is_better,
+):
+    outcomes, words = [], ("worse", "better") if lower_is_better else ("better", "worse")
     for shift in np.linspace(-2, 2, 81):
-        row = np.array(BASELINE[:6]) - np.mean(BASELINE[:6]) + 70 + shift
-        verdict = ask_one(row, rule)
+        row = np.array(EQUAL[:6]) - np.mean(EQUAL[:6]) + shift
+        verdict = stats.judge({"row": row}, 0.6, (6,), lower_is_better=lower_is_better)["row"]
         tests = [
-            scipy.stats.ttest_ind(row + d, BASELINE, alternative=side).pvalue
-            for d, side in ((0.9, "greater"), (-0.9, "less"))
+            scipy.stats.ttest_1samp(row, bound, alternative=side).pvalue
+            for bound, side in ((-0.6, "greater"), (0.6, "less"))
         ]
-        test = scipy.stats.ttest_ind(row, BASELINE)
-        expected = ("better" if test.statistic > 0 else "worse") if test.pvalue < 0.05 else ""
+        test = scipy.stats.ttest_1samp(row, 0)
+        expected = words[int(test.statistic < 0)] if test.pvalue < 0.05 else ""
         outcomes.append(expected or ("no difference" if max(tests) < 0.05 else "undecided"))
         assert verdict.outcome == outcomes[-1], shift
         level = 0.9 if verdict.outcome == "no difference" else 0.95
@@ -172,56 +174,56 @@ def test_no_difference_means_that_two_one_sided_tests_reject_and_shows_their_int
     assert {*outcomes} == {"better", "worse", "no difference", "undecided"}
 
 
-def test_table_uses_dunnetts_interval_and_names_outliers():
-    rows = {f"row {i}": RANDOM.normal(70 + i, 1, 6) for i in range(4)}
-    healthy = stats.judge(rows, BASELINE, 0.1, (6,))
-    dunnett = scipy.stats.dunnett(*rows.values(), control=BASELINE, rng=1)
-    interval = dunnett.confidence_interval(0.95)
-    for verdict, *ends in zip(healthy.values(), interval.low, interval.high, strict=True):
-        assert (verdict.low, verdict.high) == pytest.approx(ends, abs=0.02)
-    rows |= {"humps": [2.0, 32, 6, 31, 3, 30], "flat": [0.0] * 6, "lost": [np.nan, 70, 70, 70]}
-    rows["once"] = [np.nan]
+def test_several_experiments_share_the_error_and_outliers_are_named():
+    rows = {f"row {i}": RANDOM.normal(i, 1, 6) for i in range(4)}
+    sigma = stats.pool(*rows.values())
+    half_width = scipy.stats.t.isf(0.025 / 4, sigma.df) * sigma.value / 6**0.5  # Bonferroni's
+    for verdict in stats.judge(rows, 0.1, (6,)).values():
+        assert (verdict.high - verdict.low) / 2 == pytest.approx(half_width)
+    rows |= {"humps": [-68.0, -38, -64, -39, -67, -40], "flat": [-70.0] * 6}
+    rows |= {"lost": [np.nan, 0, 0, 0], "once": [np.nan]}
     notes = {"humps": "varies more than the others", "flat": "nearly constant", "lost": "diverged"}
     notes["once"] = "diverged"
-    assert stats.outliers(rows, BASELINE) == notes
-    verdicts = stats.judge(rows, BASELINE, 2.0, (6,))
+    assert stats.outliers(rows) == notes
+    verdicts = stats.judge(rows, 2.0, (6,))
     assert [verdicts[name].outcome for name in notes] == ["worse"] * 4
     assert str(verdicts["lost"]) == "worse after 4 seeds (diverged)"
 
 
-def test_constant_scores_do_not_change_the_standard_deviation():
-    flat = {f"flat {i}": [float(i)] * 16 for i in range(5)}
-    assert stats.outliers(flat | {"row": np.add(BASELINE, 1)}, BASELINE).keys() == flat.keys()
-    verdict = ask_one([0.0] * 16, (2.0, (16,)))
-    assert verdict.note == "nearly constant" and verdict.high - verdict.low > 0.5
+def test_one_pair_alone_decides_nothing():
+    verdict = ask_one([5.0], (2.0, (3,)))
+    assert verdict.outcome == "undecided" and verdict.high == np.inf
+    assert ask_one([5.0], (2.0, (3,)), Sigma(1.0, 30)).outcome == "better"
 
 
 def test_no_end_of_an_interval_is_shown_as_zero():
     texts = [str(stats.Verdict("better", 3.02, low, 6.0, 4)) for low in (0.02, 1.0, 0.0)]
     assert texts[0] == "better +3.02 [+0.02, +6.00] after 4 seeds"
     assert texts[1] == "better +3.0 [+1.0, +6.0] after 4 seeds"
-    assert texts[2] == "better +3.020 [+0.000, +6.000] after 4 seeds"  # it is zero
+    assert texts[2] == "better +3.02000 [+0.00000, +6.00000] after 4 seeds"  # it is zero
+    loss = stats.Verdict("better", -0.0123, -0.02, -0.0051, 4, decimals=4)
+    assert loss.numbers == "-0.0123 [-0.0200, -0.0051]"
 
 
-def test_seeds_after_the_last_stage_have_its_level():
+def test_pairs_after_the_last_stage_have_its_level():
     stages = (6, 10, 16)
     first, second, third = (scipy.stats.t.isf(x / 2, 50) for x in stats.levels(stages))
-    limits = [stats.limits(n, 16, 50, stages, (n,))[0] for n in (5, 6, 7, 16, 20)]
+    limits = [stats.limits(n, 50, stages)[0] for n in (5, 6, 7, 16, 20)]
     assert limits == pytest.approx([first, first, second, third, third])
 
 
 def test_equal_models_are_rarely_called_different_and_a_planted_effect_is_detected():
-    prior, stages = Sigma(stats.pool(BASELINE).value, 200), RECIPES["mini"].stages
-    deviations = power.residuals(BASELINE)
-    assert np.var(deviations) == pytest.approx(np.var(BASELINE, ddof=1))
+    prior, stages = Sigma(stats.pool(EQUAL).value, 60), RECIPES["mini"].stages
+    deviations = power.residuals(EQUAL)
+    assert np.var(deviations) == pytest.approx(np.var(EQUAL, ddof=1))
     for delta in (2.0, 0.01):  # with 0.01, no experiment ends as "no difference"
-        shares = power.resample(deviations, prior, delta, stages, 16, tries=2000)
+        shares = power.resample(deviations, prior, delta, stages, tries=2000)
         assert shares["better"][-1] + shares["worse"][-1] <= 0.06
     assert shares["better"][-1] + shares["worse"][-1] > 0.02  # or the intervals are too wide
-    sizes = [stats.detectable(prior, 2.0, stages, *more) for more in ((16,), (16, 30), (6,))]
-    assert min(sizes[1][-1], sizes[2][-1]) > 1.05 * sizes[0][-1]  # many experiments; few seeds
+    sizes = [stats.detectable(prior, 2.0, stages, *more) for more in ((), (30,))]
+    assert sizes[1][-1] > 1.05 * sizes[0][-1]  # many experiments
     for stage in (0, 3):
-        shares = power.resample(deviations, prior, 2.0, stages, 16, sizes[0][stage], 500)
+        shares = power.resample(deviations, prior, 2.0, stages, sizes[0][stage], 500)
         assert shares["better"][stage] > 0.74, stage  # 0.8, less the error of 500 tries
 
 
@@ -229,10 +231,29 @@ def test_equal_models_are_rarely_called_different_and_a_planted_effect_is_detect
 def test_false_alarms_stay_rare_where_an_experiment_varies_more_or_less(ratio):
     random, rule, alarms = np.random.default_rng(1), (0.01, (10, 16)), 0
     for _ in range(500):
-        row, baseline = random.normal(0, ratio, 16), random.normal(0, 1, 16)
-        outcomes = [ask_one(row[:n], rule, Sigma(1.0, 250), baseline).outcome for n in rule[1]]
+        row = random.normal(0, ratio, 16)
+        outcomes = [ask_one(row[:n], rule, Sigma(1.0, 250)).outcome for n in rule[1]]
         alarms += not {"better", "worse"}.isdisjoint(outcomes)
-    assert alarms / 500 < 0.08  # 0.12 with the pooled standard deviation and a ratio of 1.5
+    assert alarms / 500 < 0.08  # more with the pooled standard deviation and a ratio of 1.5
+
+
+def test_processors_agree_if_their_baselines_have_equal_mean_and_spread():
+    one, other = (np.random.default_rng(seed).normal(60, 1, 8) for seed in (0, 1))
+    assert "agree in mean and spread" in stats.agree([one, other, [50.0, 70.0]])
+    assert "differ" in stats.agree([one, other + 4])
+    assert "differ" in stats.agree([one, 60 + (other - 60) * 9])
+    assert stats.agree([one]) == stats.agree([one, [1.0, 2.0]]) == ""
+
+
+def test_runs_are_paired_by_seed_and_processor():
+    def result(seed, processor, score):
+        return {"seed": seed, store.PROCESSOR: processor, "scores": {"exact_match": score}}
+
+    own = [result(0, "a", 5), result(0, "b", 6), result(1, "b", 7), result(2, "a", 8)]
+    base = [result(0, "a", 1), result(0, "b", 3), result(1, "b", 2), result(2, "b", 4)]
+    for here, first in (("a", 4), ("b", 3), (None, 4)):
+        pairs = store.pair(own, base, here)
+        assert SMALL.differences(pairs) == [first, 5] and list(sorted(pairs)) == [0, 1]
 
 
 # ---- Runs, in a small repository whose worker.py does not train ----------------------------------
@@ -261,9 +282,12 @@ time.sleep(number("sleep"))
 if "fail" in flags:
     raise ValueError("step 7")
 seed = int(flags["seed"])
-value = answer() + number("bonus") + seed * 7 % 5 / 2
+noise = [0, 0.5, -0.5, 0.25, -0.25][seed % 5] * ("bonus" in flags or answer() >= 50)
+value = answer() + number("bonus") + seed * 7 % 5 / 2 + noise
 tags = {"tense": 2 * value, "order": 9 * value, "sense": 40, "number": value}
-result = {"scores": {"exact_match": value, "loss": other(), "by_tag": tags}, "weights": str(value)}
+scores = {"exact_match": value, "loss": other(), "by_tag": tags}
+scores |= {"nats_per_character": value / 100, "bleu": value}
+result = {"scores": scores, "weights": str(value)}
 result |= {"curve": [[5, 3.0], [9, 100 / value]], "seconds": {"train": 100.0, "score": 20.0}}
 result["parameters"] = 10
 if "diverge" in flags:
@@ -345,18 +369,22 @@ def test_an_uncommitted_edit_gets_a_verdict(repository, ask):
     out = ask()
     assert verdict(out, r"edit-\w+", 3) == "better +10.0"
     assert re.search(r"^baseline seed 0: 40.0 points$", out, re.MULTILINE)
-    assert re.search(r"^edit-\w+ seed 2: 52.0 points \(baseline 4\d.\d\)$", out, re.MULTILINE)
+    assert re.search(r"^edit-\w+ seed 2: 51.5 points$", out, re.MULTILINE)
+    provisional = r"^    edit-\w+ minus baseline: \+9.5; mean of 3: \+10.0 \(provisional\)$"
+    assert re.search(provisional, out, re.MULTILINE)
     # Exactly the two that changed most; "order" changed more, but does not count.
     means = "means: 51.0 points, baseline 41.0 points; changed most: tense +20.0, number +10.0\n"
     assert means in out
     folder = repository / "runs/experiments/mini"
-    assert started(folder / "baseline") == 5 and started(next(folder.glob("edit-*"))) == 3
+    assert started(folder / "baseline") == 3 and started(next(folder.glob("edit-*"))) == 3
     ask()  # nothing is run again
-    assert started(folder / "baseline") == 5 and started(next(folder.glob("edit-*"))) == 3
+    assert started(folder / "baseline") == 3 and started(next(folder.glob("edit-*"))) == 3
     edit(repository / "model/answer.py", "return 50", "return 40  # the same")
     with pytest.raises(ExperimentError, match="changes nothing"):
         ask()
     subprocess.run(["git", "checkout", "--quiet", "."], check=True)
+    with pytest.raises(ExperimentError, match="name an experiment"):
+        ask("baseline")
     with pytest.raises(ExperimentError, match="nothing to compare.*--against"):
         ask()
 
@@ -391,24 +419,26 @@ def test_a_plan_names_the_change_and_the_runs_with_their_time(repository, ask, m
     for flags in ([], ["--final"]):
         out = ask("--plan", *flags)
         assert re.search(r"^edit-\w+ changes model/answer.py$", out, re.MULTILINE)
-        assert "of 3 seeds: 8 runs (3 with the change, 5 of the baseline)\n" in out
+        assert "of 3 seeds: 6 runs (3 with the change, 3 of the baseline)\n" in out
         assert out.endswith("of 5 seeds: 10 runs (5 with the change, 5 of the baseline)\n")
     assert not [*(repository / "runs").rglob("started")]
     ask("--seeds", "2")  # a run takes two minutes
     for flags, seeds in (
-        ([], "(1 with the change, 3 of"),
-        (["--final"], "(3 with the change, 5 of"),
+        ([], "(1 with the change, 1 of"),
+        (["--final"], "(3 with the change, 3 of"),
     ):
         out = ask("--plan", *flags)
         (line,) = re.findall("of 3 seeds: .*", out)
-        assert seeds in line and f"about {4 if not flags else 8} minutes on 2 cores" in line
+        assert seeds in line and f"about {2 if not flags else 6} minutes on 2 cores" in line
 
 
 def test_a_plan_of_the_final_score_takes_time_and_deviation_from_stored_results(repository, ask):
-    ask("more", "--store")
+    (repository / "experiments/same.patch").write_text("question: 1?\nflags: --bonus=1\n")
+    ask("more", "same", "--store")
     shutil.rmtree(repository / "runs")
     out = ask("more", "--plan", "--final")
-    assert "standard deviation of a run: 0." in out and "of 3 seeds: 8 runs" in out
+    assert re.search(r"standard deviation of a difference: 0\.\d\d points", out)
+    assert "of 3 seeds: 6 runs" in out
     assert out.count("minutes on") == 2
 
 
@@ -420,7 +450,8 @@ def test_stored_results_count_only_if_seed_0_has_equal_bits(repository, ask, mon
         folder = repository / "runs/experiments/mini"
         return started(folder / "baseline"), started(folder / "more"), out
 
-    ask("baseline", "more", "--store")
+    (repository / "experiments/same.patch").write_text("question: 1?\nflags: --bonus=1\n")
+    ask("baseline", "more", "same", "--store")
     assert run_again()[:2] == (0, 0)
     edit(repository / "model/answer.py", "# the truth", "# a comment")
     commit()
@@ -431,7 +462,7 @@ def test_stored_results_count_only_if_seed_0_has_equal_bits(repository, ask, mon
     lines = [line for line in out.splitlines() if " runs (" in line]
     assert [re.search(r"\d+ runs .*\)", line)[0] for line in lines] == [
         "2 runs (1 with the change, 1 of the baseline)",
-        "8 runs (3 with the change, 5 of the baseline)",
+        "6 runs (3 with the change, 3 of the baseline)",
         "4 runs (3 with the change, 1 of the baseline)",
         "10 runs (5 with the change, 5 of the baseline)",
     ]
@@ -441,14 +472,35 @@ def test_stored_results_count_only_if_seed_0_has_equal_bits(repository, ask, mon
     assert count == [1, 1] and verdict(out, "more", 3) == "better +8.0"
     for name, stored in (("baseline", 5), ("more", 3)):
         _, line = re.findall(f"^{name}: changed since {stored} results.*", out, re.MULTILINE)
-        assert ": code;" in line and line.endswith("identical weights, so they are used")
+        assert ": code or packages;" in line and line.endswith(
+            "identical weights, so they are used"
+        )
     edit(repository / "model/answer.py", "return 40", "return 41")
     commit()
     *count, out = run_again()
-    assert count == [5, 3] and verdict(out, "more", 3).startswith("better +8")
-    assert re.search("^baseline: .*: code; .* not used$", out, re.MULTILINE)
-    monkeypatch.setattr(runs, "processor", lambda: {"processor": "a new one"})
-    assert re.search("^baseline: .*: processor; ", run_again()[2], re.MULTILINE)
+    assert count == [3, 3] and verdict(out, "more", 3).startswith("better +8")
+    assert re.search("^baseline: .*: code or packages; .* not used$", out, re.MULTILINE)
+    new = {"processor": "a new one", store.PROCESSOR: "new"}
+    monkeypatch.setattr(runs, "processor", lambda: new)
+    assert "none of them is of this processor, so they are not used" in run_again()[2]
+
+
+def test_stored_results_of_another_processor_count_and_new_ones_run_in_pairs(
+    repository, ask, monkeypatch
+):
+    (repository / "experiments/some.patch").write_text("question: 1?\nflags: --bonus=1.2\n")
+    ask("more", "some", "--store")
+    shutil.rmtree(repository / "runs")
+    new = {"processor": "a new one", store.PROCESSOR: "new"}
+    monkeypatch.setattr(runs, "processor", lambda: new)
+    assert verdict(ask("more"), "more", 3) == "better +8.0"
+    folder = repository / "runs/experiments/mini"
+    assert not started(folder / "more")
+    monkeypatch.setitem(RECIPES, "mini", replace(SMALL, stages=(6, 7)))
+    assert verdict(ask("more", "--store"), "more", 6).startswith("better +8.")
+    assert started(folder / "more") == started(folder / "baseline") == 3
+    processors = [run["processor"] for run in store.read_stored("mini")["rows"]["more"]["runs"]]
+    assert processors.count("a new one") == 3
 
 
 def test_a_changed_patch_is_run_again_and_the_baseline_is_not(repository, ask):
@@ -483,16 +535,11 @@ def test_a_moved_change_is_run_again(repository, ask):
 
 def test_further_seeds_are_added_to_stored_ones(repository, ask, monkeypatch):
     """Stored results of later stages do not count at an earlier one; only missing seeds run."""
-    (repository / "experiments/some.patch").write_text("question: 1?\nflags: --bonus=0.9\n")
+    (repository / "experiments/some.patch").write_text("question: 1?\nflags: --bonus=0.4\n")
     ask("some", "--store")
     assert len(store.read_stored("mini")["rows"]["some"]["runs"]) == 5
     shutil.rmtree(repository / "runs")
     monkeypatch.setitem(RECIPES, "mini", replace(SMALL, stages=(3, 5, 8)))
-    path = repository / "experiments/results/mini.json"
-    stored = json.loads(path.read_text())
-    baseline = stored["rows"]["baseline"]["runs"]
-    baseline += [baseline[seed - 5] | {"seed": seed} for seed in (5, 6, 7)]
-    path.write_text(json.dumps(stored))
     out = ask("some")
     assert [verdict(out, "some", n)[:9] for n in (3, 5)] == ["undecided"] * 2
     assert verdict(out, "some", 8)
@@ -510,6 +557,42 @@ def test_runs_of_an_edit_count_when_it_gets_a_name_or_a_comment(repository, ask)
     (repository / "experiments/named.patch").write_text(f"question: 1?\n\n{diff}")
     subprocess.run(["git", "checkout", "--quiet", "model"], check=True)
     assert "of 3 seeds: 0 runs" in ask("named", "--plan")
+
+
+def test_experiments_that_are_judged_by_different_scores_share_the_error():
+    recipe = replace(SMALL, **recipes.LOSS | {"delta": 0.001})
+    random = np.random.default_rng(0)
+    runs = [{"scores": {"nats_per_character": x, "bleu": x}} for x in random.normal(size=12)]
+    pairs = {name: {i: (runs[i], runs[i + 6]) for i in range(6)} for name in ("one", "other")}
+    widths = []
+    for score in ("", "bleu"):
+        scores = {"one": "", "other": score}
+        found = judge_by_score(recipe, pairs, scores, lambda _: Sigma(1.0, 10**6))["one"]
+        widths.append(found.high - found.low)
+    assert widths[1] == pytest.approx(widths[0], rel=1e-3)
+
+
+def test_a_patch_that_alters_the_loss_is_judged_by_bleu(repository, ask, monkeypatch):
+    """In the stubbed runs, what gains BLEU also increases the loss."""
+    monkeypatch.setitem(RECIPES, "mini", replace(SMALL, **recipes.LOSS | {"delta": 0.001}))
+    shutil.copy(ROOT / "experiments/template.html", repository / "experiments")
+    (repository / "experiments/objective.patch").write_text(
+        "question: 1?\nscore: bleu\nflags: --bonus=9\n"
+    )
+    out = ask("more", "objective", "--store")
+    assert verdict(out, "more", 3) == "worse +0.0800" and "BLEU +8.0, which disagrees" in out
+    assert verdict(out, "objective", 3) == "better +9.0"
+    assert re.search(r"objective minus baseline: \+9\.\d; mean of 1: ", out)
+    assert re.search(r"means: 5\d\.\d BLEU, baseline 4\d\.\d BLEU; changed most", out)
+    report.write()
+    text = (repository / "experiments/README.md").read_text("utf-8")
+    assert "| BLEU: better +9.0 [" in text and "| worse +0.0800 [" in text
+    page = (repository / "experiments/report.html").read_text("utf-8")
+    assert "better +9.0" in page
+    stored = store.read_stored("mini")
+    pairs = store.stored_pairs(stored)
+    table = report.Table(RECIPES["mini"], [], pairs, [*map(patches.read, pairs)])
+    assert table.with_intervals.keys() == {"more"}  # the plot has no axis of BLEU
 
 
 def test_a_new_baseline_drops_the_other_experiments_and_says_so(repository, ask):
@@ -530,7 +613,7 @@ def test_the_first_run_that_fails_stops_the_others_and_shows_its_traceback(repos
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == "ValueError: step 7" and "worker.py" in lines[-3]
     folder = repository / "runs/experiments/mini"
-    assert started(folder / "slow") == 1 and not started(folder / "baseline")
+    assert started(folder / "baseline") <= 1 and not (folder / "slow/seed-1").exists()
 
 
 def test_a_diverged_run_makes_an_experiment_worse_and_blames_the_change(repository, ask):
@@ -541,7 +624,7 @@ def test_a_diverged_run_makes_an_experiment_worse_and_blames_the_change(reposito
 
 
 def result_of(repository, name, seed):
-    (path,) = repository.glob(f"runs/experiments/mini/{name}/seed-{seed}.????????????.json")
+    (path,) = repository.glob(f"runs/experiments/mini/{name}/seed-{seed}.????????????-????.json")
     return path
 
 
@@ -572,7 +655,7 @@ def test_a_diverged_baseline_is_an_error_that_names_the_seed(repository, ask):
     path.write_text(json.dumps(values | {"diverged": "step 3"}))
     assert "better" in ask("more")  # the stored one is used
     shutil.rmtree(repository / "experiments/results")
-    with pytest.raises(ExperimentError, match="seed 2: step 3"):
+    with pytest.raises(ExperimentError, match=r"seed 2 \(step 3\): nothing can be"):
         ask("more")
 
 
@@ -598,7 +681,7 @@ def test_stored_rows_are_dropped_with_their_patch_and_keep_their_code(repository
     ask("same", "--store")
     report.write()
     text = (rows / "README.md").read_text("utf-8")
-    assert "Measured at several commits" in text and "better +8.0" in text
+    assert "better +8.0" in text
     edit(rows / "more.patch", "--bonus=8", "--bonus=9")
     report.write()
     text = (rows / "README.md").read_text("utf-8")
@@ -610,10 +693,12 @@ def test_stored_rows_are_dropped_with_their_patch_and_keep_their_code(repository
 def test_stored_scores_other_than_the_chosen_ones_give_the_standard_deviation(repository, ask):
     ask("more", "lost", "--store")
     stored = store.read_stored("mini")
-    values = SMALL.values(stored["rows"]["more"]["runs"])
-    runner = SimpleNamespace(recipe=SMALL, key=lambda patch: stored["rows"][patch.name]["key"])
+    pooled = stats.pool(SMALL.differences(store.stored_pairs(stored)["more"]))
+    assert pooled.df == 2 and pooled.value == pytest.approx(0.5)
+    runner = SimpleNamespace(recipe=SMALL, processor={store.PROCESSOR: "any"})
+    runner.key = lambda patch: stored["rows"][patch.name]["key"]
     results = store.Results(runner, stored)
-    for name, expected in (("baseline", stats.pool(values)), ("more", stats.NO_SCORES)):
+    for name, expected in (("baseline", pooled), ("more", stats.NO_SCORES)):
         assert results.prior([patches.read(name)]) == expected
 
 
@@ -657,7 +742,7 @@ def test_processors_with_other_instructions_differ(monkeypatch, one, other):
 
 
 def test_invalid_patch_files_are_rejected(repository):
-    for text in ("claim: x\n", "question: a\nquestion: b\n", "a b c\n"):
+    for text in ("claim: x\n", "question: a\nquestion: b\n", "a b c\n", "question: a\nscore: b\n"):
         (repository / "experiments/odd.patch").write_text(text)
         with pytest.raises(ExperimentError, match="odd.patch"):
             patches.read("odd")
@@ -685,6 +770,12 @@ def test_the_command_does_not_import_tensorflow(repository):
     out, errors = start("", "more").communicate(timeout=60)
     assert "more: better" in out and "'experiments.report'" in out
     assert "tensorflow" not in out + errors and "100 % [" in errors
+
+
+def test_mistakes_are_reported_before_packages_load(repository):
+    program = "import sys; sys.modules |= dict.fromkeys(['scipy', 'matplotlib', 'tensorflow'])"
+    _, errors = start(program, "--against", "x").communicate(timeout=60)
+    assert errors.startswith("error: --against x: not a commit") and errors.count("\n") == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -774,8 +865,8 @@ def test_steps_of_running_runs_are_shown_whatever_executes_them(
     comparison.executor = Executor()
     comparison.execute(comparison.jobs([patch], 3))
     out, errors = capsys.readouterr()
-    assert "0/8 runs; more seed 0: step 3 of 10" in errors and "3 % [" in errors
-    assert out.splitlines()[0] == "more seed 0: 50.0 points" and len(out.splitlines()) == 8
+    assert "0/6 runs; baseline seed 0: step 3 of 10" in errors and "5 % [" in errors
+    assert out.splitlines()[0] == "baseline seed 0: 50.0 points" and len(out.splitlines()) == 9
 
 
 def test_texts_for_the_final_score_are_not_among_those_that_decide():
@@ -816,10 +907,25 @@ def test_readme_is_written_between_its_markers(reported):
     assert (reported / "mini.png").stat().st_size > 5000
 
 
+def test_baselines_of_equal_processors_are_described_together():
+    def run(seed, kind):
+        score = {"exact_match": 60.0 + seed}
+        return {"seed": seed, "processor": "X", store.PROCESSOR: kind, "scores": score}
+
+    runs = [run(seed, kind) for seed, kind in ((0, "a"), (1, "a"), (2, "a"), (0, "b"))]
+    text = report.Table(SMALL, runs[:3], {}, []).summary(set())
+    assert "baseline 61.0 points (mean of 3 runs, standard deviation 1.00) on X." in text
+    text = report.Table(SMALL, runs, {}, []).summary(set())
+    assert "deviation 1.00) on X (a), 60.0 points on X (b)." in text
+
+
 def test_forest_plot_shades_the_zone_and_marks_what_continues_beyond_it(repository, ask):
     ask("more", "--store")
-    runs = {name: row["runs"] for name, row in store.read_stored("mini")["rows"].items()}
-    table = report.Table(SMALL, runs)
+    stored = store.read_stored("mini")
+    baseline = stored["rows"]["baseline"]["runs"]
+    pairs = store.stored_pairs(stored)
+    table = report.Table(SMALL, baseline, pairs, [*map(patches.read, pairs)])
+    table.scores |= dict.fromkeys(("equal", "far", "wide"), "")
     table.verdicts |= {
         "equal": stats.Verdict("no difference", 0.1, -0.3, 0.5, 3),
         "far": stats.Verdict("worse", -90, -95, -85, 3),
@@ -880,7 +986,7 @@ def test_page_shows_questions_seeds_curves_and_diffs_as_text(reported, ask):
     question, verdict, seeds, lines, changes, cards, fits = seen
     assert question.startswith("Is <b>more</b> better?")
     assert verdict.startswith("mini: better +8.0")
-    assert seeds == 5 + 3 and lines == 2 and cards == 3 and fits
+    assert seeds == 3 + 3 and lines == 2 and cards == 3 and fits
     assert changes == ["-    return 40", "+    return 40 + 0 * len('</script>')"]
     assert contents == ["#more", "#lost", "#new"] and overview == ["#more"] and arrows == 1
     assert shown == ["more"]
@@ -962,23 +1068,23 @@ def test_scoring_can_be_stopped_and_a_run_without_checkpoints_starts_again(
     assert capsys.readouterr().out == "\nscoring\n"  # not how to resume with train.py
 
 
-def test_excluded_phenomena_are_scored_but_not_in_the_score(monkeypatch):
-    tokenizer = SimpleNamespace(lowercase=False)
-    fake = SimpleNamespace(labelled=False, max_length=9)
+def test_scores_exclude_phenomena_and_divide_the_loss_by_the_characters_that_fit(monkeypatch):
+    tokenizer = SimpleNamespace(lowercase=False, ending=[3], encode=lambda texts: map(list, texts))
+    fake = SimpleNamespace(labelled=False, max_length=2)
     fake.source_tokenizer = fake.target_tokenizer = tokenizer
-    fake.translate = lambda texts, progress: ["a", "b", "x"]
-    fake.loss_and_accuracy = lambda pairs: (1.0, 0.5)
-    monkeypatch.setattr("data.encoding.encode", lambda *_: (None, 0))
-    scores = worker.score(
-        fake, Split(["1", "2", "3"], ["a", "b", "c"], ["tense", "order", "sense"])
-    )
-    assert scores["exact_match"] == 50
+    fake.translate = lambda texts, progress: ["ab", "b", "x"]
+    fake.loss_and_accuracy = lambda pairs: (1.5, 0.5)
+    lengths = SimpleNamespace(lengths=np.array([4, 3]))  # with bos and eos; the third is too long
+    encoded = SimpleNamespace(target=lengths)
+    monkeypatch.setattr("data.encoding.encode", lambda *_: (encoded, 1))
+    texts = Split(["1", "2", "3"], ["ab", "b", "cccc"], ["tense", "order", "sense"])
+    scores = worker.score(fake, texts)
+    assert scores["exact_match"] == 50 and scores["loss"] == 1.5
+    assert scores["nats_per_character"] == pytest.approx(1.5 * (3 + 2) / 3)
     assert scores["by_tag"] == {"tense": 100, "order": 100, "sense": 0}
     tokenizer.lowercase = True
-    scores = worker.score(
-        fake, Split(["1", "2", "3"], ["A", "B", "C"], ["tense", "order", "sense"])
-    )
-    assert scores["exact_match"] == 50
+    texts = texts._replace(targets=[text.upper() for text in texts.targets])
+    assert worker.score(fake, texts)["exact_match"] == 50
 
 
 # Whether everything runs, in seconds.

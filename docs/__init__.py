@@ -1,0 +1,1 @@
+"""The programs of the documentation: they run walkthrough.md and draw its pictures."""

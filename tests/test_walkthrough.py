@@ -1,0 +1,137 @@
+"""docs/walkthrough.md: its outputs, its verdicts, its edits and its notebook."""
+
+import ast
+import json
+import re
+from dataclasses import fields
+
+import pytest
+
+from config import Config
+from docs import build
+from evaluation.search import Search
+from same_code import ROOT
+
+PAGE = build.PAGE.read_text("utf-8")
+FAQ = (build.PAGE.parent / "faq.md").read_text("utf-8")
+CELLS = build.read_cells(PAGE)
+NUMBER = re.compile(r"-?\d+\.\d*(?:e[+-]?\d+)?|-?\d+")
+QUOTE = re.compile(r"\[([\w-]+)\]\(\.\./experiments/\1\.patch\)\s*(?:>\s*)?\*\*(.+?)\*\*")
+EDIT = re.compile(r"In `([\w./]+)`, replace\s`(.+?)`\swith\s`(.+?)`", re.DOTALL)
+
+
+def without_quotation(text: str) -> str:
+    """Remove the marks of a Markdown quotation, and join its lines."""
+    return re.sub(r"\n> ?", " ", text)
+
+
+def same_output(actual: str, expected: str) -> bool:
+    """Compare texts; decimals may differ by two units of the last place, as on other processors."""
+    if NUMBER.sub("#", " ".join(actual.split())) != NUMBER.sub("#", " ".join(expected.split())):
+        return False
+    for one, other in zip(NUMBER.findall(actual), NUMBER.findall(expected), strict=True):
+        decimals = len(other.partition(".")[2])
+        tolerance = 2.5 * 10**-decimals if "." in other and "e" not in other else 0
+        if one != other and abs(float(one) - float(other)) > tolerance:
+            return False
+    return True
+
+
+@pytest.mark.slow
+def test_the_page_prints_what_it_shows(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # the corpus is cached here
+    outputs = build.run_cells(CELLS, tmp_path)
+    for cell, output in zip(CELLS, outputs, strict=True):
+        place = f"{build.PAGE.name}, line {cell.line}, prints\n{output}"
+        if cell.varies:
+            assert len(output.splitlines()) == len(cell.output.splitlines()), place
+        else:
+            assert same_output(output, cell.output), place
+    for picture in (picture for cell in CELLS for picture in cell.pictures):
+        assert (tmp_path / picture).stat().st_size > 5000, f"{picture} is empty"
+
+
+def test_numbers_are_compared_with_the_tolerance_of_their_last_digit():
+    assert same_output("[0.12  0.5]", "[0.121 0.499]".replace("0.121", "0.12"))
+    assert same_output("loss 7.461, 3 tokens", "loss 7.460, 3 tokens")
+    assert not same_output("loss 7.470, 3 tokens", "loss 7.460, 3 tokens")
+    assert not same_output("loss 7.460, 4 tokens", "loss 7.460, 3 tokens")
+    assert not same_output("gain 7.460, 3 tokens", "loss 7.460, 3 tokens")
+
+
+def test_every_picture_is_in_the_repository():
+    pictures = [picture for cell in CELLS for picture in cell.pictures]
+    assert len(pictures) == PAGE.count("](walkthrough/") == len(set(pictures)) >= 8
+    for picture in pictures:
+        assert (build.PAGE.parent / picture).read_bytes()[1:4] == b"PNG"
+
+
+def verdicts_on_mini(readme: str) -> dict[str, str]:
+    """Return the column `mini` of the tables of experiments."""
+    verdicts = {}
+    for table in re.findall(r"^\| question \|.*\n(?:\|.*\n)+", readme, re.MULTILINE):
+        header, _, *rows = (line.strip("|").split(" | ") for line in table.splitlines())
+        for row in rows:
+            cells = dict(zip([word.strip() for word in header], row, strict=True))
+            verdicts[re.search(r"\[([\w-]+)\]", row[0])[1]] = cells.get("mini", "").strip()
+    return {name: verdict for name, verdict in verdicts.items() if verdict}
+
+
+def test_verdicts_are_those_of_the_table_of_experiments():
+    verdicts = verdicts_on_mini((ROOT / "experiments" / "README.md").read_text("utf-8"))
+    links = re.findall(r"\(\.\./experiments/([\w-]+)\.patch\)", PAGE)
+    quotes = QUOTE.findall(PAGE)
+    assert len(verdicts) > 10 and len(quotes) > 20
+    assert len(links) == len(quotes), "a link to an experiment has no verdict"
+    for name, quoted in quotes:
+        assert (ROOT / "experiments" / f"{name}.patch").exists()
+        assert quoted == verdicts.get(name, "not measured yet"), f"update {name} on the page"
+
+
+def test_every_section_has_an_edit_of_a_line_that_exists():
+    sections = re.split(r"^## \d+ ", PAGE, flags=re.MULTILINE)[1:]
+    assert len(sections) == 22 and all("> **Try it.**" in section for section in sections)
+    edits = EDIT.findall(without_quotation(PAGE))
+    assert len(edits) > 15
+    for path, old, new in edits:
+        source = (ROOT / path).read_text("utf-8")
+        assert source.count(old) == 1, f"{path}: {source.count(old)} times {old}"
+        ast.parse(source.replace(old, new))  # still Python
+
+
+def test_links_lead_to_files():
+    for path in re.findall(r"\]\(([^)#:]+)[^)]*\)", PAGE + FAQ):
+        assert (build.PAGE.parent / path).exists(), path
+
+
+def test_links_within_a_page_lead_to_headings():
+    for page, text in (PAGE, PAGE), (FAQ, FAQ), (PAGE, FAQ):
+        headings = re.findall(r"^#+ (.+)$", page, re.MULTILINE)
+        anchors = {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings}
+        prefix = "" if page is text else "walkthrough.md"
+        links = re.findall(rf"\]\({prefix}#([^)]+)\)", text)
+        assert links and set(links) <= anchors, set(links) - anchors
+
+
+def test_flags_exist():
+    flags = {field.name for field in (*fields(Config), *fields(Search))}
+    flags |= {f"no_{flag}" for flag in flags} | {"plan", "final", "checkpoint", "logdir"}
+    used = re.findall(r"--([a-z][a-z-]+)", PAGE + FAQ)
+    assert len(used) > 30
+    assert {flag.replace("-", "_") for flag in used} <= flags
+
+
+def test_the_notebook_is_made_from_the_page():
+    text = build.NOTEBOOK.read_text("utf-8")
+    assert len(text.encode()) <= 1_000_000
+    cells = json.loads(text)["cells"]
+    expected = build.make_notebook(PAGE).cells
+    assert ["".join(cell["source"]) for cell in cells] == [cell.source for cell in expected]
+    install, *cells = (cell for cell in cells if cell["cell_type"] == "code")
+    assert 'REPOSITORY = "…"' in "".join(install["source"])
+    for cell, shown in zip(cells, CELLS, strict=True):
+        outputs = cell["outputs"]
+        printed = "".join("".join(each["text"]) for each in outputs if "text" in each)
+        assert shown.varies or same_output(printed, shown.output), shown.line
+        pictures = [each for each in outputs if "image/png" in each.get("data", {})]
+        assert len(pictures) == len(shown.pictures)

@@ -7,6 +7,8 @@ experiments/NAME.patch begins with lines of the form `key: text`, each at most o
     claim:     a published claim about it, and its source (optional)
     recipe:    the recipe of experiments.run, if it is not about translation (optional)
     score:     bleu, if the change alters what a loss means: BLEU is judged instead (optional)
+    average:   the number of last epochs whose weights are averaged, if it is not the recipe's, as
+               for a schedule that ends at zero (optional)
     flags:     flags of train.py, in addition to those of the recipe, without quotes (optional)
     guard:     the test that fails with the patch, if the edit is a bug (optional)
 
@@ -23,7 +25,7 @@ from same_code import GitError, git, working_tree_diff
 from utils import UserError
 
 HERE = Path(__file__).resolve().parent
-KEYS = ("question", "theme", "claim", "recipe", "score", "flags", "guard")
+KEYS = ("question", "theme", "claim", "recipe", "score", "average", "flags", "guard")
 THEMES = ("attention and masks", "positions", "norms and residuals", "feed-forward", "embeddings")
 THEMES += ("optimisation", "regularisation", "architecture")
 
@@ -42,6 +44,7 @@ class Patch:
     claim: str = ""
     recipe: str = "mini"
     score: str = ""
+    average: str = ""
     flags: str = ""
     guard: str = ""
     diff: str = ""
@@ -71,9 +74,10 @@ class Patch:
 
     @property
     def change(self) -> str:
-        """A hash of the flags, and of the lines that the diff removes and adds."""
+        """A hash of the flags, the average, and the lines that the diff removes and adds."""
         lines = [line for line in self.diff.splitlines() if line[:1] in ("+", "-")]
-        return hashlib.sha256("\n".join([self.flags, *lines]).encode()).hexdigest()[:12]
+        lines = [self.flags, *lines, *[f"average {self.average}"] * bool(self.average)]
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
 
 
 BASELINE = Patch("baseline", "The unpatched source")
@@ -96,6 +100,8 @@ def read(name: str) -> Patch:
         allowed = {"theme": THEMES, "recipe": RECIPES, "score": ["bleu"]}.get(key)
         if allowed and values[key] not in allowed:
             raise ExperimentError(f"{path}: {line}: choose from {', '.join(allowed)}")
+        if key == "average" and not re.fullmatch("[1-9][0-9]*", values[key]):
+            raise ExperimentError(f"{path}: {line}: give a number of epochs")
     if not values.get("question"):
         raise ExperimentError(f"{path}: add a line `question: …`")
     return Patch(name, diff=diff, **values)

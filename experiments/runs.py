@@ -99,8 +99,13 @@ class Runner:
         """Return a hash of all that a result depends on, except the seed and the processor."""
         if patch not in self.keys:
             code = code_hashes("score", self.source(patch))
-            self.keys[patch] = short_hash([self.identity, code, patch.flags])
+            identity = self.identity | {"average": self.average(patch)}
+            self.keys[patch] = short_hash([identity, code, patch.flags])
         return self.keys[patch]
+
+    def average(self, patch: Patch) -> int:
+        """Return the number of last epochs whose weights are averaged."""
+        return int(patch.average or self.recipe.average)
 
     def file(self, job: Job, ending: str = "") -> Path:
         """Return the directory of a run, or a file next to it."""
@@ -132,7 +137,7 @@ class Runner:
         flags = f"{self.recipe.flags} {patch.flags} --seed={self.first_seed + job.seed}".split()
         about = {"name": patch.name, "seed": job.seed, "commit": self.commit}
         about |= {"key": self.key(patch), **self.processor}
-        values = {"key": key, "flags": flags, "average": self.recipe.average, "about": about}
+        values = {"key": key, "flags": flags, "average": self.average(job.patch), "about": about}
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, values | {name: str(file) for name, file in files.items()})
         return path

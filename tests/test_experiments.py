@@ -742,12 +742,24 @@ def test_processors_with_other_instructions_differ(monkeypatch, one, other):
 
 
 def test_invalid_patch_files_are_rejected(repository):
-    for text in ("claim: x\n", "question: a\nquestion: b\n", "a b c\n", "question: a\nscore: b\n"):
+    wrong = ("score: b", "average: 0", "question: b", "a b c")
+    for text in ("claim: x\n", *(f"question: a\n{line}\n" for line in wrong)):
         (repository / "experiments/odd.patch").write_text(text)
         with pytest.raises(ExperimentError, match="odd.patch"):
             patches.read("odd")
     with pytest.raises(ExperimentError, match="choose from lost, more"):
         patches.read("missing")
+
+
+def test_a_patch_may_average_other_epochs(repository, tmp_path_factory):
+    """The key of a result depends on them; a number equal to the recipe's changes nothing."""
+    runner, keys = runs.Runner(SMALL, tmp_path_factory.mktemp("scratch")), {}
+    for average in ("", "1", "2"):
+        patch = replace(patches.read("more"), average=average)
+        job = json.loads(runner.prepare(runs.Job(patch, 0)).read_text())
+        assert job["average"] == int(average or SMALL.average)
+        keys[average] = runner.key(patch)
+    assert keys[""] == keys["1"] != keys["2"]
 
 
 def start(code, *words):

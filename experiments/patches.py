@@ -10,6 +10,7 @@ experiments/NAME.patch begins with lines of the form `key: text`, each at most o
     average:   the number of last epochs whose weights are averaged, if it is not the recipe's, as
                for a schedule that ends at zero (optional)
     flags:     flags of train.py, in addition to those of the recipe, without quotes (optional)
+    flags X:   the same for the recipe X, as for sizes that depend on those of the model (optional)
     guard:     the test that fails with the patch, if the edit is a bug (optional)
 
 An empty line and a unified diff in the format of `git diff` follow if the experiment changes code.
@@ -17,7 +18,7 @@ An empty line and a unified diff in the format of `git diff` follow if the exper
 
 import hashlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from experiments.recipes import RECIPES
@@ -48,6 +49,11 @@ class Patch:
     flags: str = ""
     guard: str = ""
     diff: str = ""
+    flags_by_recipe: tuple[tuple[str, str], ...] = ()
+
+    def for_recipe(self, name: str) -> "Patch":
+        """Return the patch with the flags that it has for a recipe."""
+        return replace(self, flags=dict(self.flags_by_recipe).get(name, self.flags))
 
     def apply(self, folder: Path, *words: str) -> None:
         """Apply the diff to a copy of the source. words: such as --check, of `git apply`."""
@@ -87,12 +93,16 @@ def read(name: str) -> Patch:
     """Read a patch file; "baseline" is the unpatched source. Raises ExperimentError."""
     if name == BASELINE.name:
         return BASELINE
-    path, values = HERE / f"{name}.patch", {}
+    path, values, flags_by_recipe = HERE / f"{name}.patch", {}, {}
     if not path.exists():
         raise ExperimentError(f"{path} does not exist: choose from {', '.join(names())}")
     head, _, diff = path.read_bytes().decode("utf-8").partition("\n\n")
     for line in head.splitlines():
         key, colon, value = line.partition(":")
+        word, _, recipe = key.partition(" ")
+        if word == "flags" and recipe in RECIPES and recipe not in flags_by_recipe:
+            flags_by_recipe[recipe] = value.strip()
+            continue
         if not colon or key not in KEYS or key in values:
             keys = ", ".join(f"{key}: …" for key in KEYS)
             raise ExperimentError(f"{path}: {line[:60]!r} is not one of {keys}, each at most once")
@@ -104,7 +114,7 @@ def read(name: str) -> Patch:
             raise ExperimentError(f"{path}: {line}: give a number of epochs")
     if not values.get("question"):
         raise ExperimentError(f"{path}: add a line `question: …`")
-    return Patch(name, diff=diff, **values)
+    return Patch(name, diff=diff, flags_by_recipe=(*flags_by_recipe.items(),), **values)
 
 
 def edit(commit: str = "HEAD") -> Patch | None:

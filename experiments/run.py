@@ -45,7 +45,7 @@ def choose(flags: argparse.Namespace) -> tuple[Recipe, list[Patch]]:
         print("data/ differs: the texts to score are those of the edited code, for both sides")
     if flags.seeds:
         recipe = replace(recipe, stages=(flags.seeds,))
-    return recipe, fitting
+    return recipe, [patch.for_recipe(recipe.name) for patch in fitting]
 
 
 def run(flags: argparse.Namespace) -> None:

@@ -30,12 +30,13 @@ PROCESSOR = "vector instructions"  # what identifies the processor of a run
 def read_stored(recipe: str) -> dict | None:
     """Return what `Results.store` has written for a recipe, or None."""
     path = patches.HERE / "results" / f"{recipe}.json"
-    return read_json(path) if path.exists() else None
+    return read_json(path) | {"recipe": recipe} if path.exists() else None
 
 
 def changed(stored: dict) -> set[str]:
     """Return the stored experiments whose patch has changed since, or was deleted."""
-    current = {name: patches.read(name).change for name in (BASELINE.name, *patches.names())}
+    known = [BASELINE, *map(patches.read, patches.names())]
+    current = {patch.name: patch.for_recipe(stored["recipe"]).change for patch in known}
     return {name for name, row in stored["rows"].items() if row["change"] != current.get(name)}
 
 
@@ -77,7 +78,7 @@ class Results:
 
     def __init__(self, runner: Runner, stored: dict | None):
         self.runner, self.recipe = runner, runner.recipe
-        self.stored = stored or {"identity": {}, "rows": {}}
+        self.stored = stored or {"identity": {}, "rows": {}, "recipe": runner.recipe.name}
         self.here = runner.processor[PROCESSOR]
 
     def stored_runs(self, patch: Patch) -> list[dict]:

@@ -742,7 +742,7 @@ def test_processors_with_other_instructions_differ(monkeypatch, one, other):
 
 
 def test_invalid_patch_files_are_rejected(repository):
-    wrong = ("score: b", "average: 0", "question: b", "a b c")
+    wrong = ("score: b", "average: 0", "flags nothing: --a", "question: b", "a b c")
     for text in ("claim: x\n", *(f"question: a\n{line}\n" for line in wrong)):
         (repository / "experiments/odd.patch").write_text(text)
         with pytest.raises(ExperimentError, match="odd.patch"):
@@ -760,6 +760,16 @@ def test_a_patch_may_average_other_epochs(repository, tmp_path_factory):
         assert job["average"] == int(average or SMALL.average)
         keys[average] = runner.key(patch)
     assert keys[""] == keys["1"] != keys["2"]
+
+
+def test_a_patch_may_have_other_flags_for_a_recipe(repository, ask):
+    text = "question: 1?\nflags: --bonus=0\nflags mini: --bonus=9\n"
+    (repository / "experiments/some.patch").write_text(text)
+    assert "better +9" in ask("some", "--store")
+    stored = store.read_stored("mini")
+    assert not store.changed(stored) and store.changed(stored | {"recipe": "ted"}) == {"some"}
+    patch = patches.read("some")
+    assert [patch.for_recipe(name).flags for name in ("mini", "ted")] == ["--bonus=9", "--bonus=0"]
 
 
 def start(code, *words):

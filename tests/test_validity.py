@@ -33,7 +33,7 @@ def stored(monkeypatch, tmp_path):
                     "seconds": {"train": 90, "score": 30},
                 }
                 rows[name]["runs"].append(about | {"scores": {score: base + value}})
-        written[recipe] = {"identity": {}, "rows": rows}
+        written[recipe] = {"identity": {}, "rows": rows, "recipe": recipe}
     monkeypatch.setattr(store, "read_stored", written.get)
     return tmp_path
 

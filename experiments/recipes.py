@@ -73,9 +73,11 @@ IMDB = (
     "--positions none --dropout-rate 0.3 --word-dropout 0.5 --label-smoothing 0 "
     "--warmup-steps 600 --learning-rate-scale 0.5 --epochs 5 --shards 1"
 )
+# A quarter of the pairs for a model with a quarter of the parameters of SPA_ENG_LONG.
 SPA_ENG = (
     "--corpus spa-eng --num-layers 2 --num-heads 4 --shards 1 --validation-sentences 100 "
-    "--train-share 0.15 --batch-tokens 1000 --warmup-steps 500 --epochs 12"
+    "--train-share 0.25 --d-model 64 --dff 256 --vocab-size 4000 --batch-tokens 1250 "
+    "--warmup-steps 1000 --epochs 12"
 )
 SPA_ENG_LONG = (
     "--corpus spa-eng --num-layers 2 --num-heads 4 --batch-tokens 2000 --warmup-steps 2000 "
@@ -85,8 +87,8 @@ BLEU = {"score": "bleu", "unit": "BLEU", "decimals": 1, "delta": 0.5}
 # Half a BLEU is worth 0.0065 nats per character in long training: see LOG.md, 2026-11-23.
 LOSS = {"score": "nats_per_character", "unit": "nats per character", "decimals": 4, "delta": 0.0065}
 RECIPES = {
-    "spa-eng": Recipe("spa-eng", SPA_ENG, **LOSS),
-    "spa-eng-long": Recipe("spa-eng-long", SPA_ENG_LONG, **LOSS),
+    "spa-eng": Recipe("spa-eng", SPA_ENG, **LOSS, stages=(3, 5, 8)),
+    "spa-eng-long": Recipe("spa-eng-long", SPA_ENG_LONG, **LOSS, stages=(3, 5, 8)),
     "mini": Recipe("mini", MINI, "exact_match", delta=2.0, sentences=6600),
     "ted": Recipe("ted", TED, **BLEU),
     "imdb": Recipe("imdb", IMDB, "accuracy", delta=0.5, average=5),

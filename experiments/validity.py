@@ -68,9 +68,11 @@ def agreement(short: Gains, long: Gains) -> tuple[list[str], str]:
     x, y = ([gains.mean(name) for name in names] for gains in (short, long))
     if len(names) < 3:
         return names, f"only {len(names)} experiments in common"
-    same = int(np.sum(np.sign(x) == np.sign(y)))
-    low, high = stats.binomtest(same, len(names)).proportion_ci(method="wilson")
-    text = f"the same sign in {same} of {len(names)} [{low:.0%}, {high:.0%}]"
+    same = np.sign(x) == np.sign(y)
+    low, high = stats.binomtest(same.sum(), len(names)).proportion_ci(method="wilson")
+    text = f"the same sign in {same.sum()} of {len(names)} [{low:.0%}, {high:.0%}]"
+    matter = np.abs(y) > long.recipe.delta
+    text += f" (of those that matter in long training, {same[matter].sum()} of {matter.sum()})"
 
     def rank_correlation(a, b):
         return stats.spearmanr(a, b).statistic

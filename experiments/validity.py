@@ -90,6 +90,7 @@ def scatter(short: Gains, long: Gains, names: list[str]) -> Figure:
     """Draw the gain of each experiment in long runs against that in short ones."""
     figure = Figure(figsize=(7, 6), layout="constrained")
     axes = figure.subplots()
+    axes.axhspan(-long.recipe.delta, long.recipe.delta, color="0.92", lw=0)
     axes.axhline(0, color="0.6", lw=1)
     axes.axvline(0, color="0.6", lw=1)
     for name in names:
@@ -102,7 +103,8 @@ def scatter(short: Gains, long: Gains, names: list[str]) -> Figure:
     for side, gains in (("x", short), ("y", long)):
         recipe = gains.recipe
         axes.set(**{f"{side}label": f"gain in {recipe.unit}, recipe {recipe.name}"})
-    axes.set_title("right and up: better than the baseline; squares: the signs differ")
+    small = "grey: too small to matter in long training"
+    axes.set_title(f"positive: better than the baseline; squares: the signs differ;\n{small}")
     axes.spines[["top", "right"]].set_visible(False)
     return figure
 

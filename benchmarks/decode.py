@@ -22,10 +22,10 @@ COLUMNS = {
 }
 
 
-def contestants(job: dict, few: str) -> dict[str, tuple[str, dict]]:
+def contestants(job: dict) -> dict[str, tuple[str, dict]]:
     """Return the contestants of one beam width and batch size.
 
-    few: a file with the few sentences that the tutorial's loop translates.
+    The tutorial's loop translates only the first sentences.
     """
     result = {"ours": ("ours.search", job)}
     if job["exported"]:
@@ -34,8 +34,8 @@ def contestants(job: dict, few: str) -> dict[str, tuple[str, dict]]:
         if job["batch"] > 1 and len(cores()) > 1:
             result["ctranslate2-parallel"] = ("ctranslate2.search", parallel)
     if not job["search"] and job["batch"] == 1:
-        result["ours_few"] = ("ours.search", job | {"texts": few})
-        result["tutorial"] = ("tutorial.search", job | {"texts": few})
+        few = job | {"texts": job["texts"][:20]}
+        result |= {"ours_few": ("ours.search", few), "tutorial": ("tutorial.search", few)}
     return result
 
 
@@ -70,17 +70,14 @@ def measure(
     """Run all contestants and yield what `harness.report` takes."""
     rows = {}
     with tempfile.TemporaryDirectory() as folder:
-        files = {count: f"{folder}/{count}.txt" for count in (20, 100, len(sources))}
-        for count, path in files.items():
-            Path(path).write_text("\n".join(sources[:count]), "utf-8")
         job = {"run": str(run), "max_length": max_length}
         job["exported"] = export(run, f"{folder}/exported")
         for beam in (1, 4):
             job["search"] = {"beam": beam, "length_penalty": 0.0} if beam > 1 else {}
             for batch in (1, 64, 256):
-                job |= {"batch": batch, "texts": files[100 if batch == 1 else len(sources)]}
+                job |= {"batch": batch, "texts": sources[:100] if batch == 1 else sources}
                 name = f"beam {beam}, batch {batch}" if beam > 1 else f"greedy, batch {batch}"
-                for _, result in harness.run_in_turn(contestants(job, files[20]), rounds):
+                for _, result in harness.run_in_turn(contestants(job), rounds):
                     rows[name] = summarize(result)
                     yield name, rows
 
@@ -95,9 +92,8 @@ def main() -> None:
     config = load_config(flags.run)
     import_tensorflow()  # without its messages: tensorflow_datasets imports it
     texts = corpora.from_config(config).load(flags.split).sources
-    sources = [" ".join(text.split("\n")) for text in texts if text.strip()][: flags.limit]
-    measured = measure(flags.run, sources, config.max_length, flags.rounds)
-    harness.report(measured, COLUMNS, flags.json)
+    sources = [text for text in texts if text.strip()][: flags.limit]
+    harness.report(measure(flags.run, sources, config.max_length, flags.rounds), COLUMNS)
 
 
 if __name__ == "__main__":

@@ -2,18 +2,16 @@
 
 import argparse
 import json
-import platform
+import pickle
 import signal
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 
-from training.machine import cores, cpu_info
-from utils import make_parser, write_json
+from utils import make_parser
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -25,17 +23,17 @@ def benchmark_parser(description: str) -> argparse.ArgumentParser:
     """Create a parser with the flags that all benchmarks share."""
     parser = make_parser(description, prog=f"python -m benchmarks.{Path(sys.argv[0]).stem}")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each contestant [3]")
-    parser.add_argument("--json", type=Path, help="also write the measurements to this file")
     return parser
 
 
 def run_once(contestant: str, job: dict) -> dict | None:
     """Run a contestant, such as "ours.train", and return its measurements; None if it fails."""
     command = [sys.executable, "-m", "benchmarks.peers", contestant]
-    job = json.dumps(job | {"launched": time.time()})
-    result = subprocess.run(command, cwd=ROOT, input=job, capture_output=True, text=True)
+    job = pickle.dumps(job | {"launched": time.time()})
+    result = subprocess.run(command, cwd=ROOT, input=job, capture_output=True)
     if result.returncode:
-        print(f"{contestant} failed: {result.stderr[-3000:]}", file=sys.stderr)
+        error = result.stderr.decode("utf-8", "replace")[-3000:]
+        print(f"{contestant} failed: {error}", file=sys.stderr)
         return None
     return json.loads(result.stdout.splitlines()[-1])
 
@@ -70,23 +68,6 @@ def run_in_turn(
             yield name, {name: medians(each) for name, each in outcomes.items()}
 
 
-def machine() -> dict:
-    """Return the processor, versions, date and command."""
-    versions = {"python": platform.python_version()}
-    for name in ("tensorflow", "keras", "torch", "ctranslate2", "numpy"):
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return {
-        "processor": cpu_info().get("model name") or platform.processor(),
-        "cores": len(cores()),
-        "versions": versions,
-        "date": time.strftime("%Y-%m-%d"),
-        "command": " ".join(sys.argv),
-    }
-
-
 def cells(row: dict, columns: Columns) -> list[str]:
     """Format the measures of a row; "–" stands for one that is missing."""
     return [
@@ -103,11 +84,10 @@ def table(rows: Rows, columns: Columns) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def report(measured: Iterator[tuple[str, Rows]], columns: Columns, path: Path | None) -> None:
+def report(measured: Iterator[tuple[str, Rows]], columns: Columns) -> None:
     """Print each row when it is measured, and finally a table, also if interrupted.
 
-    measured: yields the name of a row that is new or has changed, and all rows so far. path: a JSON
-    file for the rows and the machine.
+    measured: yields the name of a row that is new or has changed, and all rows so far.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     rows = {}
@@ -118,5 +98,3 @@ def report(measured: Iterator[tuple[str, Rows]], columns: Columns, path: Path | 
             print(f"{name}: {', '.join(known)}", file=sys.stderr, flush=True)
     finally:
         print(table(rows, columns))
-        if path:
-            write_json(path, machine() | {"rows": rows})

@@ -3,53 +3,29 @@
 import resource
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 
-from data.batches import Pairs, Ragged, plan_batches
+from data.batches import Pairs, plan_batches
 
 Batch = tuple[np.ndarray, np.ndarray]  # padded source and target ids
 
 
-def write(path: str, pairs: Pairs, batch_tokens: int, tokens: int, seed: int = 0) -> None:
-    """Write batches of similar lengths, sampled from a corpus, with `tokens` real tokens in all."""
+def sample(pairs: Pairs, batch_tokens: int, tokens: int) -> list[np.ndarray]:
+    """Return random batches of similar lengths, as index arrays: `tokens` real tokens in all."""
     batches, count, sizes = [], 0, pairs.source.lengths + pairs.target.lengths - 1
-    for indices in plan_batches(pairs, batch_tokens, 1024, seed):
+    for indices in plan_batches(pairs, batch_tokens, 1024, seed=0):
         if count >= tokens:
             break
         batches.append(indices)
         count += sizes[indices].sum()
-    rows = {
-        "source": pairs.source,
-        "target": pairs.target,
-        "batch": Ragged.of([batch.tolist() for batch in batches]),
-    }
-    arrays = {f"{name}_ids": x.ids for name, x in rows.items()}
-    np.savez(path, **arrays, **{f"{name}_offsets": x.offsets for name, x in rows.items()})
+    return batches
 
 
-def read(path: str) -> tuple[Pairs, list[np.ndarray]]:
-    """Read the pairs, and the batches as index arrays."""
-    with np.load(path) as file:
-        rows = [
-            Ragged(file[f"{x}_ids"], file[f"{x}_offsets"]) for x in ("source", "target", "batch")
-        ]
-    offsets = rows[2].offsets
-    batches = [rows[2].ids[i:j] for i, j in zip(offsets[:-1], offsets[1:], strict=True)]
-    return Pairs(*rows[:2]), batches
-
-
-def shuffled(batches: Sequence[np.ndarray], size: int, seed: int = 0) -> list[np.ndarray]:
+def shuffled(batches: Sequence[np.ndarray], size: int) -> list[np.ndarray]:
     """Return the same sentences in random batches of `size`."""
-    indices = np.random.default_rng(seed).permutation(np.concatenate(batches))
+    indices = np.random.default_rng(0).permutation(np.concatenate(batches))
     return [indices[i : i + size] for i in range(0, len(indices), size)]
-
-
-def count_tokens(batches: Sequence[Batch]) -> tuple[int, int]:
-    """Return the real tokens and the positions of padded batches, of source and target_out."""
-    arrays = [ids for source, target in batches for ids in (source, target[:, 1:])]
-    return sum(map(np.count_nonzero, arrays)), sum(ids.size for ids in arrays)
 
 
 def training_speed(
@@ -59,7 +35,8 @@ def training_speed(
 
     first_step: the time at the end of the first step; seconds: the duration of the pass.
     """
-    real, positions = count_tokens(batches)
+    arrays = [ids for source, target in batches for ids in (source, target[:, 1:])]
+    real, positions = sum(map(np.count_nonzero, arrays)), sum(ids.size for ids in arrays)
     return {
         "tokens_per_second": real / seconds,
         "step_ms": 1000 * seconds / len(batches),
@@ -87,7 +64,7 @@ def time_decoding(job: dict, translate: Callable[[list[str]], list[str]]) -> dic
 
     With a batch size of 1, each text is a call of its own.
     """
-    texts = Path(job["texts"]).read_text("utf-8").split("\n")
+    texts = job["texts"]
     calls = [[text] for text in texts] if job["batch"] == 1 else [texts]
     for call in calls:
         translate(call)

@@ -1,10 +1,8 @@
 """Training speed: this project, the tutorial's loop, Keras' fit and PyTorch, in turn."""
 
 import argparse
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 import numpy as np
 
@@ -71,7 +69,7 @@ def flops_per_token(
 
 def measure(job: dict, config: Config, flags: argparse.Namespace) -> Iterator[tuple]:
     """Run the contestants and yield what `harness.report` takes."""
-    flops = flops_per_token(*sentences.read(job["sentences"]), config, job["vocab_size"])
+    flops = flops_per_token(job["pairs"], job["batches"], config, job["vocab_size"])
     for newest, rows in harness.run_in_turn(contestants(job, flags.only), flags.rounds):
         for name, row in rows.items():
             if "tokens_per_second" in row:
@@ -107,12 +105,10 @@ def main() -> None:
     names = ("corpus", "max_length", "batch_tokens", *SIZES)
     config = Config(label_smoothing=0, **{name: getattr(flags, name) for name in names})
     data = pipeline.load(config)
-    with tempfile.TemporaryDirectory() as folder:
-        path = str(Path(folder) / "sentences.npz")
-        sentences.write(path, data.train, flags.batch_tokens, flags.tokens)
-        job = {"sentences": path, "vocab_size": data.target_tokenizer.vocab_size}
-        job["config"] = asdict(config)
-        harness.report(measure(job, config, flags), COLUMNS, flags.json)
+    batches = sentences.sample(data.train, flags.batch_tokens, flags.tokens)
+    job = {"pairs": data.train, "batches": batches, "config": asdict(config)}
+    job["vocab_size"] = data.target_tokenizer.vocab_size
+    harness.report(measure(job, config, flags), COLUMNS)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,14 @@
 """Run a contestant: `python -m benchmarks.peers MODULE.FUNCTION`, with its job in standard input.
 
-The job is a JSON object, and so are the measurements, which are printed on the last line.
+The job is pickled. The measurements are printed on the last line, as JSON.
 """
 
 import importlib
 import json
+import pickle
 import sys
 
-job = json.load(sys.stdin)
+job = pickle.load(sys.stdin.buffer)
 module, function = sys.argv[1].split(".")
 try:
     contestant = importlib.import_module(f"benchmarks.peers.{module}")

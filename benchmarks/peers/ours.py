@@ -22,7 +22,7 @@ def train(job: dict) -> dict:
     config = machine.adapt_to_device(Config(**job["config"]))
     tf.config.experimental.enable_op_determinism()
     machine.set_parallelism(config.shards)
-    pairs, batches = sentences.read(job["sentences"])
+    pairs, batches = job["pairs"], job["batches"]
     model = build(config, job["vocab_size"], job["vocab_size"])
     train_step = make_train_step(model, Adam(trainable_variables(model)), config)
     padded = [pairs.batch(indices) for indices in batches]

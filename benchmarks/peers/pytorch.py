@@ -105,7 +105,7 @@ def train(job: dict) -> dict:
     config = job["config"]
     torch.manual_seed(0)
     torch.set_num_threads(len(cores()))
-    pairs, batches = sentences.read(job["sentences"])
+    pairs, batches = job["pairs"], job["batches"]
     model = Model(config, job["vocab_size"])
     optimizer = torch.optim.Adam(model.parameters(), 1e-3, (0.9, 0.98), 1e-9, fused=True)
     scale, warmup = 1e3 * config["d_model"] ** -0.5, config["warmup_steps"] ** -1.5

@@ -125,7 +125,7 @@ def train(job: dict) -> dict:
         train_accuracy.update_state(target_out, logits, sample_weight=mask)
         return loss
 
-    pairs, batches = sentences.read(job["sentences"])
+    pairs, batches = job["pairs"], job["batches"]
     padded = [pairs.batch(indices) for indices in sentences.shuffled(batches, 64)]
     return sentences.time_training(job, lambda *ids: float(train_step(*ids)), padded)
 

@@ -20,12 +20,8 @@ def parse_flags() -> argparse.Namespace:
     add = parser.add_argument
     add("--corpus", metavar="STR", help="another corpus, named as in train.py [the run's own]")
     add("--split", metavar="STR", help="split to score [test; all lines of another .tsv file]")
-    add(
-        "--limit",
-        type=command_line.positive,
-        metavar="N",
-        help="score only the first N texts of the split, and write nothing to the run directory",
-    )
+    text = "score only the first N texts of the split, and write nothing to the run directory"
+    add("--limit", type=command_line.positive, metavar="N", help=text)
     utils.add_flags(parser, Search)
     flags = command_line.parse(parser)
     other_table = (flags.corpus or "").endswith(TABLES) and not flags.config.corpus.endswith(TABLES)

@@ -22,14 +22,8 @@ def parse_flags() -> argparse.Namespace:
     """Parse the command line; a mistake exits with one line and status 2."""
     parser = command_line.make_parser(__doc__)
     add = parser.add_argument
-    add(
-        "texts",
-        nargs="*",
-        default=[],
-        type=command_line.valid_text,
-        metavar="TEXT",
-        help="text to translate or label",
-    )
+    text = "text to translate or label"
+    add("texts", nargs="*", default=[], type=command_line.valid_text, metavar="TEXT", help=text)
     add("--file", type=Path, help="translate or label each line of this file")
     utils.add_flags(parser, Search)
     flags = command_line.parse(parser)

@@ -32,24 +32,12 @@ def make_parser(description: str) -> argparse.ArgumentParser:
     parser = utils.make_parser(description, prog=module)
     parser.add_argument("run", type=Path, metavar="RUN", help="run directory, such as runs/NAME")
     add = parser.add_argument_group("model").add_argument
-    add(
-        "--checkpoint",
-        choices=("last", "best"),
-        default="last",
-        help="best: the one with the lowest validation loss [last]",
-    )
-    add(
-        "--average",
-        type=positive,
-        default=1,
-        metavar="N",
-        help="average the weights saved at the ends of the last N epochs [1]",
-    )
-    add(
-        "--accept-changes",
-        action="store_true",
-        help="use the current code even if it has changed since the run was trained",
-    )
+    text = "best: the one with the lowest validation loss [last]"
+    add("--checkpoint", choices=("last", "best"), default="last", help=text)
+    text = "average the weights saved at the ends of the last N epochs [1]"
+    add("--average", type=positive, default=1, metavar="N", help=text)
+    text = "use the current code even if it has changed since the run was trained"
+    add("--accept-changes", action="store_true", help=text)
     return parser
 
 

@@ -3,7 +3,7 @@ accuracy, with 95 % intervals, and the texts on which the runs differ most.
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,21 +19,16 @@ SAMPLES, SEED = 1000, 12345  # those of sacreBLEU
 TEXTS_SHOWN = 10
 
 
-def check(runs: Sequence[Path], names: Sequence[str]) -> None:
-    """Raise UserError if the outputs with these names are missing, one name for each run."""
-    paths = map(report.outputs_path, runs, names)
-    missing = {path: run for path, run in zip(paths, runs, strict=True) if not path.exists()}
-    commands = (f"python evaluate.py {run}" for run in missing.values())
-    for run in missing.values():
+def read_outputs(run: Path, name: str) -> Table:
+    """Read the outputs of a run. Raises OSError, and UserError if they are missing."""
+    path = report.outputs_path(run, name)
+    if not path.exists():
         load_config(run)  # raises UserError if it is not a run
-    if missing:
-        written = ({path.stem for path in run.glob("outputs-*.tsv")} for run in runs)
-        both = sorted(stem.removeprefix("outputs-") for stem in set.intersection(*written))
-        others = f", or select what both have with --outputs: {', '.join(both)}" * bool(both)
         raise UserError(
-            f"{' and '.join(map(str, missing))}: missing; run {' and '.join(commands)}, with the "
-            f"same flags for both runs{others}"
+            f"{path} is missing: run python evaluate.py {run}, with the same flags for both runs, "
+            "or select other outputs with --outputs"
         )
+    return report.read_outputs(run, name)
 
 
 def statistics(table: Table) -> dict[str, Statistics]:
@@ -74,8 +69,7 @@ def text_scores(table: Table) -> np.ndarray:
 def main(flags: argparse.Namespace) -> None:
     """Print the comparison. Raises UserError and OSError."""
     runs, names = (flags.run, flags.other), (flags.outputs[0], flags.outputs[-1])
-    check(runs, names)
-    one, other = map(report.read_outputs, runs, names)
+    one, other = map(read_outputs, runs, names)
     scores = [read_json(run / f"scores-{name}.json") for run, name in zip(runs, names, strict=True)]
     about = [f"{run}, {report.describe(each)}" for run, each in zip(runs, scores, strict=True)]
     if not report.same_texts(one, other):

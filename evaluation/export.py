@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import importlib.util
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,14 +31,14 @@ EDITED = (
 )
 
 
-def export_ctranslate2(translator: "Translator", folder: str | Path) -> None:
+def export_ctranslate2(translator: "Translator", folder: Path) -> None:
     """Write a Transformer as a model for `ctranslate2.Translator`, with its tokenizer.
 
     The exported model maps source tokens to target tokens; it adds eos and bos itself. Its beam
     search divides by length^penalty, ours by ((5 + length) / 6)^penalty; without a penalty they are
     the same. With `--lowercase` or `--tokenizer word`, texts must first go through
-    `data.tokenizer.preprocess`. Raises FileExistsError, and UserError if the model was edited so
-    that CTranslate2 computes something else.
+    `data.tokenizer.preprocess`. Raises UserError if the model was edited so that CTranslate2
+    computes something else.
     """
     import ctranslate2
 
@@ -45,11 +46,10 @@ def export_ctranslate2(translator: "Translator", folder: str | Path) -> None:
         spec = specification(ctranslate2.specs, translator)
     except AttributeError as error:  # a part that an edit has removed
         raise UserError(EDITED) from error
-    with new_folder(folder) as unfinished:
-        spec.save(str(unfinished))
-        tokenizer.save_pair(unfinished, translator.source_tokenizer, translator.target_tokenizer)
-        exported = ctranslate2.Translator(str(unfinished), compute_type="float32")
-        check_log_probabilities(exported, translator)
+    spec.save(str(folder))
+    tokenizer.save_pair(folder, translator.source_tokenizer, translator.target_tokenizer)
+    exported = ctranslate2.Translator(str(folder), compute_type="float32")
+    check_log_probabilities(exported, translator)
 
 
 def specification(specs: ModuleType, translator: "Translator") -> Any:
@@ -177,14 +177,14 @@ def end_with_eos(source: "tf.Tensor", max_length: int) -> "tf.Tensor":
     return tf.where(tf.sequence_mask(lengths, width), padded, end)
 
 
-def export_saved_model(translator: "Translator", folder: str | Path) -> None:
+def export_saved_model(translator: "Translator", folder: Path) -> None:
     """Write a model as a SavedModel, with its tokenizer in `assets`.
 
     `tf.saved_model.load(folder).translate(source)` needs no code of this project: source (batch,
     source_len), int32, ids with or without eos, 0 = padding → a dict of "ids" (batch, n_best,
     output_len) and "scores" (batch, n_best). Sources are truncated to `max_length` tokens, as in
     translate.py. The search is that of the Translator; samples are drawn with its seed, so equal
-    calls return equal samples. Texts: see `export_ctranslate2`. Raises FileExistsError.
+    calls return equal samples. Texts: see `export_ctranslate2`.
     """
     import tensorflow as tf
 
@@ -203,42 +203,34 @@ def export_saved_model(translator: "Translator", folder: str | Path) -> None:
         return {"ids": ids, "scores": scores}
 
     module.translate = translate
-    with new_folder(folder) as unfinished:
-        signatures = {"serving_default": translate}
-        tf.saved_model.save(module, str(unfinished), signatures=signatures)
-        tokenizers = translator.source_tokenizer, translator.target_tokenizer
-        tokenizer.save_pair(unfinished / "assets", *tokenizers)
+    tf.saved_model.save(module, str(folder), signatures={"serving_default": translate})
+    tokenizers = translator.source_tokenizer, translator.target_tokenizer
+    tokenizer.save_pair(folder / "assets", *tokenizers)
+
+
+EXPORTS = {"ctranslate2": export_ctranslate2, "saved_model": export_saved_model}
 
 
 @contextlib.contextmanager
-def new_folder(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary directory that is renamed to `path` if the block succeeds.
+def new_folder(path: Path) -> Iterator[None]:
+    """Create a directory, unless there is an empty one, and delete it if the block fails.
 
-    Raises FileExistsError if `path` exists and is not an empty directory.
-    """
-    path = Path(path).resolve()
-    check_new(path)
-    with tempfile.TemporaryDirectory(prefix=f"{path.name}.", dir=path.parent) as scratch:
-        unfinished = Path(scratch, "unfinished")
-        unfinished.mkdir()
-        yield unfinished
-        if path.exists():
-            path.rmdir()
-        unfinished.rename(path)
-
-
-def check_new(path: Path) -> None:
-    """Raise FileExistsError if a path exists and is not an empty directory, and UserError if it
-    cannot be written. Creates its parent.
+    Raises FileExistsError if `path` exists and is not an empty directory, and UserError if it
+    cannot be written.
     """
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise FileExistsError(f"{path} exists and is not an empty directory: choose a new one")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryDirectory(dir=path.parent).cleanup()
+        path.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryDirectory(dir=path).cleanup()  # an empty one could be read-only
     except OSError as error:
         reason = f"cannot be written: {error.strerror}; choose another directory"
         raise UserError(f"{path} {reason}") from error
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(path.resolve(), ignore_errors=True)
+        raise
 
 
 def main(flags: argparse.Namespace) -> None:
@@ -250,17 +242,14 @@ def main(flags: argparse.Namespace) -> None:
             raise UserError("CTranslate2 has only Transformers: use saved_model")
         if not importlib.util.find_spec("ctranslate2"):
             raise UserError('CTranslate2 is not installed: pip install -e ".[export]"')
-    check_new(flags.folder)
-    export = {"ctranslate2": export_ctranslate2, "saved_model": export_saved_model}[flags.format]
-    export(command_line.load(flags), flags.folder)
+    with new_folder(flags.folder):
+        EXPORTS[flags.format](command_line.load(flags), flags.folder)
     print(f"{flags.folder}: see the section Export of docs/commands.md for how to use it")
 
 
 if __name__ == "__main__":
     PARSER = command_line.make_parser(__doc__)
-    PARSER.add_argument(
-        "format", choices=("ctranslate2", "saved_model"), metavar="FORMAT", help="%(choices)s"
-    )
+    PARSER.add_argument("format", choices=EXPORTS, metavar="FORMAT", help="%(choices)s")
     PARSER.add_argument("folder", type=Path, metavar="DIR", help="a new directory")
     utils.add_flags(PARSER, Search)
     command_line.run(main, command_line.parse(PARSER))

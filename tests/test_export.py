@@ -56,10 +56,8 @@ def test_ctranslate2_gives_the_same_translations_and_scores(
     ctranslate2 = pytest.importorskip("ctranslate2")
     search = Search(beam, 0.0) if beam > 1 else Search()
     ours = make_translator(tiny, trained_tokenizer, search, **flags)
-    export.export_ctranslate2(ours, tmp_path / "exported")
-    theirs = ctranslate2.Translator(
-        str(tmp_path / "exported"), compute_type="float32", intra_threads=1
-    )
+    export.export_ctranslate2(ours, tmp_path)
+    theirs = ctranslate2.Translator(str(tmp_path), compute_type="float32", intra_threads=1)
     rows = trained_tokenizer.encode(TEXTS)
     results = theirs.translate_batch(
         [trained_tokenizer.tokens(row) for row in rows],
@@ -112,11 +110,10 @@ def test_an_edited_model_is_not_exported_to_ctranslate2(
     monkeypatch.setattr("tensorflow.nn.relu", tf.nn.gelu)
     ours = make_translator(tiny, trained_tokenizer, Search())
     with pytest.raises(UserError, match="edited"):
-        export.export_ctranslate2(ours, tmp_path / "out")
+        export.export_ctranslate2(ours, tmp_path)
     del ours.model.decoder.layers[0].cross_attention.output
     with pytest.raises(UserError, match="edited"):
-        export.export_ctranslate2(ours, tmp_path / "out")
-    assert not list(tmp_path.iterdir())
+        export.export_ctranslate2(ours, tmp_path)
 
 
 SERVE = """
@@ -131,11 +128,11 @@ print(json.dumps({name: value.numpy().tolist() for name, value in outcome.items(
 @pytest.mark.slow
 def test_a_saved_model_needs_no_code_of_this_project(tiny, trained_tokenizer, tmp_path):
     ours = make_translator(tiny, trained_tokenizer, Search(3, 0.6, n_best=2), norm="pre")
-    export.export_saved_model(ours, tmp_path / "served")
+    export.export_saved_model(ours, tmp_path)
     rows = [[*row, 3] for row in trained_tokenizer.encode(TEXTS[:5])]
     source = Ragged.of(rows).padded(np.arange(5))
     served = subprocess.run(
-        [sys.executable, "-c", SERVE, str(tmp_path / "served"), json.dumps(source.tolist())],
+        [sys.executable, "-c", SERVE, str(tmp_path), json.dumps(source.tolist())],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -145,7 +142,7 @@ def test_a_saved_model_needs_no_code_of_this_project(tiny, trained_tokenizer, tm
     ids, scores = decode_with(ours.search, ours.model, tf.constant(source))
     np.testing.assert_array_equal(outcome["ids"], ids)
     np.testing.assert_allclose(outcome["scores"], scores, rtol=1e-6)
-    pair = tokenizer.load_pair(tmp_path / "served" / "assets")
+    pair = tokenizer.load_pair(tmp_path / "assets")
     assert pair[0].encode(TEXTS) == trained_tokenizer.encode(TEXTS)
 
 
@@ -160,11 +157,19 @@ def test_a_source_ends_in_one_eos_whether_it_had_one():
         np.testing.assert_array_equal(alone, [result])
 
 
-def test_exports_need_an_empty_directory(tiny, trained_tokenizer, tmp_path):
-    (tmp_path / "kept").write_text("kept")
-    with pytest.raises(FileExistsError, match="not an empty"):
-        export.export_saved_model(make_translator(tiny, trained_tokenizer, Search()), tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+def test_exports_need_an_empty_directory_and_leave_none_if_they_fail(tmp_path):
+    folder, kept = tmp_path / "a" / "b", tmp_path / "a" / "kept"
+    with pytest.raises(KeyboardInterrupt), export.new_folder(folder):
+        (folder / "assets").mkdir()
+        raise KeyboardInterrupt
+    kept.write_text("kept")
+    for path in (kept, kept.parent):
+        with pytest.raises(FileExistsError, match="not an empty"), export.new_folder(path):
+            pass
+    assert list(kept.parent.iterdir()) == [kept]
+    for _ in range(2):
+        with export.new_folder(folder):
+            assert folder.is_dir()
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ import same_code
 from config import Config
 from data.tokenizer import load_pair
 from model.optimizer import learning_rate
-from training import description, provenance
+from training import description
 from training.records import RunError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -160,7 +160,6 @@ def test_provenance_has_commit_command_versions_and_host(run, checkout):
     assert facts["versions"]["tensorflow"] == tf.__version__
     assert facts["versions"]["numpy"] == np.__version__
     assert facts["host"]["name"] and facts["host"]["cores"]
-    assert facts["model_from"] == str(checkout.resolve() / "model")
 
 
 def test_the_source_is_copied(run, checkout):
@@ -187,9 +186,9 @@ def test_edits_and_new_files_are_in_source_diff(run):
 def test_the_source_of_a_run_is_not_a_checkout(run, checkout, monkeypatch):
     """Though it lies in one."""
     monkeypatch.setattr(same_code, "ROOT", checkout)
-    assert provenance.provenance()["commit"] and provenance.source_diff()
+    assert description.provenance()["commit"] and description.source_diff()
     monkeypatch.setattr(same_code, "ROOT", run / "source")
-    assert not provenance.provenance()["commit"] and provenance.source_diff() == ""
+    assert not description.provenance()["commit"] and description.source_diff() == ""
 
 
 def test_metrics_are_plausible(run):

@@ -3,9 +3,13 @@
 import contextlib
 import dataclasses
 import itertools
+import os
+import platform
 import re
 import shutil
+import sys
 import time
+from importlib import metadata
 from pathlib import Path
 
 import tensorflow as tf
@@ -14,11 +18,14 @@ from tensorboard.plugins.hparams import summary_v2 as hparams  # `api` imports K
 from config import MAY_CHANGE_ON_RESUME, Config
 from data import tokenizer
 from data.pipeline import Dataset
-from same_code import ROOT, changed_files
+from same_code import ROOT, changed_files, git, is_checkout, working_tree_diff
 from training import records
-from training.provenance import copy_source, provenance, source_diff
 from training.records import RunError
 from utils import write_json
+
+PACKAGES = ("model", "data", "training", "evaluation", "experiments", "benchmarks", "tests", "docs")
+SOURCE = ["*.py", "*.cfg", "*.toml", "*.md", "constraints.txt", "data/mini/*.tsv"]
+SOURCE += [f"{p}/**/*.{kind}" for p in PACKAGES for kind in ("py", "md", "html", "patch")]
 
 
 def name_of(config: Config) -> str:
@@ -75,6 +82,40 @@ def write_source(run: Path) -> None:
     copy_source(run / "source")
     (run / "source.diff").write_text(source_diff(), "utf-8")
     write_json(run / "provenance.json", provenance())
+
+
+def copy_source(folder: Path) -> None:
+    """Copy the project's source files to a directory. A corpus in data/ is not one of them."""
+    for path in (path for pattern in SOURCE for path in ROOT.glob(pattern)):
+        copy = folder / path.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(path, copy)
+
+
+def source_diff() -> str:
+    """Return the diff of the project's source against the commit; "" if there is none."""
+    patterns = (f":(glob){pattern}" for pattern in SOURCE)
+    return working_tree_diff(*patterns) if is_checkout() else ""
+
+
+def provenance() -> dict:
+    """Return the commit, command, versions and host."""
+    checkout = is_checkout()
+    packages = ("tensorflow", "keras", "numpy", "sentencepiece", "sacrebleu")
+    return {
+        "commit": git("rev-parse", "HEAD").strip() if checkout else None,
+        "uncommitted": git("status", "--porcelain").splitlines() if checkout else [],
+        "command": [sys.executable, *sys.argv],
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "versions": {"python": platform.python_version()}
+        | {name: metadata.version(name) for name in packages},
+        "host": {
+            "name": platform.node(),
+            "system": platform.platform(),
+            "cores": os.cpu_count(),
+            "gpus": len(tf.config.list_physical_devices("GPU")),
+        },
+    }
 
 
 def check_corpus(run: Path, config: Config, dataset: Dataset) -> None:

@@ -31,7 +31,6 @@ if __name__ == "__main__":
     import_tensorflow()
 
 from collections.abc import Callable, Sequence
-from functools import reduce
 
 import keras
 import numpy as np
@@ -142,11 +141,9 @@ WEIGHTS = {  # attributes of our layers, in the order of Keras' `layer.weights`
 
 def attribute(module: object, path: str) -> object:
     """Return a nested attribute or list item, such as "encoder.layers.0.attention"."""
-
-    def step(parent, name):
-        return parent[int(name)] if name.isdigit() else getattr(parent, name)
-
-    return reduce(step, path.split("."), module)
+    for name in path.split("."):
+        module = module[int(name)] if name.isdigit() else getattr(module, name)
+    return module
 
 
 def matched_variables(
@@ -277,8 +274,5 @@ def main(config) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        with errors_in_one_line():
-            main(CONFIG)
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
+    with errors_in_one_line():
+        main(CONFIG)

@@ -539,6 +539,15 @@ def test_a_renamed_run_resumes_and_can_be_loaded(copied):
     assert load_config(renamed).name == "run"
 
 
+def test_metrics_are_in_the_files_before_the_run_ends(tmp_path):
+    logs = Logs(tmp_path)
+    logs.write("train", 1, {"loss": 1.0})
+    (events,) = tmp_path.glob("train/events.*")
+    assert b"metrics/loss" in events.read_bytes()
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1, "loss": 1.0}\n'
+    logs.close()
+
+
 def test_metrics_that_do_not_fit_on_the_disk_are_reported_with_the_remedy(tmp_path):
     logs = Logs(tmp_path)
     logs.file = open("/dev/full", "ab")

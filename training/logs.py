@@ -55,7 +55,6 @@ class Logs:
             for key, value in values.items():
                 if key != "epoch":
                     tf.summary.scalar(tag(key), value)
-        self.events[name].flush()
 
     def write_samples(self, step: int, samples: list[tuple[str, str, str]]) -> None:
         """Show (source, reference, output) texts in TensorBoard."""
@@ -63,13 +62,11 @@ class Logs:
             for number, (source, reference, output) in enumerate(samples, 1):
                 rows = f"**source** | {source}\n--- | ---\n**reference** | {reference}\n"
                 tf.summary.text(f"samples/{number}", f"{rows}**translation** | {output}")
-        self.events["validation"].flush()
 
     def write_image(self, name: str, step: int, png: bytes) -> None:
         """Show a PNG in TensorBoard."""
         with self.events["validation"].as_default(step):
             tf.summary.image(f"samples/{name}", tf.io.decode_png(png)[tf.newaxis])
-        self.events["validation"].flush()
 
     def write_embedding(self, table: tf.Variable, vocabulary: Tokenizer, ids: np.ndarray) -> None:
         """Show an embedding table (vocab_size, d_model) in TensorBoard's projector.

@@ -20,7 +20,7 @@ Columns = dict[str, tuple[str, str]]  # {measure: (heading, format)}
 
 
 def benchmark_parser(description: str) -> argparse.ArgumentParser:
-    """Create a parser with the flags that all benchmarks share."""
+    """Create a parser with the flag that all benchmarks share."""
     parser = make_parser(description, prog=f"python -m benchmarks.{Path(sys.argv[0]).stem}")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each contestant [3]")
     return parser

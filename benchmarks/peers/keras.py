@@ -12,8 +12,7 @@ def train(job: dict) -> dict:
     """Time the second epoch of two, in random batches of 64."""
     # As the tutorial: three embedding tables, no label smoothing.
     config = Config(**job["config"] | {"tie_embeddings": False, "label_smoothing": 0.0})
-    pairs, batches = job["pairs"], job["batches"]
-    batches = sentences.shuffled(batches, 64)
+    pairs, batches = job["pairs"], sentences.shuffled(job["batches"], 64)
     data = keras_twin.dataset(pairs, batches, job["vocab_size"], config).cache()
     model = keras_twin.build(config, job["vocab_size"], job["vocab_size"])
     keras_twin.compile_twin(model, config, measure_loss=False)

@@ -71,7 +71,7 @@ def make_train_step(model: tf.Module, optimizer: Adam, config: Config) -> Callab
             )
             return [tf.convert_to_tensor(gradient) for gradient in gradients], sums
 
-        seed = step_seed(config.seed, optimizer.step)
+        seed = step_seed(config.seed, optimizer.step)  # before `apply` increments the step
         gradients, sums = sum_over_parts(
             forward_backward, source, target, seed, config.shards, config.accumulate
         )
@@ -115,7 +115,7 @@ def train(config: Config) -> None:
         train_step = make_train_step(model, optimizer, config)
     translator = Translator(in_float32(model), *tokenizers, config.max_length)
 
-    with Run(config, dataset, model, optimizer, strategy) as run:
+    with Run(config, dataset, model, optimizer, strategy) as run:  # restores what it continues
         while run.epoch < config.epochs and not run.stop_requested():
             for source, target in run.batches():  # the rest of this epoch
                 metrics = train_step(source, target)

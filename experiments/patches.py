@@ -5,7 +5,7 @@ experiments/NAME.patch begins with lines of the form `key: text`, each at most o
     question:  what the experiment tests
     theme:     the part of the model or of training that it changes: see THEMES (optional)
     claim:     a published claim about it, and its source (optional)
-    recipe:    the recipe of experiments.run, if it is not about translation (optional)
+    recipe:    the recipe that experiments.run uses by default [mini]
     score:     bleu, if the change alters what a loss means: BLEU is judged instead (optional)
     average:   the number of last epochs whose weights are averaged, if it is not the recipe's, as
                for a schedule that ends at zero (optional)

@@ -84,7 +84,7 @@ SPA_ENG_LONG = (
     "--shards 1 --validation-sentences 100 --epochs 12"
 )
 BLEU = {"score": "bleu", "unit": "BLEU", "decimals": 1, "delta": 0.5}
-# Half a BLEU is worth 0.0065 nats per character in long training: see LOG.md, 2026-11-23.
+# Half a BLEU is worth about 0.0065 nats per character in long training: see LOG.md, 2026-11-23.
 LOSS = {"score": "nats_per_character", "unit": "nats per character", "decimals": 4, "delta": 0.0065}
 RECIPES = {
     "spa-eng": Recipe("spa-eng", SPA_ENG, **LOSS, stages=(3, 5, 8)),

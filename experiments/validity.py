@@ -1,8 +1,8 @@
 """How far do short runs predict long ones? python -m experiments.validity SHORT … LONG
 
-Compares the stored results of recipes. For each SHORT, prints how often and how closely its
-differences from the baseline agree with those of LONG, and how precise they are for their time.
-Writes experiments/validity-SHORT.png.
+Compares the stored results of recipes; the last one is LONG. For each SHORT, prints how often and
+how closely its differences from the baseline agree with those of LONG, and how precise they are for
+their time. Writes experiments/validity-SHORT.png.
 """
 
 import warnings
@@ -104,6 +104,8 @@ def scatter(short: Gains, long: Gains, names: list[str]) -> Figure:
         recipe = gains.recipe
         axes.set(**{f"{side}label": f"gain in {recipe.unit}, recipe {recipe.name}"})
     small = "grey: too small to matter in long training"
+    if not short.sigma.df:
+        small += "; one seed each, so without intervals"
     axes.set_title(f"positive: better than the baseline; squares: the signs differ;\n{small}")
     axes.spines[["top", "right"]].set_visible(False)
     return figure

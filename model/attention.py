@@ -23,7 +23,7 @@ def scaled_dot_product_attention(
         key: (…, key_len, head_dim).
         value: (…, key_len, value_dim).
         mask: boolean, broadcastable to (…, query_len, key_len); True = may attend. Or float32, to
-            be added to the scores, such as a bias for each distance.
+            be added to the scores, such as a bias for each distance (so never 0 and 1).
         dropout_rate: dropout rate of the weights; not in the paper.
         seed: of this dropout; None for none.
 
@@ -35,7 +35,7 @@ def scaled_dot_product_attention(
     # Equal to (query · key) / √head_dim.
     scores = tf.matmul(query * head_dim**-0.5, key, transpose_b=True)  # (…, query_len, key_len)
     if mask is not None:
-        # exp(−1e9) is exactly 0
+        # exp(−1e9) is exactly 0, so a masked key has no weight unless all keys are masked.
         scores += tf.where(mask, 0.0, -1e9) if mask.dtype == tf.bool else mask
     weights = tf.nn.softmax(scores)  # over the keys
     return tf.matmul(dropout(weights, dropout_rate, seed), value), weights
@@ -82,9 +82,9 @@ class MultiHeadAttention(tf.Module):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Attend in each head, and project the merged heads.
 
-        queries: (batch, num_heads, query_len, head_dim). keys, values: from `keys_values`. mask:
-        boolean, broadcastable to (batch, num_heads, query_len, key_len). Returns (batch, query_len,
-        d_model) and the weights (batch, num_heads, query_len, key_len).
+        queries: (batch, num_heads, query_len, head_dim). keys, values: from `keys_values`. mask: of
+        `scaled_dot_product_attention`, broadcastable to (batch, num_heads, query_len, key_len).
+        Returns (batch, query_len, d_model) and the weights (batch, num_heads, query_len, key_len).
         """
         seed = fold_in(seed, "weights")
         heads, weights = scaled_dot_product_attention(
@@ -103,7 +103,7 @@ class MultiHeadAttention(tf.Module):
 
         cache: in decoding, the keys and values of all earlier positions; x is then the newest one,
         (batch, 1, d_model). Returns the same as `attend`, and the keys and values of all positions,
-        which are the next cache.
+        which are the next cache. The caller also draws from `seed`: derive others with `fold_in`.
         """
         queries = self.split_heads(self.query(x))  # (batch, num_heads, length, head_dim)
         keys, values = self.keys_values(x)
@@ -129,9 +129,9 @@ class MultiHeadAttention(tf.Module):
         In training, there is one row per source. In beam search, consecutive rows of x are the
         hypotheses of one source, and the memory still has one row per source. Each position of a
         query attends to the memory independently of the others, so the hypotheses are treated as
-        positions of one query: each source's memory is read once, and never copied. So an
-        edit of this method, or of `attend`, must not depend on the index of a query. If one must,
-        repeat the memory and its mask for each hypothesis.
+        positions of one query: each source's memory is read once, and never copied. Therefore an
+        edit of attention must not depend on the index of a query here. If it must, repeat the
+        memory and its mask for each hypothesis.
 
         Returns (rows, length, d_model), and weights (sources, num_heads, rows / sources · length,
         source_len).

@@ -14,8 +14,8 @@ class Seed(NamedTuple):
     """A random seed: `key` identifies the draw, and `step` the update that it belongs to.
 
     If a batch is divided into n parts, `step` is n times the update plus the index of the part.
-    Every draw is a function of (run seed, name, step). An edit elsewhere in the model therefore
-    leaves it unchanged, and two runs with the same seed differ only by the edit.
+    Every draw is a function of (run seed, name, step) and of its shape. An edit elsewhere that does
+    not change this shape leaves it unchanged: two runs with the same seed differ only by the edit.
     """
 
     key: int
@@ -118,7 +118,7 @@ class Embedding(tf.Module):
         self.table = tf.Variable(normal((vocab_size, d_model), stddev, fold_in(seed, "table")))
 
     def __call__(self, ids: tf.Tensor) -> tf.Tensor:
-        # Gather from the value: once a variable has been gathered from, each later read copies it.
+        # Gather from the value: `tf.gather` on a variable makes each later read of it a copy.
         rows = tf.gather(tf.convert_to_tensor(self.table), ids)
         return rows * self.table.shape[1] ** 0.5  # (…, d_model)
 
@@ -199,7 +199,8 @@ def named_variables(model: tf.Module) -> dict[str, tf.Variable]:
     shared variable has the shortest of its paths, and of several the one that `__init__` sets
     first: a table that is also the output projection is `output/embedding/table`.
 
-    Raises ValueError if a variable cannot be reached in this way.
+    Every class that holds variables must be a tf.Module: in others they are not found. Raises
+    ValueError if a variable cannot be reached in this way.
     """
     visited, queue = {}, [("", model)]
     for path, value in queue:  # breadth-first, as in tf.train.Checkpoint: the loop extends it

@@ -77,7 +77,7 @@ class DecoderLayer(tf.Module):
         seed: Seed | None = None,
         cache: KeysValues | None = None,
     ) -> tuple[tf.Tensor, Weights, KeysValues]:
-        """x (batch, target_len, d_model) → the same, a dict of weights, and the next cache.
+        """x (batch, target_len, d_model) → the same shape, a dict of weights, the next cache.
 
         memory: `cross_attention.keys_values` of the encoder's output. cache: see `self_attend`.
         """
@@ -177,7 +177,10 @@ class Decoder(Stack):
 
 
 def cache_length(caches: list[KeysValues]) -> tf.Tensor:
-    """Return the number of positions in caches, a scalar: the position of the next token."""
+    """Return the number of positions in caches, a scalar: the position of the next token.
+
+    It is axis 2 of the first tensor of each cache.
+    """
     keys, _ = caches[0]
     return tf.shape(keys)[2]
 
@@ -198,7 +201,7 @@ class Transformer(tf.Module):
 
     @property
     def source_embedding(self) -> Embedding:
-        """The embedding of source tokens."""
+        """The embedding of source tokens. TensorBoard shows its `table` (vocab_size, d_model)."""
         return self.encoder.embedding
 
     def encode(

@@ -30,6 +30,8 @@ def describe(comparison: Comparison) -> str:
             deviation = f"{prior.value:{digits}} {judged.unit} ({prior.df} degrees of freedom)"
             lines.append(f"standard deviation of a difference: {deviation}")
             lines.append(f"differences that are detected with 80 % power: {text or 'none'}")
+        else:
+            lines.append("standard deviation of a difference: unknown, no pairs of it are stored")
     folders = (runner.folder.parent / name for name in (recipe.name, f"{recipe.name}-final"))
     paths = (path for folder in folders for path in folder.glob("*/seed-*.*-*.json"))
     times = minutes(map(read_json, paths))

@@ -35,6 +35,9 @@ def choose(flags: argparse.Namespace) -> tuple[Recipe, list[Patch]]:
     named = [patches.read(name) for name in dict.fromkeys(names) if name != BASELINE.name]
     chosen = named if names else [edit]
     kinds = {patch.recipe for patch in chosen}
+    if len(kinds) > 1 and not (flags.recipe or flags.all):
+        known = ", ".join(sorted(kinds))
+        raise ExperimentError(f"the experiments have different recipes: choose --recipe of {known}")
     recipe = RECIPES[flags.recipe or (kinds.pop() if len(kinds) == 1 else "mini")]
     fitting = [p for p in chosen if p is edit or (p.recipe == "imdb") == (recipe.name == "imdb")]
     if fitting != chosen and not flags.all:

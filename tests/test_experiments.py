@@ -420,6 +420,7 @@ def test_a_plan_names_the_change_and_the_runs_with_their_time(repository, ask, m
         out = ask("--plan", *flags)
         assert re.search(r"^edit-\w+ changes model/answer.py$", out, re.MULTILINE)
         assert "of 3 seeds: 6 runs (3 with the change, 3 of the baseline)\n" in out
+        assert "standard deviation of a difference: unknown" in out
         assert out.endswith("of 5 seeds: 10 runs (5 with the change, 5 of the baseline)\n")
     assert not [*(repository / "runs").rglob("started")]
     ask("--seeds", "2")  # a run takes two minutes
@@ -770,6 +771,13 @@ def test_a_patch_may_have_other_flags_for_a_recipe(repository, ask):
     assert not store.changed(stored) and store.changed(stored | {"recipe": "ted"}) == {"some"}
     patch = patches.read("some")
     assert [patch.for_recipe(name).flags for name in ("mini", "ted")] == ["--bonus=9", "--bonus=0"]
+
+
+def test_experiments_with_different_recipes_need_a_choice(repository, ask):
+    (repository / "experiments/other.patch").write_text("question: 1?\nrecipe: ted\nflags: --a=1\n")
+    with pytest.raises(ExperimentError, match="choose --recipe of mini, ted"):
+        ask("more", "other")
+    assert "more changes" in ask("more", "other", "--recipe", "mini", "--plan")
 
 
 def start(code, *words):

@@ -35,8 +35,8 @@ def read_stored(recipe: str) -> dict | None:
 
 def changed(stored: dict) -> set[str]:
     """Return the stored experiments whose patch has changed since, or was deleted."""
-    known = [BASELINE, *map(patches.read, patches.names())]
-    current = {patch.name: patch.for_recipe(stored["recipe"]).change for patch in known}
+    present = [BASELINE, *map(patches.read, patches.names())]
+    current = {patch.name: patch.for_recipe(stored["recipe"]).change for patch in present}
     return {name for name, row in stored["rows"].items() if row["change"] != current.get(name)}
 
 

@@ -115,7 +115,7 @@ def train(config: Config) -> None:
         train_step = make_train_step(model, optimizer, config)
     translator = Translator(in_float32(model), *tokenizers, config.max_length)
 
-    with Run(config, dataset, model, optimizer, strategy) as run:  # restores what it continues
+    with Run(config, dataset, model, optimizer, strategy) as run:  # restores --resume
         while run.epoch < config.epochs and not run.stop_requested():
             for source, target in run.batches():  # the rest of this epoch
                 metrics = train_step(source, target)

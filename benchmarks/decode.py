@@ -40,12 +40,11 @@ def contestants(job: dict) -> dict[str, tuple[str, dict]]:
 
 
 def summarize(result: harness.Rows) -> dict:
-    """Return speeds by name, the better mode of CTranslate2, and the fraction of equal outputs."""
+    """Return speeds by name, the best one of CTranslate2, and the fraction of equal outputs."""
     row = {name: measures["sentences_per_second"] for name, measures in result.items()}
     modes = [name for name in result if name.startswith("ctranslate2")]
     if modes:
-        row["ctranslate2_mode"] = max(modes, key=lambda name: row[name])
-        row["ctranslate2"] = row[row["ctranslate2_mode"]]
+        row["ctranslate2"] = max(row[name] for name in modes)
     if modes and "ours" in row:
         row["ratio"] = row["ours"] / row["ctranslate2"]
         ours, theirs = result["ours"]["outputs"], result[modes[0]]["outputs"]

@@ -4,6 +4,8 @@ import argparse
 import contextlib
 import importlib.util
 import shutil
+import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -213,7 +215,7 @@ EXPORTS = {"ctranslate2": export_ctranslate2, "saved_model": export_saved_model}
 
 @contextlib.contextmanager
 def new_folder(path: Path) -> Iterator[None]:
-    """Create a directory, unless there is an empty one, and delete it if the block fails.
+    """Create a directory, unless there is an empty one, and empty it if the block fails.
 
     Raises FileExistsError if `path` exists and is not an empty directory, and UserError if it
     cannot be written.
@@ -228,13 +230,15 @@ def new_folder(path: Path) -> Iterator[None]:
         raise UserError(f"{path} {reason}") from error
     try:
         yield
-    except BaseException:
-        shutil.rmtree(path.resolve(), ignore_errors=True)
+    except BaseException:  # SystemExit, too
+        for child in path.iterdir():
+            shutil.rmtree(child) if child.is_dir() else child.unlink()
         raise
 
 
 def main(flags: argparse.Namespace) -> None:
     """Export the model. Raises UserError and OSError."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # deletes what is unfinished
     if flags.format == "ctranslate2":
         if flags.search != Search():
             raise UserError("CTranslate2 gets its search flags at each call: remove them")

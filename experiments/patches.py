@@ -10,7 +10,7 @@ experiments/NAME.patch begins with lines of the form `key: text`, each at most o
     average:   the number of last epochs whose weights are averaged, if it is not the recipe's, as
                for a schedule that ends at zero (optional)
     flags:     flags of train.py, in addition to those of the recipe, without quotes (optional)
-    flags X:   the same for the recipe X, as for sizes that depend on those of the model (optional)
+    flags X:   these instead of `flags` for the recipe X, such as sizes for its model (optional)
     guard:     the test that fails with the patch, if the edit is a bug (optional)
 
 An empty line and a unified diff in the format of `git diff` follow if the experiment changes code.
@@ -100,7 +100,7 @@ def read(name: str) -> Patch:
     for line in head.splitlines():
         key, colon, value = line.partition(":")
         word, _, recipe = key.partition(" ")
-        if word == "flags" and recipe in RECIPES and recipe not in flags_by_recipe:
+        if colon and word == "flags" and recipe in RECIPES and recipe not in flags_by_recipe:
             flags_by_recipe[recipe] = value.strip()
             continue
         if not colon or key not in KEYS or key in values:

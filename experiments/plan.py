@@ -17,7 +17,8 @@ def describe(comparison: Comparison) -> str:
     recipe, results, runner = comparison.recipe, comparison.results, comparison.runner
     last, chosen, others = recipe.stages[-1], comparison.chosen, read_stored(recipe.name)
     lines = [f"baseline: commit {runner.commit[:7]}; runs of equal seeds are compared in pairs"]
-    changes = {patch.name: " ".join([*patch.files, *patch.flags.split()]) for patch in chosen}
+    averages = {patch: [f"average: {patch.average}"] * bool(patch.average) for patch in chosen}
+    changes = {p.name: " ".join([*p.files, *p.flags.split(), *averages[p]]) for p in chosen}
     lines += [f"{name} changes {what}" for name, what in changes.items()]
     stored = [patch for patch in chosen if results.status(patch) is not Status.ABSENT]
     lines += [results.describe(patch) for patch in (BASELINE, *stored)]
@@ -31,7 +32,7 @@ def describe(comparison: Comparison) -> str:
             lines.append(f"standard deviation of a difference: {deviation}")
             lines.append(f"differences that are detected with 80 % power: {text or 'none'}")
         else:
-            lines.append("standard deviation of a difference: unknown, no pairs of it are stored")
+            lines.append("standard deviation of a difference: unknown, as no two pairs are stored")
     folders = (runner.folder.parent / name for name in (recipe.name, f"{recipe.name}-final"))
     paths = (path for folder in folders for path in folder.glob("*/seed-*.*-*.json"))
     times = minutes(map(read_json, paths))

@@ -214,10 +214,11 @@ def write_comparison(comparison: Comparison) -> Path:
     others = stored_pairs(results.stored) if results.status(BASELINE) in COUNTS else {}
     others = {name: each for name, each in others.items() if name not in pairs}
     # Judged by the recipe as it is defined: --seeds has other stages.
-    stored = Table(RECIPES[recipe.name], [], others, [*map(patches.read, others)])
+    known = [patches.read(name).for_recipe(recipe.name) for name in others]
+    stored = Table(RECIPES[recipe.name], [], others, known)
     chosen = [replace(patch, theme="this comparison") for patch in comparison.chosen]
     path = comparison.runner.folder / "report.html"
-    write_page(path, chosen + [*map(patches.read, others)], [own, stored])
+    write_page(path, chosen + known, [own, stored])
     return path
 
 

@@ -35,12 +35,14 @@ def choose(flags: argparse.Namespace) -> tuple[Recipe, list[Patch]]:
     named = [patches.read(name) for name in dict.fromkeys(names) if name != BASELINE.name]
     chosen = named if names else [edit]
     kinds = {patch.recipe for patch in chosen}
-    if len(kinds) > 1 and not (flags.recipe or flags.all):
+    if len(kinds) > 1 and not (flags.recipe or flags.all or "imdb" in kinds):
         known = ", ".join(sorted(kinds))
-        raise ExperimentError(f"the experiments have different recipes: choose --recipe of {known}")
+        raise ExperimentError(f"the experiments have different recipes: add --recipe with {known}")
     recipe = RECIPES[flags.recipe or (kinds.pop() if len(kinds) == 1 else "mini")]
     fitting = [p for p in chosen if p is edit or (p.recipe == "imdb") == (recipe.name == "imdb")]
-    if fitting != chosen and not flags.all:
+    if flags.all:  # without those whose question is about another recipe
+        fitting = [patch for patch in fitting if patch.recipe in ("mini", recipe.name)]
+    elif fitting != chosen:
         raise ExperimentError("translation and classification: compare them in separate commands")
     if not fitting:
         raise ExperimentError("name an experiment: the baseline is only trained for comparison")
@@ -101,7 +103,7 @@ def parse_flags() -> argparse.Namespace:
     add("--against", metavar="REV", default="HEAD", help="baseline of the edit: a commit [HEAD]")
     add("--recipe", choices=RECIPES, help="how to train and to score [that of the experiment]")
     add("--plan", action="store_true", help="only print the detectable effects and the time")
-    add("--seeds", type=int, help="one stage, of this many seeds [3, 5, 8 and 12]")
+    add("--seeds", type=int, help="one stage, of this many seeds [the recipe's stages]")
     add("--final", action="store_true", help="score the held-out texts; once, for what you adopt")
     add("--store", action="store_true", help="write the results into experiments/results/")
     add("--cluster", metavar="ADDRESS", help="run on the workers of a Dask scheduler: HOST:PORT")

@@ -23,7 +23,7 @@ def scaled_dot_product_attention(
         key: (…, key_len, head_dim).
         value: (…, key_len, value_dim).
         mask: boolean, broadcastable to (…, query_len, key_len); True = may attend. Or float32, to
-            be added to the scores, such as a bias for each distance (so never 0 and 1).
+            be added to the scores, such as a bias for each distance; 0 and 1 would not mask.
         dropout_rate: dropout rate of the weights; not in the paper.
         seed: of this dropout; None for none.
 

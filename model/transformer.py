@@ -179,7 +179,7 @@ class Decoder(Stack):
 def cache_length(caches: list[KeysValues]) -> tf.Tensor:
     """Return the number of positions in caches, a scalar: the position of the next token.
 
-    It is axis 2 of the first tensor of each cache.
+    It is the length of axis 2 of the first tensor of each cache.
     """
     keys, _ = caches[0]
     return tf.shape(keys)[2]

@@ -46,6 +46,12 @@ def test_every_patch_changes_something():
     assert all(patch.diff or patch.flags for patch in EXPERIMENTS.values())
 
 
+def test_the_flags_of_every_patch_are_those_of_train():
+    for patch in EXPERIMENTS.values():
+        for name in (patch.recipe, *dict(patch.flags_by_recipe)):
+            recipes.parse(f"{RECIPES[name].flags} {patch.for_recipe(name).flags}".split())
+
+
 @pytest.mark.parametrize("name", [name for name, patch in EXPERIMENTS.items() if patch.diff])
 def test_every_patch_applies(name):
     EXPERIMENTS[name].apply(ROOT, "--check")
@@ -85,8 +91,8 @@ def copy(tmp_path):
 def test_every_experiment_trains_and_decodes(name, copy):
     patch = EXPERIMENTS[name]
     small = "--num-layers 1 --d-model 32 --vocab-size 300 --max-length 9".split()
-    flags = [*RECIPES[patch.recipe].flags.split(), *patch.flags.split(), *small]
-    assert patched.call(patched.train_and_decode, copy(patch), flags) == (4, 20)
+    flags = [*RECIPES[patch.recipe].flags.split(), *patch.for_recipe(patch.recipe).flags.split()]
+    assert patched.call(patched.train_and_decode, copy(patch), flags + small) == (4, 20)
 
 
 @pytest.mark.slow
@@ -743,7 +749,7 @@ def test_processors_with_other_instructions_differ(monkeypatch, one, other):
 
 
 def test_invalid_patch_files_are_rejected(repository):
-    wrong = ("score: b", "average: 0", "flags nothing: --a", "question: b", "a b c")
+    wrong = ("score: b", "average: 0", "flags nothing: --a", "flags mini", "question: b", "a b c")
     for text in ("claim: x\n", *(f"question: a\n{line}\n" for line in wrong)):
         (repository / "experiments/odd.patch").write_text(text)
         with pytest.raises(ExperimentError, match="odd.patch"):
@@ -775,9 +781,10 @@ def test_a_patch_may_have_other_flags_for_a_recipe(repository, ask):
 
 def test_experiments_with_different_recipes_need_a_choice(repository, ask):
     (repository / "experiments/other.patch").write_text("question: 1?\nrecipe: ted\nflags: --a=1\n")
-    with pytest.raises(ExperimentError, match="choose --recipe of mini, ted"):
+    with pytest.raises(ExperimentError, match="add --recipe with mini, ted"):
         ask("more", "other")
     assert "more changes" in ask("more", "other", "--recipe", "mini", "--plan")
+    assert "more changes" in (out := ask("--all", "--plan")) and "other changes" not in out
 
 
 def start(code, *words):

@@ -157,16 +157,17 @@ def test_a_source_ends_in_one_eos_whether_it_had_one():
         np.testing.assert_array_equal(alone, [result])
 
 
-def test_exports_need_an_empty_directory_and_leave_none_if_they_fail(tmp_path):
+def test_exports_need_an_empty_directory_and_leave_it_empty_if_they_fail(tmp_path):
     folder, kept = tmp_path / "a" / "b", tmp_path / "a" / "kept"
     with pytest.raises(KeyboardInterrupt), export.new_folder(folder):
         (folder / "assets").mkdir()
+        (folder / "model").write_text("unfinished")
         raise KeyboardInterrupt
     kept.write_text("kept")
     for path in (kept, kept.parent):
         with pytest.raises(FileExistsError, match="not an empty"), export.new_folder(path):
             pass
-    assert list(kept.parent.iterdir()) == [kept]
+    assert not any(folder.iterdir()) and kept.read_text() == "kept"
     for _ in range(2):
         with export.new_folder(folder):
             assert folder.is_dir()

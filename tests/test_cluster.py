@@ -394,7 +394,7 @@ def test_ctrl_c_stops_all_runs_and_keeps_the_finished_ones(workers, repository):
     folder = repository / "runs/experiments/mini"
     wait_until(lambda: [*folder.glob("baseline/*.*-*.json")] and [*folder.glob("slow/*/started")])
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode == 130 and "error: stopped: repeat the command" in errors
     assert [*folder.glob("slow/*/checkpoint")] and [*folder.glob("baseline/*.*-*.json")]
     (line,) = (folder / "slow/seed-0/started").read_text().splitlines()

@@ -17,9 +17,10 @@ def describe(comparison: Comparison) -> str:
     recipe, results, runner = comparison.recipe, comparison.results, comparison.runner
     last, chosen, others = recipe.stages[-1], comparison.chosen, read_stored(recipe.name)
     lines = [f"baseline: commit {runner.commit[:7]}; runs of equal seeds are compared in pairs"]
-    averages = {patch: [f"average: {patch.average}"] * bool(patch.average) for patch in chosen}
-    changes = {p.name: " ".join([*p.files, *p.flags.split(), *averages[p]]) for p in chosen}
-    lines += [f"{name} changes {what}" for name, what in changes.items()]
+    for patch in chosen:
+        average = f"average: {patch.average}" if patch.average else ""
+        what = " ".join([*patch.files, *patch.flags.split(), average]).strip()
+        lines.append(f"{patch.name} changes {what}")
     stored = [patch for patch in chosen if results.status(patch) is not Status.ABSENT]
     lines += [results.describe(patch) for patch in (BASELINE, *stored)]
     for judged in dict.fromkeys(recipe.with_score(patch.score) for patch in chosen):

@@ -30,13 +30,14 @@ class Gains:
             )
         self.recipe, sign = recipe, -1 if recipe.lower_is_better else 1
         self.baseline = stored["rows"][BASELINE.name]["runs"]
+        pairs = store.stored_pairs(stored)
         gains = {
-            name: [sign * x for x in recipe.differences(pairs)]
-            for name, pairs in store.stored_pairs(stored).items()
+            name: [sign * x for x in recipe.differences(each)]
+            for name, each in pairs.items()
             if recipe.with_score(patches.read(name).score) == recipe  # not judged by BLEU
         }
         self.by_name = {name: x for name, x in gains.items() if x and np.isfinite(x).all()}
-        self.sigma = store.sigma(recipe, store.stored_pairs(stored))
+        self.sigma = store.sigma(recipe, pairs)
 
     def mean(self, name: str) -> float:
         """Return the mean gain of an experiment."""
@@ -95,7 +96,7 @@ def scatter(short: Gains, long: Gains, names: list[str]) -> Figure:
     axes.axvline(0, color="0.6", lw=1)
     for name in names:
         x, y = short.mean(name), long.mean(name)
-        agree = (x > 0) == (y > 0)
+        agree = np.sign(x) == np.sign(y)
         errors = {"xerr": short.half_width(name), "yerr": long.half_width(name)}
         colour = "#0072B2" if agree else "#D55E00"
         axes.errorbar(x, y, fmt="o" if agree else "s", color=colour, elinewidth=0.8, **errors)

@@ -37,17 +37,11 @@ import numpy as np
 import tensorflow as tf
 from keras import layers, ops
 
+from benchmarks.sentences import sinusoids
 from data import pipeline
 from data.batches import Pairs, plan_batches
 from evaluation import translator
 from model.transformer import Transformer
-
-
-def sinusoids(length: int, d_model: int) -> np.ndarray:
-    """Return sinusoidal positional encodings, (length, d_model): section 3.5."""
-    column = np.arange(d_model)
-    angle = np.arange(length)[:, None] / 10000 ** (column // 2 * 2 / d_model)
-    return np.where(column % 2, np.cos(angle), np.sin(angle))
 
 
 def embed(ids: keras.KerasTensor, table: layers.Embedding, config, name: str):

@@ -1,4 +1,4 @@
-"""The sentences that all contestants process, and how the contestants are timed."""
+"""What the contestants share: sentences, a table of sinusoids, and how they are timed."""
 
 import resource
 import time
@@ -26,6 +26,13 @@ def shuffled(batches: Sequence[np.ndarray], size: int) -> list[np.ndarray]:
     """Return the same sentences in random batches of `size`."""
     indices = np.random.default_rng(0).permutation(np.concatenate(batches))
     return [indices[i : i + size] for i in range(0, len(indices), size)]
+
+
+def sinusoids(length: int, d_model: int) -> np.ndarray:
+    """Return sinusoidal positional encodings, (length, d_model): section 3.5."""
+    column = np.arange(d_model)
+    angle = np.arange(length)[:, None] / 10000 ** (column // 2 * 2 / d_model)
+    return np.where(column % 2, np.cos(angle), np.sin(angle))
 
 
 def training_speed(

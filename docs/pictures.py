@@ -149,30 +149,6 @@ class Column:
         self.y = top + 0.12
 
 
-def sublayers(layer: tf.Module) -> dict[str, tf.Module]:
-    """Return the sublayers of a layer, in order: all its modules but the norms."""
-    return {
-        name: part
-        for name, part in vars(layer).items()
-        if isinstance(part, MultiHeadAttention | FeedForward)
-    }
-
-
-def norms_of(layer: tf.Module, name: str) -> tuple:
-    """Return the norms before and after a sublayer."""
-    prefix = name if hasattr(layer, f"{name}_pre_norm") else name.removesuffix("_attention")
-    return getattr(layer, f"{prefix}_pre_norm"), getattr(layer, f"{prefix}_post_norm")
-
-
-def describe(part: tf.Module) -> str:
-    """Return the shapes of a sublayer's weights."""
-    if isinstance(part, MultiHeadAttention):
-        rows, columns = part.query.kernel.shape
-        return f"{part.num_heads} heads of {part.head_dim}"
-    rows, columns = part.inner.kernel.shape
-    return f"{rows} → {columns} → {part.outer.kernel.shape[1]}"
-
-
 def draw_stack(column: Column, model: Transformer, name: str, shape: str) -> dict[str, float]:
     """Draw the encoder or the decoder; returns the height of each sublayer of its layer."""
     stack: Stack = getattr(model, name)
@@ -185,13 +161,20 @@ def draw_stack(column: Column, model: Transformer, name: str, shape: str) -> dic
     column.arrow(column.y, column.y + 0.3)
     column.y += 0.3
     bottom, heights, layer = column.y, {}, stack.layers[0]
-    for part_name, part in sublayers(layer).items():
-        start, (before, after) = column.y + 0.12, norms_of(layer, part_name)
+    for part_name, part in vars(layer).items():
+        if isinstance(part, MultiHeadAttention):
+            kind, shapes = "attention", f"{part.num_heads} heads of {part.head_dim}"
+        elif isinstance(part, FeedForward):
+            rows, columns = part.inner.kernel.shape
+            kind, shapes = "feed", f"{rows} → {columns} → {part.outer.kernel.shape[1]}"
+        else:
+            continue  # not a sublayer
+        start, prefix = column.y + 0.12, part_name.removesuffix("_attention")
+        before, after = (getattr(layer, f"{prefix}_{place}_norm") for place in ("pre", "post"))
         if isinstance(before, LayerNorm):
             column.box("layer norm", f"{count_parameters(before, ''):,}", "norm", 0.4)
         count = f"{count_parameters(part, ''):,}"
-        kind = "attention" if isinstance(part, MultiHeadAttention) else "feed"
-        text = f"{part_name.replace('_', ' ')}\n{describe(part)}"
+        text = f"{part_name.replace('_', ' ')}\n{shapes}"
         heights[part_name] = column.box(text, count, kind, 0.72)
         column.residual(start)
         if isinstance(after, LayerNorm):
@@ -231,20 +214,17 @@ def draw_architecture(model: Transformer, source: tf.Tensor, target_in: tf.Tenso
     decoder.arrow(decoder.y, decoder.y + 0.35)
     decoder.shape(logits)
 
-    for name, height in heights.items():
-        if name == "cross_attention":
-            between, left = 4.65, decoder.x - width / 2
-            line = dict(color=ORANGE, lw=1.8, zorder=5)
-            top = encoder.y + 0.3
-            axes.plot(
-                [encoder.x, encoder.x, between, between], [encoder.y, top, top, height], **line
-            )
-            ends = (between, height), (left, height)
-            arrow = FancyArrowPatch(*ends, arrowstyle="-|>", shrinkA=0, shrinkB=0)
-            arrow.set(mutation_scale=12, **line)
-            axes.add_patch(arrow)
-            axes.text(between - 0.06, top - 0.12, "keys, values", ha="right", va="top")
-            axes.texts[-1].set(fontsize=8.5, color=ORANGE)
+    height = heights["cross_attention"]
+    between, left = 4.65, decoder.x - width / 2
+    line = dict(color=ORANGE, lw=1.8, zorder=5)
+    top = encoder.y + 0.3
+    axes.plot([encoder.x, encoder.x, between, between], [encoder.y, top, top, height], **line)
+    ends = (between, height), (left, height)
+    arrow = FancyArrowPatch(*ends, arrowstyle="-|>", shrinkA=0, shrinkB=0)
+    arrow.set(mutation_scale=12, **line)
+    axes.add_patch(arrow)
+    axes.text(between - 0.06, top - 0.12, "keys, values", ha="right", va="top")
+    axes.texts[-1].set(fontsize=8.5, color=ORANGE)
     for column, ids, name in ((encoder, source, "source"), (decoder, target_in, "target_in")):
         axes.text(column.x, -0.45, f"{name} ids {tuple(ids.shape)}", ha="center", fontsize=9)
         axes.texts[-1].set_color(BLUE)

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
@@ -68,10 +68,6 @@ class ClusterExecutor:
         """Run this file on a worker. Returns the future of what it prints."""
         return self.client.submit(program(), self.folder, *words, workers=[worker], pure=False)
 
-    def submit(self, job: Path) -> None:
-        """Add a job to the queue."""
-        self.queue.append(job)
-
     def poll(self) -> list[Path]:
         """Return the jobs that have ended since the last call, and start queued ones.
 
@@ -118,10 +114,9 @@ class ClusterExecutor:
             return True
         return False
 
-    def stop(self, jobs: Iterable[Path]) -> None:
-        """Remove jobs from the queue. Let those that are running save, and wait until they end."""
-        self.queue = [job for job in self.queue if job not in set(jobs)]
-        stopped = [self.running.pop(job) for job in jobs if job in self.running]
+    def stop(self) -> None:
+        """Empty the queue. Let the jobs that are running save, and wait until they end."""
+        stopped, self.queue, self.running = self.running.values(), [], {}
         self.free += [worker for worker, _ in stopped]
         keys = {future.key for _, future in stopped}
 

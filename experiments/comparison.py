@@ -143,8 +143,7 @@ class Comparison:
         options |= {"total": len(jobs), "smoothing": 0, "disable": not jobs}
         with tqdm(bar_format=LINE, **options) as bar:
             try:
-                for path in left:
-                    self.executor.submit(path)
+                self.executor.queue += left
                 while left:
                     for path in self.executor.poll():
                         tqdm.write(self.describe_run(left.pop(path)))
@@ -156,7 +155,7 @@ class Comparison:
                     bar.update(len(jobs) - len(left) + done - bar.n)
                     time.sleep(0.2)
             finally:
-                self.executor.stop(left)
+                self.executor.stop()
 
     def describe_run(self, job: Job) -> str:
         """Return the score of a run, and the baseline's. Raises ExperimentError if it has none."""

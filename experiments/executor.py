@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 from training.machine import cores
@@ -16,10 +15,6 @@ class LocalExecutor:
     def __init__(self):
         self.free, self.queue, self.running = cores(), [], {}
 
-    def submit(self, job: Path) -> None:
-        """Add a job to the queue."""
-        self.queue.append(job)
-
     def poll(self) -> list[Path]:
         """Return the jobs that have ended since the last call, and start queued ones."""
         ended = [job for job, (_, process) in self.running.items() if process.poll() is not None]
@@ -29,10 +24,9 @@ class LocalExecutor:
             self.running[job] = core, start(job, core)
         return ended
 
-    def stop(self, jobs: Iterable[Path]) -> None:
-        """Remove jobs from the queue. Let those that are running save, and wait until they end."""
-        self.queue = [job for job in self.queue if job not in set(jobs)]
-        stopped = [self.running.pop(job) for job in jobs if job in self.running]
+    def stop(self) -> None:
+        """Empty the queue. Let the jobs that are running save, and wait until they end."""
+        stopped, self.queue, self.running = self.running.values(), [], {}
         for _, process in stopped:
             process.terminate()
         for core, process in stopped:

@@ -190,11 +190,8 @@ def write_page(path: Path, chosen: list[Patch], tables: list[Table]) -> None:
     data = {"colours": COLOURS, "recipes": {}, "experiments": []}
     for table in tables:
         recipe = table.recipe
-        shown = {
-            "delta": recipe.delta,
-            "unit": recipe.unit,
-            "score": recipe.score.replace("_", " "),
-        }
+        shown = {"delta": recipe.delta, "unit": recipe.unit}
+        shown["score"] = recipe.score.replace("_", " ")
         shown["better"] = "negative" if recipe.lower_is_better else "positive"
         shown["baseline"] = table.runs_for_page(table.baseline)
         data["recipes"].setdefault(recipe.name, shown)

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from data import tokenizer
-from evaluation.report import confusion, f1_scores, worst
+from evaluation.report import label_scores, worst
 from evaluation.search import Search
 from evaluation.translator import Translator
 from model.attention import MultiHeadAttention
@@ -145,10 +145,10 @@ def test_greedy_search_stops_after_one_label(tiny):
 def test_confusion_f1_and_mistakes_by_hand():
     true = ["a", "a", "a", "b", "b", "c"]
     predicted = ["a", "a", "b", "b", "a", "b"]
-    matrix = confusion(predicted, true, ["a", "b", "c"])
-    np.testing.assert_array_equal(matrix, [[2, 1, 0], [1, 1, 0], [0, 1, 0]])
+    scores = label_scores(predicted, true, ["a", "b", "c"])
+    assert [*scores["confusion"].values()] == [[2, 1, 0], [1, 1, 0], [0, 1, 0]]
     # a: 2 correct of 3 predicted and 3 true; b: 1 of 3 and 2; c: never predicted.
-    np.testing.assert_allclose(f1_scores(matrix), [4 / 6, 2 / 5, 0])
+    assert [*scores["f1_by_label"].values()] == pytest.approx([4 / 6, 2 / 5, 0])
     table = {"source": list("uvwxyz"), "reference": true, "output": predicted}
     table["probability"] = ["0.9", "0.8", "0.6", "0.9", "0.7", "0.65"]
     sources = [line.split()[1] for line in worst(table).splitlines() if line.startswith("source")]

@@ -195,8 +195,7 @@ def alive(pid):
 def test_a_job_runs_per_thread_on_a_core_of_its_own(workers, source, make_job):
     jobs = [make_job(name, steps=20) for name in "abc"]
     executor = ClusterExecutor(workers.address, source)
-    for job in jobs:
-        executor.submit(job)
+    executor.queue += jobs
     assert executor.poll() == [] and [*executor.running] == jobs[:2]
     assert {*finish(executor, 3)} == {*jobs} and not executor.running
     assert all(json.loads(file(job, "result").read_text())["scores"] for job in jobs)
@@ -208,8 +207,7 @@ def test_a_job_runs_per_thread_on_a_core_of_its_own(workers, source, make_job):
 def test_a_run_of_a_killed_worker_is_repeated_elsewhere(workers, source, make_job, capsys):
     jobs = [make_job(name, steps=100) for name in "ab"]
     executor = ClusterExecutor(workers.address, source)
-    for job in jobs:
-        executor.submit(job)
+    executor.queue += jobs
     executor.poll()
     wait_until(lambda: all((file(job, "run") / "checkpoint").exists() for job in jobs))
     address = executor.running[jobs[0]][0]
@@ -227,12 +225,11 @@ def test_a_run_of_a_killed_worker_is_repeated_elsewhere(workers, source, make_jo
 def test_stopped_runs_save_and_resume(workers, source, make_job):
     jobs = [make_job(name, steps=steps) for name, steps in (("a", 1), ("b", 600), ("c", 600))]
     queued, executor = make_job("queued"), ClusterExecutor(workers.address, source)
-    for job in (*jobs, queued):
-        executor.submit(job)
+    executor.queue += [*jobs, queued]
     assert finish(executor, 1) == jobs[:1]
     executor.poll()
     wait_until(lambda: all(starts(job) for job in jobs))
-    executor.stop([*jobs[1:], queued])
+    executor.stop()
     assert not executor.running and executor.poll() == []
     for job in jobs[1:]:
         assert not alive(starts(job)[0][0]) and (file(job, "run") / "checkpoint").exists()
@@ -243,10 +240,10 @@ def test_stopped_runs_save_and_resume(workers, source, make_job):
 def test_a_run_that_is_killed_again_and_again_has_failed(workers, source, make_job, monkeypatch):
     monkeypatch.setattr("experiments.cluster.REPEATS", 1)
     executor, jobs = ClusterExecutor(workers.address, source), [make_job("a", die=1)]
-    executor.submit(jobs[0])
+    executor.queue.append(jobs[0])
     assert finish(executor, 1) == jobs and len(starts(jobs[0])) == 2
     jobs.append(make_job("b", fail=1))
-    executor.submit(jobs[1])
+    executor.queue.append(jobs[1])
     assert finish(executor, 1) == jobs[1:] and len(starts(jobs[1])) == 1
     assert "ValueError: step 7" in file(jobs[1], "log").read_text()
 
@@ -255,13 +252,13 @@ def test_a_run_that_is_killed_again_and_again_has_failed(workers, source, make_j
 @pytest.mark.parametrize("cause", ["the client is lost", "the worker is closed"])
 def test_runs_that_lose_client_or_worker_save_and_resume(workers, source, make_job, cause):
     executor, job = ClusterExecutor(workers.address, source), make_job("a", steps=200)
-    executor.submit(job)
+    executor.queue.append(job)
     executor.poll()
     wait_until((file(job, "run") / "checkpoint").exists)
     if cause == "the client is lost":
         executor.client.close()
         executor = ClusterExecutor(workers.address, source)
-        executor.submit(job)
+        executor.queue.append(job)
     else:
         worker = executor.running[job][0]
         workers.client.retire_workers([worker], close_workers=True)
@@ -305,8 +302,7 @@ def test_a_worker_with_other_packages_or_processor_is_named_and_left_out(
 ):
     executor, jobs = ClusterExecutor(workers.address, source), [make_job(x) for x in "abcd"]
     odd_worker(what)
-    for job in jobs:
-        executor.submit(job)
+    executor.queue += jobs
     assert {*finish(executor, 4)} == {*jobs}
     names = {worker["name"]: address for address, worker in
              workers.client.scheduler_info()["workers"].items()}  # fmt: skip
@@ -324,7 +320,7 @@ def test_the_processor_is_that_of_most_workers(workers, source, make_job, monkey
 
 def test_workers_that_do_not_see_the_folder_are_an_error(workers, tmp_path, make_job):
     executor = ClusterExecutor(workers.address, tmp_path / "missing")
-    executor.submit(make_job("a"))
+    executor.queue.append(make_job("a"))
     with pytest.raises(ExperimentError, match="missing does not exist there: share the checkout"):
         finish(executor, 1)
 
@@ -432,7 +428,7 @@ def test_real_runs_have_equal_bits_with_and_without_a_cluster(workers, tmp_path,
     for kind in (LocalExecutor, ClusterExecutor):
         words = (workers.address, runner.source(BASELINE)) if kind is ClusterExecutor else ()
         executor = kind(*words)
-        executor.submit(runner.prepare(runs.Job(BASELINE, 0)))
+        executor.queue.append(runner.prepare(runs.Job(BASELINE, 0)))
         wait_until(executor.poll, 200)
         results.append(runner.result(BASELINE, 0))
         names.append({re.sub(r"events\..*", "events", name) for name in files(runner.folder)})

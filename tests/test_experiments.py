@@ -855,15 +855,14 @@ def test_an_executor_runs_a_job_on_each_core_and_stops_them(tmp_path, monkeypatc
     for path in jobs.values():
         path.write_text(json.dumps({"source": str(tmp_path), "log": f"{path}.log"}))
     local, ended = executor.LocalExecutor(), []
-    for path in jobs.values():
-        local.submit(path)
+    local.queue += jobs.values()
     deadline = time.monotonic() + 30
     while jobs["slow"] not in local.running and time.monotonic() < deadline:
         ended += local.poll()
         assert len(local.running) <= 1
         time.sleep(0.05)
     _, process = local.running[jobs["slow"]]
-    local.stop(jobs.values())
+    local.stop()
     assert process.poll() == -signal.SIGTERM and ended == [jobs["fast"]]
     assert not local.poll() and not local.running  # "queued" does not start
 
@@ -873,9 +872,6 @@ class Executor:
 
     def __init__(self):
         self.queue, self.running, self.until = [], {}, 0
-
-    def submit(self, job):
-        self.queue.append(job)
 
     def poll(self):
         if not self.until:
@@ -889,8 +885,8 @@ class Executor:
         Path(values["result"]).write_text(json.dumps(values["about"] | {"scores": scores}))
         return [job]
 
-    def stop(self, jobs):
-        assert not jobs and not self.queue
+    def stop(self):
+        assert not self.queue and not self.running
 
 
 def test_steps_of_running_runs_are_shown_whatever_executes_them(

@@ -79,17 +79,13 @@ def write(run: Path, config: Config, dataset: Dataset) -> None:
 
 def write_source(run: Path) -> None:
     """Write the source that runs, its diff against the commit, and the versions."""
-    copy_source(run / "source")
-    (run / "source.diff").write_text(source_diff(), "utf-8")
-    write_json(run / "provenance.json", provenance())
-
-
-def copy_source(folder: Path) -> None:
-    """Copy the project's source files to a directory. A corpus in data/ is not one of them."""
+    # A corpus in data/ is not one of the source files.
     for path in (path for pattern in SOURCE for path in ROOT.glob(pattern)):
-        copy = folder / path.relative_to(ROOT)
+        copy = run / "source" / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(path, copy)
+    (run / "source.diff").write_text(source_diff(), "utf-8")
+    write_json(run / "provenance.json", provenance())
 
 
 def source_diff() -> str:

@@ -16,12 +16,6 @@ from training.records import RunError
 METRICS = ("loss", "accuracy", "bleu")
 
 
-def tag(name: str) -> str:
-    """Return TensorBoard's tag of a measure, its group first: "metrics/loss"."""
-    name = name.removeprefix("validation_")
-    return f"metrics/{name}" if name in METRICS else f"training/{name}"
-
-
 class Logs:
     """Write the metrics of a run. TensorBoard shows "train" and "validation" in one chart."""
 
@@ -54,7 +48,9 @@ class Logs:
         with self.events[name].as_default(step):
             for key, value in values.items():
                 if key != "epoch":
-                    tf.summary.scalar(tag(key), value)
+                    measure = key.removeprefix("validation_")
+                    group = "metrics" if measure in METRICS else "training"
+                    tf.summary.scalar(f"{group}/{measure}", value)
 
     def write_samples(self, step: int, samples: list[tuple[str, str, str]]) -> None:
         """Show (source, reference, output) texts in TensorBoard."""

@@ -3,19 +3,11 @@
 Does not import TensorFlow: some versions of the two cannot be loaded in one process.
 """
 
-import numpy as np
 import torch
 from torch import nn
 
 from benchmarks import sentences
 from training.machine import cores
-
-
-def positional_encoding(length, d_model):
-    """(length, d_model)."""
-    column = np.arange(d_model)
-    angle = np.arange(length)[:, None] / 10000 ** (column // 2 * 2 / d_model)
-    return torch.from_numpy(np.where(column % 2, np.cos(angle), np.sin(angle))).float()
 
 
 class Embedding(nn.Module):
@@ -27,7 +19,7 @@ class Embedding(nn.Module):
         self.table = nn.Embedding(vocab_size, size)
         nn.init.normal_(self.table.weight, std=size**-0.5)
         self.dropout = nn.Dropout(config["dropout_rate"])
-        self.register_buffer("positions", positional_encoding(1000, size))
+        self.register_buffer("positions", torch.tensor(sentences.sinusoids(1000, size)).float())
         self.scale = size**0.5
 
     def forward(self, ids):

@@ -10,13 +10,6 @@ layers = keras.layers
 IDS = tf.TensorSpec((None, None), tf.int32)
 
 
-def positional_encoding(length, d_model):
-    """(1, length, d_model)."""
-    position, i = np.arange(length)[:, None], np.arange(d_model)[None]
-    angle = position / 10000 ** (2 * (i // 2) / d_model)
-    return np.where(i % 2, np.cos(angle), np.sin(angle))[None].astype(np.float32)
-
-
 class Attention(layers.Layer):
     def __init__(self, d_model, num_heads):
         super().__init__()
@@ -61,13 +54,13 @@ class Stack(layers.Layer):
         super().__init__()
         num_layers, self.d_model, num_heads, dff, rate = sizes
         self.embedding = layers.Embedding(vocab_size, self.d_model)
-        self.positions = tf.constant(positional_encoding(1000, self.d_model))
+        self.positions = tf.constant(sentences.sinusoids(1000, self.d_model), tf.float32)
         self.stack = [Layer(self.d_model, num_heads, dff, rate, cross) for _ in range(num_layers)]
         self.dropout = layers.Dropout(rate)
 
     def call(self, ids, mask, memory=None, memory_mask=None, training=False):
         x = self.embedding(ids) * tf.math.sqrt(float(self.d_model))
-        x = self.dropout(x + self.positions[:, : tf.shape(x)[1]], training=training)
+        x = self.dropout(x + self.positions[: tf.shape(x)[1]], training=training)
         for layer in self.stack:
             x = layer(x, mask, memory, memory_mask, training=training)
         return x

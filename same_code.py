@@ -17,24 +17,25 @@ from utils import UserError
 
 ROOT = Path(__file__).resolve().parent
 
-# The files and packages that determine the result of each use. Of a package, the Python files and
-# the tables (.tsv) count.
+# The files and folders that determine the result of each use; "!" excludes. The last pattern that
+# matches a file decides. Only Python files and tables (.tsv) count.
 USES = {
     # An encoded corpus in the cache. The generator of `mini` belongs to its corpus' fingerprint.
-    "dataset": ("data/[!_]*.py",),
+    "dataset": ("data", "!data/_*.py", "!data/mini"),
+    # The texts that experiments score.
+    "texts": ("data",),
     # `train.py --resume`: the remaining updates.
-    "resume": ("model", "data", "train.py", "training/distribution.py"),
+    "resume": ("model", "data", "train.py", "training/run.py", "training/distribution.py"),
     # Whatever loads a trained model: evaluate.py, translate.py, python -m evaluation.…
     "evaluation": ("model", "data/tokenizer.py"),
     # Several workers that train one model.
     "workers": ("model", "data", "training", "evaluation", "config.py", "train.py"),
-    # Stored results of experiments: all that can change a score.
+    # Stored results of experiments: all but what cannot change a score, so that new files count.
     "score": (
-        *("model", "data", "config.py", "train.py", "experiments/worker.py"),
-        *("training/run.py", "training/saving.py", "training/checkpoints.py"),
-        *("training/distribution.py", "training/machine.py", "training/command_line.py"),
-        *("training/records.py", "evaluation/translator.py", "evaluation/metrics.py"),
-        *("evaluation/search.py", "utils.py"),
+        *("[!.]*", "!docs", "!tests", "!benchmarks", "!experiments", "experiments/worker.py"),
+        *("!evaluate.py", "!translate.py", "!same_code.py", "!training/__init__.py"),
+        *("!training/description.py", "!training/logs.py", "!training/progress.py", "!evaluation"),
+        *("evaluation/translator.py", "evaluation/metrics.py", "evaluation/search.py"),
     ),
 }
 
@@ -68,8 +69,11 @@ def code_hashes(use: str, folder: str | Path = ROOT) -> dict[str, str]:
     """Return the hash of each file of `USES[use]` in a copy of the source, by its name."""
     folder, files = Path(folder), set()
     for pattern in USES[use]:
-        for path in folder.glob(pattern):
-            files |= {path} if path.is_file() else {*path.rglob("*.py"), *path.rglob("*.tsv")}
+        found = set()
+        for path in folder.glob(pattern.removeprefix("!")):
+            found |= {path} if path.is_file() else {*path.rglob("*.py"), *path.rglob("*.tsv")}
+        files = files - found if pattern[0] == "!" else files | found
+    files = (path for path in files if path.suffix in (".py", ".tsv"))
     return {path.relative_to(folder).as_posix(): file_hash(path) for path in sorted(files)}
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from config import Config
 from training.command_line import parse_config
 from training.machine import import_tensorflow
-from utils import UserError, fail
+from utils import UserError, fail, warn
 
 if __name__ == "__main__":
     CONFIG = parse_config(__doc__)  # before TensorFlow loads, so that mistakes are reported at once
@@ -42,6 +42,21 @@ def batch_sums(
     return loss_sums(logits, labels, config.label_smoothing)
 
 
+def dense_gradients(
+    tape: tf.GradientTape, objective: tf.Tensor, variables: dict[str, tf.Variable]
+) -> list[tf.Tensor]:
+    """Return the gradient of each variable, or zeros and a warning if the objective has none.
+
+    Dense, because the norm of an embedding's IndexedSlices would not add up repeated rows.
+    """
+    gradients = tape.gradient(objective, [*variables.values()])
+    for i, (name, variable) in enumerate(variables.items()):
+        if gradients[i] is None:  # such as of a layer that is created, but not called
+            warn(f"the loss does not depend on {name}, which is therefore not trained")
+            gradients[i] = tf.zeros_like(variable)
+    return [tf.convert_to_tensor(gradient) for gradient in gradients]
+
+
 def make_train_step(model: tf.Module, optimizer: Adam, config: Config) -> Callable:
     """Return a function that makes one update and returns a dict of scalars.
 
@@ -64,12 +79,7 @@ def make_train_step(model: tf.Module, optimizer: Adam, config: Config) -> Callab
             with tf.GradientTape() as tape:
                 sums = batch_sums(model, source, target, seed, config)
                 objective = sums.objective / tokens
-            # A weight that an edited model does not use has a gradient of zero. All gradients are
-            # dense: the norm of an embedding's IndexedSlices would not add up repeated rows.
-            gradients = tape.gradient(
-                objective, [*variables.values()], unconnected_gradients="zero"
-            )
-            return [tf.convert_to_tensor(gradient) for gradient in gradients], sums
+            return dense_gradients(tape, objective, variables), sums
 
         seed = step_seed(config.seed, optimizer.step)  # before `apply` increments the step
         gradients, sums = sum_over_parts(

@@ -18,7 +18,7 @@ from data.encoding import encode_to_files, map_pairs
 from data.splits import Corpus, CorpusError, Split, Summary
 from data.tokenizer import Labels, Tokenizer
 from same_code import fingerprint
-from utils import first_line, lock, warn, write_json
+from utils import first_line, lock, names_in_group, warn, write_json
 
 TOKENIZER_PAIRS = 120_000  # maximum number of pairs used to train the tokenizers
 VALIDATION_PAIRS = 5_000  # maximum number of validation pairs used
@@ -85,9 +85,8 @@ def cache_folder(config: Config, corpus: Corpus) -> Path:
     Its name is a hash of the corpus' files, the settings and the code of this package, but not of
     the versions of libraries.
     """
-    settings = [config.reverse, config.is_classifier, config.tokenizer, config.vocab_size]
-    settings += [config.shared_vocabulary, config.lowercase, config.max_length]
-    settings += [config.train_share]
+    names = {*names_in_group(Config, "data")} - {"corpus", "batch_tokens", "batch_sentences"}
+    settings = [[name, getattr(config, name)] for name in sorted(names)] + [config.is_classifier]
     if config.init_from:
         settings += [hashlib.sha256(each.model).hexdigest() for each in initial_tokenizers(config)]
     inputs = json.dumps([settings, corpus.fingerprint(), fingerprint("dataset")])

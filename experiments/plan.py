@@ -15,7 +15,7 @@ from training.records import read_json
 def describe(comparison: Comparison) -> str:
     """Describe the changes, the effects that the stages detect, and the runs that are left."""
     recipe, results, runner = comparison.recipe, comparison.results, comparison.runner
-    last, chosen, others = recipe.stages[-1], comparison.chosen, read_stored(recipe.name)
+    last, chosen, others = recipe.stages[-1], comparison.chosen, read_stored(recipe)
     lines = [f"baseline: commit {runner.commit[:7]}; runs of equal seeds are compared in pairs"]
     for patch in chosen:
         average = f"average: {patch.average}" if patch.average else ""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from config import Config
 from data import corpora, mini
-from data.splits import Split
+from data.splits import Corpus, Split
 from utils import add_flags, make_parser
 
 Pairs = dict[int, tuple[dict, dict]]  # by seed: results of an experiment and of the baseline
@@ -103,6 +103,11 @@ def parse(flags: list[str]) -> dict:
     return vars(parser.parse_args(flags))
 
 
+def corpus_of(recipe: Recipe) -> Corpus:
+    """Return the corpus of a recipe. Raises CorpusError."""
+    return corpora.from_config(Config(**parse(recipe.flags.split())))
+
+
 def load_texts(recipe: Recipe, final: bool = False) -> Split:
     """Return the texts to score. Raises UserError.
 
@@ -110,8 +115,7 @@ def load_texts(recipe: Recipe, final: bool = False) -> Split:
     generated sentences that are not among the first ones.
     """
     if not recipe.sentences:
-        corpus = corpora.from_config(Config(**parse(recipe.flags.split())))
-        return corpus.load("test" if final else "validation")
+        return corpus_of(recipe).load("test" if final else "validation")
     pairs = mini.generate("compositional", recipe.sentences, seed=1)
     if final:
         seen = {pair.source.lower() for pair in pairs}

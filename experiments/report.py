@@ -228,7 +228,7 @@ def write() -> None:
         raise ExperimentError(f"{readme}: must contain {MARKS[0]} and then {MARKS[1]}")
     tables, parts = {}, []
     for name, recipe in RECIPES.items():
-        if stored := read_stored(name):
+        if stored := read_stored(recipe):
             baseline = stored["rows"][BASELINE.name]["runs"]
             pairs = stored_pairs(stored)
             tables[name] = Table(recipe, baseline, pairs, [*map(patches.read, pairs)])

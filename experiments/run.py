@@ -46,7 +46,10 @@ def choose(flags: argparse.Namespace) -> tuple[Recipe, list[Patch]]:
         raise ExperimentError("translation and classification: compare them in separate commands")
     if not fitting:
         raise ExperimentError("name an experiment: the baseline is only trained for comparison")
-    if fitting == [edit] and any(name.startswith("data/") for name in edit.files):
+    if fitting == [edit] and "model/loss.py" in edit.files and recipe.lower_is_better:
+        print("model/loss.py differs, and with it what the loss means: BLEU is judged")
+        fitting = [replace(edit, score="bleu")]
+    if chosen == [edit] and any(name.startswith("data/") for name in edit.files):
         print("data/ differs: the texts to score are those of the edited code, for both sides")
     if flags.seeds:
         recipe = replace(recipe, stages=(flags.seeds,))
@@ -62,11 +65,7 @@ def run(flags: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="experiments-", dir=shared) as scratch:
         runner = Runner(recipe, scratch, flags.against, flags.final)
         for patch in chosen:  # before anything runs
-            if runner.key(patch) == runner.key(BASELINE):
-                raise ExperimentError(
-                    f"{patch.name} changes nothing that can change a score: edit code, not only "
-                    "comments or docstrings, of the files listed in same_code.py, such as model/"
-                )
+            runner.check(patch)
         # SciPy and Matplotlib take seconds to import: mistakes are reported before.
         from experiments import plan, report
         from experiments.comparison import Comparison
@@ -78,7 +77,7 @@ def run(flags: argparse.Namespace) -> None:
 
             executor = ClusterExecutor(flags.cluster, runner.source(BASELINE))
             runner.processor = executor.processor
-        comparison = Comparison(runner, chosen, None if flags.final else read_stored(recipe.name))
+        comparison = Comparison(runner, chosen, None if flags.final else read_stored(recipe))
         comparison.executor = executor or comparison.executor
         print(plan.describe(comparison), flush=True)
         if flags.plan:

@@ -4,6 +4,7 @@ runs/experiments/RECIPE/NAME/ has, for each seed, the result (seed-N.KEY.json), 
 worker (seed-N.log), what it was told (seed-N.job.json) and the run directory (seed-N).
 """
 
+import ast
 import hashlib
 import json
 import re
@@ -14,12 +15,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from experiments import patches
-from experiments.patches import ExperimentError, Patch
-from experiments.recipes import Recipe, load_texts
+from experiments.patches import BASELINE, ExperimentError, Patch
+from experiments.recipes import Recipe, corpus_of, load_texts, parse
 from same_code import ROOT, code_hashes, file_hash, git
 from training.machine import cpu_info
 from training.records import read_json
-from utils import UserError, write_json
+from utils import UserError, flag, write_json
 
 PACKAGES = ("tensorflow", "numpy", "sentencepiece", "sacrebleu")
 
@@ -48,6 +49,18 @@ def processor() -> dict[str, str]:
     return {"processor": name, "vector instructions": short_hash([model, vector])}
 
 
+def edited_defaults(one: Path, other: Path) -> set[str]:
+    """Return the settings whose defaults in config.py differ between two copies of the source."""
+    defaults = []
+    for folder in (one, other):
+        nodes = ast.walk(ast.parse((folder / "config.py").read_bytes()))
+        fields = (
+            x for x in nodes if isinstance(x, ast.AnnAssign) and isinstance(x.value, ast.Call)
+        )
+        defaults.append({(x.target.id, *map(ast.unparse, x.value.args[:1])) for x in fields})
+    return {name for name, *_ in defaults[0] ^ defaults[1]}
+
+
 class Runner:
     """The runs of a recipe on this machine. Copies of the source are written to `scratch`.
 
@@ -64,9 +77,13 @@ class Runner:
         self.folder = ROOT / "runs/experiments" / (recipe.name + "-final" * final)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.cache.mkdir(exist_ok=True)
-        data = [pair for pair in code_hashes("score").items() if pair[0].startswith("data/")]
-        source = file_hash(Path(__file__).with_name("recipes.py"))
-        contents = short_hash([data, source, recipe.flags, recipe.sentences, final])
+        corpus = corpus_of(recipe)
+        own = {"corpus": corpus.fingerprint()} if corpus.local else {}  # the user's own files
+        data, source = (
+            [*code_hashes("texts").items()],
+            file_hash(Path(__file__).with_name("recipes.py")),
+        )
+        contents = short_hash([data, source, recipe.flags, recipe.sentences, final, *own.values()])
         self.texts = self.cache / f"texts-{contents}.json"
         if not self.texts.exists():
             print("preparing the texts to score", file=sys.stderr)
@@ -75,6 +92,7 @@ class Runner:
         self.identity = {"flags": recipe.flags, "average": recipe.average}
         self.identity |= {name: metadata.version(name) for name in PACKAGES}
         self.identity["texts"] = short_hash(self.texts.read_text("utf-8"))
+        self.identity |= own
 
     def source(self, patch: Patch) -> Path:
         """Return a patched copy of the baseline's source, with the present code of experiments/.
@@ -94,6 +112,29 @@ class Runner:
             except UserError as error:
                 raise ExperimentError(f"{patch.name}: {error}") from None
         return folder
+
+    def check(self, patch: Patch) -> None:
+        """Raise ExperimentError if a patch cannot be compared with the baseline."""
+        edited, own = set(), parse(patch.flags.split()).keys()
+        if "config.py" in patch.files:
+            edited = edited_defaults(self.source(patch), self.source(BASELINE))
+        texts = {"corpus", "reverse", "lowercase", *["max_length"] * self.recipe.lower_is_better}
+        if names := sorted((edited | own) & texts):
+            raise ExperimentError(
+                f"{patch.name} changes {flag(names[0])}, so it would be scored on other texts than "
+                "the baseline: leave this setting as it is"
+            )
+        if names := sorted(edited & parse(self.recipe.flags.split()).keys() - own):
+            raise ExperimentError(
+                f"{patch.name} has another default of {flag(names[0])} in config.py, but recipe "
+                f"{self.recipe.name} sets this flag itself: save the edit as a patch with the line "
+                f"`flags: {flag(names[0])} VALUE`"
+            )
+        if self.key(patch) == self.key(BASELINE):
+            raise ExperimentError(
+                f"{patch.name} changes nothing that can change a score: edit code, not only "
+                "comments or docstrings, of files that same_code.py does not leave out"
+            )
 
     def key(self, patch: Patch) -> str:
         """Return a hash of all that a result depends on, except the seed and the processor."""

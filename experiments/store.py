@@ -1,6 +1,5 @@
 """Stored results, experiments/results/RECIPE.json, and whether they count on this machine."""
 
-from collections.abc import Container
 from enum import Enum
 from pathlib import Path
 
@@ -9,7 +8,7 @@ from experiments.patches import BASELINE, Patch
 from experiments.recipes import Pairs, Recipe
 from experiments.runs import Runner
 from training.records import read_json
-from utils import write_json
+from utils import warn, write_json
 
 
 class Status(Enum):
@@ -27,10 +26,14 @@ COUNTS = Status.CURRENT, Status.REPRODUCED
 PROCESSOR = "vector instructions"  # what identifies the processor of a run
 
 
-def read_stored(recipe: str) -> dict | None:
-    """Return what `Results.store` has written for a recipe, or None."""
-    path = patches.HERE / "results" / f"{recipe}.json"
-    return read_json(path) | {"recipe": recipe} if path.exists() else None
+def read_stored(recipe: Recipe) -> dict | None:
+    """Return what `Results.store` has written for a recipe; None if its flags were others."""
+    path = patches.HERE / "results" / f"{recipe.name}.json"
+    stored = read_json(path) | {"recipe": recipe.name} if path.exists() else None
+    if stored and stored["identity"]["flags"] != recipe.flags:
+        warn(f"the results in {path} are not used: the recipe {recipe.name} had other flags")
+        return None
+    return stored
 
 
 def changed(stored: dict) -> set[str]:
@@ -61,11 +64,9 @@ def stored_pairs(stored: dict) -> dict[str, Pairs]:
     return {name: pair(rows[name]["runs"], baseline) for name in names}
 
 
-def sigma(recipe: Recipe, pairs: dict[str, Pairs], without: Container[str] = ()) -> stats.Sigma:
-    """Return the standard deviation within experiments, without some of them, and outliers."""
-    differences = {
-        name: recipe.differences(each) for name, each in pairs.items() if name not in without
-    }
+def sigma(recipe: Recipe, pairs: dict[str, Pairs]) -> stats.Sigma:
+    """Return the standard deviation within experiments, without outliers."""
+    differences = {name: recipe.differences(each) for name, each in pairs.items()}
     outliers = stats.outliers(differences)
     return stats.pool(*(x for name, x in differences.items() if name not in outliers))
 
@@ -99,11 +100,7 @@ class Results:
         if not (run := self.runner.result(patch, 0)):
             return Status.UNVERIFIED
         one, other = (
-            (
-                each.get("weights"),
-                each.get("scores", {}).get(self.recipe.score),
-                each.get("diverged"),
-            )
+            (each.get("weights"), each.get("diverged", self.recipe.value(each)))
             for each in (run, first[0])
         )
         return Status.REPRODUCED if one == other else Status.DIFFERENT
@@ -127,19 +124,17 @@ class Results:
         runs = self.runs(patch, trust)
         return {*range(seeds)} - {run["seed"] for run in runs if run[PROCESSOR] == self.here}
 
-    def prior(self, chosen: list[Patch], judged: Recipe | None = None) -> stats.Sigma:
+    def prior(self, chosen: list[Patch], judged: Recipe) -> stats.Sigma:
         """Return the standard deviation within the stored experiments except the chosen ones.
 
-        judged: the recipe with the score that is judged [the recipe's own].
+        judged: the recipe, with the score that is judged.
 
         It is used even if their scores do not count here: seeds vary alike on other processors, and
         an experiment that varies otherwise is an outlier.
         """
-        stored = self.stored if self.stored["rows"] else read_stored(self.recipe.name)
-        if not stored:
-            return stats.NO_SCORES
-        names = {patch.name for patch in chosen}
-        return sigma(judged or self.recipe, stored_pairs(stored), names)
+        stored = self.stored if self.stored["rows"] else read_stored(self.recipe)
+        pairs, names = stored_pairs(stored) if stored else {}, {patch.name for patch in chosen}
+        return sigma(judged, {name: each for name, each in pairs.items() if name not in names})
 
     def describe(self, patch: Patch) -> str:
         """Say whether the stored results of an experiment count."""

@@ -24,7 +24,7 @@ class Gains:
     """What each experiment of a recipe gains over the baseline, by seed; positive is better."""
 
     def __init__(self, recipe: Recipe):
-        if not (stored := store.read_stored(recipe.name)):
+        if not (stored := store.read_stored(recipe)):
             raise ExperimentError(
                 f"no stored results of {recipe.name}: use experiments.run --store"
             )

@@ -64,7 +64,7 @@ if __name__ == "__main__":
     PARSER = make_parser(__doc__, prog="python -m tests.power")
     PARSER.add_argument("recipes", nargs="+", choices=RECIPES, metavar="RECIPE")
     for name in PARSER.parse_args().recipes:
-        if STORED := read_stored(name):
+        if STORED := read_stored(RECIPES[name]):
             check(RECIPES[name], STORED)
         else:
             print(f"{name}: no stored results: run experiments.run --all --recipe {name} --store")

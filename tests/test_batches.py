@@ -20,7 +20,7 @@ from data.__main__ import parse_config, show
 from data.batches import Pairs, Ragged, plan_batches
 from data.splits import Corpus, CorpusError, Split, assign_split
 from same_code import fingerprint
-from utils import UserError
+from utils import UserError, setting
 
 SIZE = 20_000
 
@@ -294,6 +294,15 @@ def test_changed_data_settings_are_encoded_separately(settings, trained, change)
     assert len(trained) == count
 
 
+def test_a_new_setting_of_the_data_is_encoded_separately(settings, monkeypatch):
+    new = ("coverage", float, setting(1.0, "a test", low=0, group="data"))
+    more = dataclasses.make_dataclass("More", [new], bases=(Config,), frozen=True)
+    monkeypatch.setattr(pipeline, "Config", more)
+    each = (more(**vars(settings), coverage=coverage) for coverage in (1.0, 0.5))
+    one, other = (pipeline.cache_folder(x, corpora.find("mini:9")) for x in each)
+    assert one != other
+
+
 @pytest.mark.parametrize(
     "change", [{"seed": 1}, {"epochs": 1}, {"d_model": 64}, {"batch_tokens": 99}, {"name": "x"}]
 )
@@ -314,6 +323,18 @@ def test_a_comment_in_the_code_does_not_encode_again(settings, tmp_path, monkeyp
             code.write(line)
         folders.append(pipeline.cache_folder(settings, corpora.find("mini:9")))
     assert folders[0] == folders[1] != folders[2]
+
+
+@pytest.mark.parametrize("file", ["rules.tsv", "clean/rules.py"])
+def test_a_new_file_of_the_code_encodes_again(settings, tmp_path, monkeypatch, file):
+    shutil.copytree(Path(mini.__file__).parents[1], tmp_path / "data")
+    monkeypatch.setattr(pipeline, "fingerprint", lambda use: fingerprint(use, tmp_path))
+    folders = [pipeline.cache_folder(settings, corpora.find("mini:9"))]
+    for text in ("ONE = 1\n", "ONE = 2\n"):
+        (tmp_path / "data" / file).parent.mkdir(exist_ok=True)
+        (tmp_path / "data" / file).write_text(text)
+        folders.append(pipeline.cache_folder(settings, corpora.find("mini:9")))
+    assert len(set(folders)) == 3
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from model.decoding import beam_search, blockwise_top_k, filter_logits, greedy, output_limit, sample
-from model.masks import look_ahead_mask, padding_mask
+from model.loss import teacher_forced_logits
 
 PAD, BOS, EOS = 0, 1, 2
 
@@ -25,10 +25,9 @@ FLAVORS = {
 
 def full_logits(model, source, prefix):
     """Logits after a prefix (batch, length), without a cache → (batch, vocab_size)."""
-    source_mask = padding_mask(source)
-    memory = model.encode(source, source_mask)
-    hidden, _ = model.decode(prefix, memory, look_ahead_mask(tf.shape(prefix)[1]), source_mask)
-    return model.logits(hidden[:, -1])
+    target = tf.pad(prefix, [(0, 0), (0, 1)], constant_values=EOS)  # any token to predict
+    logits, _ = teacher_forced_logits(model, source, target)
+    return tf.reshape(logits, (tf.shape(prefix)[0], -1, logits.shape[1]))[:, -1]
 
 
 @pytest.mark.invariant

@@ -22,6 +22,7 @@ from helpers import TINY, run_loop, steps_saved, training_in_process, write_corp
 from test_page import browse, needs_browser
 
 import same_code
+from data import corpora
 from data.splits import Split
 from evaluation import translator
 from experiments import executor, patches, plan, recipes, report, run, runs, stats, store, worker
@@ -58,7 +59,7 @@ def test_every_patch_applies(name):
 
 
 def test_stored_results_are_of_the_present_patches():
-    for recipe in RECIPES:
+    for recipe in RECIPES.values():
         stored = store.read_stored(recipe)
         assert not stored or not store.changed(stored)
 
@@ -325,6 +326,8 @@ def repository(tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "ROOT", tmp_path)
     monkeypatch.setattr(patches, "HERE", tmp_path / "experiments")
     monkeypatch.setattr(runs, "load_texts", lambda recipe, final: [final])
+    monkeypatch.setattr(runs, "corpus_of", lambda recipe: corpora.find("mini"))
+    monkeypatch.setattr(runs, "parse", lambda flags: dict(each[2:].split("=") for each in flags))
     monkeypatch.setitem(RECIPES, "mini", SMALL)
     monkeypatch.setitem(RECIPES, "ted", replace(SMALL, name="ted"))
     monkeypatch.chdir(tmp_path)
@@ -393,6 +396,55 @@ def test_an_uncommitted_edit_gets_a_verdict(repository, ask):
         ask("baseline")
     with pytest.raises(ExperimentError, match="nothing to compare.*--against"):
         ask()
+
+
+def test_a_new_module_is_part_of_the_code(repository, tmp_path_factory):
+    keys = []
+    for text in ("ONE = 1\n", "ONE = 2\n", "# A comment.\nONE = 2\n"):
+        (repository / "losses.py").write_text(text)
+        runner = runs.Runner(SMALL, tmp_path_factory.mktemp("scratch"))
+        keys += [runner.key(patches.BASELINE), runner.key(patches.edit())]
+    assert keys[0] == keys[2] == keys[4] and keys[3] == keys[5] and len(set(keys)) == 3
+
+
+def test_results_of_other_flags_of_the_recipe_do_not_count(repository, ask, capsys):
+    ask("more", "--store")
+    other = replace(SMALL, flags="--first=2")
+    assert store.read_stored(SMALL) and store.read_stored(other) is None
+    assert "had other flags" in capsys.readouterr().err
+
+
+def test_the_default_of_a_setting_that_the_recipe_sets_is_refused(repository, ask):
+    config = (
+        "class Config:\n    first: int = setting(1)\n    other: int = setting(\n        1\n    )\n"
+    )
+    (repository / "config.py").write_text(config)
+    commit()
+    edit(repository / "config.py", "first: int = setting(1)", "first: float = setting(2)")
+    with pytest.raises(ExperimentError, match="default of --first in config.py.*`flags: --first"):
+        ask("--plan")
+    (repository / "config.py").write_text(config.replace("        1\n", "        2\n"))
+    assert "changes config.py" in ask("--plan")
+    edit(repository / "config.py", "other: int", "lowercase: int")
+    with pytest.raises(ExperimentError, match="--lowercase, so it would be scored on other texts"):
+        ask("--plan")
+
+
+@pytest.mark.parametrize("flags", ["--lowercase=1", "--reverse=1", "--max_length=9"])
+def test_an_experiment_cannot_change_the_texts_to_score(repository, ask, monkeypatch, flags):
+    monkeypatch.setitem(RECIPES, "mini", replace(SMALL, score="nats_per_character"))
+    (repository / "experiments/other.patch").write_text(f"question: 1?\nflags: {flags}\n")
+    with pytest.raises(ExperimentError, match="other texts"):
+        ask("other", "--plan")
+
+
+def test_an_edit_of_the_loss_is_judged_by_bleu(repository, ask, monkeypatch):
+    (repository / "model/loss.py").write_text("ONE = 1\n")
+    flags = ["experiments.run", "--plan"]
+    monkeypatch.setattr(sys, "argv", flags)
+    for score, expected in (("nats_per_character", "bleu"), ("exact_match", "")):
+        monkeypatch.setitem(RECIPES, "mini", replace(SMALL, score=score))
+        assert run.choose(run.parse_flags())[1][0].score == expected
 
 
 def test_commits_are_compared_with_an_earlier_one(repository, ask):
@@ -506,7 +558,7 @@ def test_stored_results_of_another_processor_count_and_new_ones_run_in_pairs(
     monkeypatch.setitem(RECIPES, "mini", replace(SMALL, stages=(6, 7)))
     assert verdict(ask("more", "--store"), "more", 6).startswith("better +8.")
     assert started(folder / "more") == started(folder / "baseline") == 3
-    processors = [run["processor"] for run in store.read_stored("mini")["rows"]["more"]["runs"]]
+    processors = [run["processor"] for run in store.read_stored(SMALL)["rows"]["more"]["runs"]]
     assert processors.count("a new one") == 3
 
 
@@ -537,14 +589,14 @@ def test_a_moved_change_is_run_again(repository, ask):
     assert "better +10" in ask("moved", "--store")
     assert save("return 50".join(twice.rsplit("return 40", 1))) == one
     assert "equal to the baseline in every digit" in ask("moved", "--store")
-    assert store.read_stored("mini")["rows"].keys() == {"baseline"}
+    assert store.read_stored(SMALL)["rows"].keys() == {"baseline"}
 
 
 def test_further_seeds_are_added_to_stored_ones(repository, ask, monkeypatch):
     """Stored results of later stages do not count at an earlier one; only missing seeds run."""
     (repository / "experiments/some.patch").write_text("question: 1?\nflags: --bonus=0.4\n")
     ask("some", "--store")
-    assert len(store.read_stored("mini")["rows"]["some"]["runs"]) == 5
+    assert len(store.read_stored(SMALL)["rows"]["some"]["runs"]) == 5
     shutil.rmtree(repository / "runs")
     monkeypatch.setitem(RECIPES, "mini", replace(SMALL, stages=(3, 5, 8)))
     out = ask("some")
@@ -596,7 +648,7 @@ def test_a_patch_that_alters_the_loss_is_judged_by_bleu(repository, ask, monkeyp
     assert "| BLEU: better +9.0 [" in text and "| worse +0.0800 [" in text
     page = (repository / "experiments/report.html").read_text("utf-8")
     assert "better +9.0" in page
-    stored = store.read_stored("mini")
+    stored = store.read_stored(SMALL)
     pairs = store.stored_pairs(stored)
     table = report.Table(RECIPES["mini"], [], pairs, [*map(patches.read, pairs)])
     assert table.with_intervals.keys() == {"more"}  # the plot has no axis of BLEU
@@ -675,7 +727,7 @@ def test_only_the_results_of_the_recipe_itself_are_stored(repository, ask, monke
     edit(repository / "model/answer.py", "return 40", "return 50")
     with pytest.raises(ExperimentError, match="--store needs names"):
         ask("--store")
-    assert store.read_stored("mini") is None
+    assert store.read_stored(SMALL) is None
 
 
 def test_stored_rows_are_dropped_with_their_patch_and_keep_their_code(repository, ask, capsys):
@@ -694,19 +746,19 @@ def test_stored_rows_are_dropped_with_their_patch_and_keep_their_code(repository
     text = (rows / "README.md").read_text("utf-8")
     assert "patches have changed: more." in text and "better +8.0" not in text
     ask("same", "--store")
-    assert store.read_stored("mini")["rows"].keys() == {"baseline", "same"}
+    assert store.read_stored(SMALL)["rows"].keys() == {"baseline", "same"}
 
 
 def test_stored_scores_other_than_the_chosen_ones_give_the_standard_deviation(repository, ask):
     ask("more", "lost", "--store")
-    stored = store.read_stored("mini")
+    stored = store.read_stored(SMALL)
     pooled = stats.pool(SMALL.differences(store.stored_pairs(stored)["more"]))
     assert pooled.df == 2 and pooled.value == pytest.approx(0.5)
     runner = SimpleNamespace(recipe=SMALL, processor={store.PROCESSOR: "any"})
     runner.key = lambda patch: stored["rows"][patch.name]["key"]
     results = store.Results(runner, stored)
     for name, expected in (("baseline", pooled), ("more", stats.NO_SCORES)):
-        assert results.prior([patches.read(name)]) == expected
+        assert results.prior([patches.read(name)], SMALL) == expected
 
 
 def test_a_patch_that_does_not_apply_is_named(repository, ask):
@@ -773,7 +825,7 @@ def test_a_patch_may_have_other_flags_for_a_recipe(repository, ask):
     text = "question: 1?\nflags: --bonus=0\nflags mini: --bonus=9\n"
     (repository / "experiments/some.patch").write_text(text)
     assert "better +9" in ask("some", "--store")
-    stored = store.read_stored("mini")
+    stored = store.read_stored(SMALL)
     assert not store.changed(stored) and store.changed(stored | {"recipe": "ted"}) == {"some"}
     patch = patches.read("some")
     assert [patch.for_recipe(name).flags for name in ("mini", "ted")] == ["--bonus=9", "--bonus=0"]
@@ -795,6 +847,7 @@ def start(code, *words):
         "import same_code; from experiments import patches, run, runs\n"
         "from experiments.recipes import *; same_code.ROOT = runs.ROOT = Path('.').resolve()\n"
         "patches.HERE = runs.ROOT / 'experiments'\n"
+        "runs.corpus_of, runs.parse = (lambda _: corpora.find('mini')), (lambda _: {})\n"
         f"runs.load_texts = lambda *_: []; RECIPES['mini'] = {SMALL!r}\n"
         "run.main(); print(sorted(sys.modules))"
     )
@@ -954,7 +1007,7 @@ def test_baselines_of_equal_processors_are_described_together():
 
 def test_forest_plot_shades_the_zone_and_marks_what_continues_beyond_it(repository, ask):
     ask("more", "--store")
-    stored = store.read_stored("mini")
+    stored = store.read_stored(SMALL)
     baseline = stored["rows"]["baseline"]["runs"]
     pairs = store.stored_pairs(stored)
     table = report.Table(SMALL, baseline, pairs, [*map(patches.read, pairs)])

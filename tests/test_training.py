@@ -53,6 +53,17 @@ def random_ids(batch, length=9):
 # ---- The train step ------------------------------------------------------------------------------
 
 
+def test_a_layer_that_is_not_called_is_named(capsys):
+    config = config_of(seed=77)
+    model = build(config, VOCAB, VOCAB)
+    model.gate = layers.Dense(8, 8, layers.initial_seed(0))
+    variables = trainable_variables(model)
+    train_step = make_train_step(model, Adam(variables), config)
+    train_step(random_ids(4), random_ids(4))
+    warnings = capsys.readouterr().err
+    assert "gate/kernel" in warnings and "gate/bias" in warnings and warnings.count("\n") == 2
+
+
 def test_one_trace_serves_all_shapes():
     _, _, train_step = model_and_step(config_of(positions="learned", max_length=6))
     rng = np.random.default_rng(0)

@@ -7,7 +7,7 @@ import tensorflow as tf
 from config import Config
 from model import transformer
 from model.attention import MultiHeadAttention
-from model.layers import Seed, dropout, fold_in
+from model.layers import Seed, dropout, fold_in, trainable_variables
 from model.loss import loss_sums, teacher_forced_logits
 from model.masks import look_ahead_mask, padding_mask
 
@@ -94,6 +94,24 @@ def test_without_positions_the_source_is_a_bag_of_words(tiny):
     model, swapped = tiny(positions="none"), SOURCE[:, [1, 0, 2, 3]]
     logits, _ = teacher_forced_logits(model, SOURCE, TARGET)
     np.testing.assert_allclose(teacher_forced_logits(model, swapped, TARGET)[0], logits, atol=1e-5)
+
+
+# Variables
+
+
+@pytest.mark.invariant
+@every_model
+def test_the_loss_depends_on_exactly_the_trainable_variables(tiny, flags):
+    """A variable of a class that is no tf.Module is never trained; an unused one does nothing."""
+    model = tiny(**flags)
+    variables = trainable_variables(model)
+    with tf.GradientTape() as tape:
+        logits, labels = teacher_forced_logits(model, SOURCE, TARGET, Seed(0, 0))
+        objective = loss_sums(logits, labels, label_smoothing=0.1).objective
+    outside = {id(x) for x in tape.watched_variables()} - {id(x) for x in variables.values()}
+    gradients = zip(variables, tape.gradient(objective, [*variables.values()]), strict=True)
+    assert not outside, f"{len(outside)} variables are used, but never trained"
+    assert not [name for name, gradient in gradients if gradient is None]
 
 
 # Padding

@@ -34,7 +34,7 @@ def stored(monkeypatch, tmp_path):
                 }
                 rows[name]["runs"].append(about | {"scores": {score: base + value}})
         written[recipe] = {"identity": {}, "rows": rows, "recipe": recipe}
-    monkeypatch.setattr(store, "read_stored", written.get)
+    monkeypatch.setattr(store, "read_stored", lambda recipe: written.get(recipe.name))
     return tmp_path
 
 

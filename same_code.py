@@ -18,14 +18,17 @@ from utils import UserError
 ROOT = Path(__file__).resolve().parent
 
 # The files and folders that determine the result of each use; "!" excludes. The last pattern that
-# matches a file decides. Only Python files and tables (.tsv) count.
+# matches a file decides. Only Python files and tables (.tsv) of packages count: others are corpora.
 USES = {
     # An encoded corpus in the cache. The generator of `mini` belongs to its corpus' fingerprint.
-    "dataset": ("data", "!data/_*.py", "!data/mini"),
+    "dataset": ("data", "!data/_*.py", "!data/mini", "!data/*.tsv"),
     # The texts that experiments score.
     "texts": ("data",),
     # `train.py --resume`: the remaining updates.
-    "resume": ("model", "data", "train.py", "training/run.py", "training/distribution.py"),
+    "resume": (
+        *("model", "data", "!data/**/*.tsv", "data/mini/*.tsv"),
+        *("train.py", "training/run.py", "training/distribution.py"),
+    ),
     # Whatever loads a trained model: evaluate.py, translate.py, python -m evaluation.…
     "evaluation": ("model", "data/tokenizer.py"),
     # Several workers that train one model.
@@ -34,8 +37,10 @@ USES = {
     "score": (
         *("[!.]*", "!docs", "!tests", "!benchmarks", "!experiments", "experiments/worker.py"),
         *("!evaluate.py", "!translate.py", "!same_code.py", "!training/__init__.py"),
-        *("!training/description.py", "!training/logs.py", "!training/progress.py", "!evaluation"),
-        *("evaluation/translator.py", "evaluation/metrics.py", "evaluation/search.py"),
+        *("!training/description.py", "!training/logs.py", "!training/progress.py"),
+        *("!evaluation/__init__.py", "!evaluation/attention.py", "!evaluation/command_line.py"),
+        *("!evaluation/compare.py", "!evaluation/export.py", "!evaluation/figures.py"),
+        *("!evaluation/page.py", "!evaluation/report.py"),
     ),
 }
 
@@ -73,7 +78,8 @@ def code_hashes(use: str, folder: str | Path = ROOT) -> dict[str, str]:
         for path in folder.glob(pattern.removeprefix("!")):
             found |= {path} if path.is_file() else {*path.rglob("*.py"), *path.rglob("*.tsv")}
         files = files - found if pattern[0] == "!" else files | found
-    files = (path for path in files if path.suffix in (".py", ".tsv"))
+    tables = {x for x in files if x.suffix == ".tsv" and x.with_name("__init__.py").exists()}
+    files = {path for path in files if path.suffix == ".py"} | tables
     return {path.relative_to(folder).as_posix(): file_hash(path) for path in sorted(files)}
 
 

@@ -7,6 +7,7 @@ if code, packages and processor match, or if seed 0 comes out the same here.
 
 import argparse
 import os
+import re
 import signal
 import tempfile
 from dataclasses import replace
@@ -46,9 +47,11 @@ def choose(flags: argparse.Namespace) -> tuple[Recipe, list[Patch]]:
         raise ExperimentError("translation and classification: compare them in separate commands")
     if not fitting:
         raise ExperimentError("name an experiment: the baseline is only trained for comparison")
-    if fitting == [edit] and "model/loss.py" in edit.files and recipe.lower_is_better:
-        print("model/loss.py differs, and with it what the loss means: BLEU is judged")
-        fitting = [replace(edit, score="bleu")]
+    if fitting == [edit] and recipe.lower_is_better:
+        smoothing = re.search(r"^[-+] +label_smoothing:", edit.diff, re.MULTILINE)
+        if "model/loss.py" in edit.files or smoothing:
+            print("the loss differs, and perhaps what it means: BLEU is judged")
+            fitting = [replace(edit, score="bleu")]
     if chosen == [edit] and any(name.startswith("data/") for name in edit.files):
         print("data/ differs: the texts to score are those of the edited code, for both sides")
     if flags.seeds:

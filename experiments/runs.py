@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 from experiments import patches
 from experiments.patches import BASELINE, ExperimentError, Patch
-from experiments.recipes import Recipe, corpus_of, load_texts, parse
+from experiments.recipes import Recipe, corpus_of, load_texts
 from same_code import ROOT, code_hashes, file_hash, git
 from training.machine import cpu_info
 from training.records import read_json
-from utils import UserError, flag, write_json
+from utils import UserError, flag, warn, write_json
 
 PACKAGES = ("tensorflow", "numpy", "sentencepiece", "sacrebleu")
 
@@ -47,6 +47,11 @@ def processor() -> dict[str, str]:
     model = [info.get(field) for field in ("cpu family", "model", "CPU part")]
     name = info.get("model name", "unknown")
     return {"processor": name, "vector instructions": short_hash([model, vector])}
+
+
+def settings_of(flags: str) -> set[str]:
+    """Return the names of the settings that flags of train.py give, known or not."""
+    return {name.replace("-", "_") for name in re.findall(r"--(?:no-)?([\w-]+)", flags)}
 
 
 def edited_defaults(one: Path, other: Path) -> set[str]:
@@ -79,12 +84,9 @@ class Runner:
         self.cache.mkdir(exist_ok=True)
         corpus = corpus_of(recipe)
         own = {"corpus": corpus.fingerprint()} if corpus.local else {}  # the user's own files
-        data, source = (
-            [*code_hashes("texts").items()],
-            file_hash(Path(__file__).with_name("recipes.py")),
-        )
-        contents = short_hash([data, source, recipe.flags, recipe.sentences, final, *own.values()])
-        self.texts = self.cache / f"texts-{contents}.json"
+        code = [*code_hashes("texts").items()], file_hash(Path(__file__).with_name("recipes.py"))
+        contents = [code, recipe.flags, recipe.sentences, final, corpus.languages]
+        self.texts = self.cache / f"texts-{short_hash([*contents, *own.values()])}.json"
         if not self.texts.exists():
             print("preparing the texts to score", file=sys.stderr)
             write_json(self.texts, load_texts(recipe, final))
@@ -114,26 +116,30 @@ class Runner:
         return folder
 
     def check(self, patch: Patch) -> None:
-        """Raise ExperimentError if a patch cannot be compared with the baseline."""
-        edited, own = set(), parse(patch.flags.split()).keys()
+        """Raise ExperimentError if a patch cannot be compared with the baseline.
+
+        Warns if an edited default has no effect.
+        """
+        edited, own = set(), settings_of(patch.flags)
         if "config.py" in patch.files:
             edited = edited_defaults(self.source(patch), self.source(BASELINE))
-        texts = {"corpus", "reverse", "lowercase", *["max_length"] * self.recipe.lower_is_better}
-        if names := sorted((edited | own) & texts):
+        incomparable = {"max_length"} if self.recipe.lower_is_better else set()
+        incomparable |= {"reverse", "lowercase"} if self.recipe.score != "accuracy" else set()
+        if names := sorted((edited | own) & incomparable):
             raise ExperimentError(
-                f"{patch.name} changes {flag(names[0])}, so it would be scored on other texts than "
-                "the baseline: leave this setting as it is"
+                f"{patch.name} changes {flag(names[0])}, so its scores could not be compared with "
+                "those of the baseline: leave this setting as it is"
             )
-        if names := sorted(edited & parse(self.recipe.flags.split()).keys() - own):
-            raise ExperimentError(
-                f"{patch.name} has another default of {flag(names[0])} in config.py, but recipe "
-                f"{self.recipe.name} sets this flag itself: save the edit as a patch with the line "
-                f"`flags: {flag(names[0])} VALUE`"
+        for name in sorted(edited & settings_of(self.recipe.flags) - own):
+            warn(
+                f"{patch.name} changes the default of {flag(name)}, which has no effect, because "
+                f"recipe {self.recipe.name} sets this flag: use a patch with the line "
+                f"`flags: {flag(name)} VALUE`"
             )
         if self.key(patch) == self.key(BASELINE):
             raise ExperimentError(
                 f"{patch.name} changes nothing that can change a score: edit code, not only "
-                "comments or docstrings, of files that same_code.py does not leave out"
+                "comments or docstrings (same_code.py lists the files that do not count)"
             )
 
     def key(self, patch: Patch) -> str:

@@ -325,13 +325,14 @@ def test_a_comment_in_the_code_does_not_encode_again(settings, tmp_path, monkeyp
     assert folders[0] == folders[1] != folders[2]
 
 
-@pytest.mark.parametrize("file", ["rules.tsv", "clean/rules.py"])
+@pytest.mark.parametrize("file", ["rules.py", "clean/rules.tsv"])
 def test_a_new_file_of_the_code_encodes_again(settings, tmp_path, monkeypatch, file):
     shutil.copytree(Path(mini.__file__).parents[1], tmp_path / "data")
     monkeypatch.setattr(pipeline, "fingerprint", lambda use: fingerprint(use, tmp_path))
     folders = [pipeline.cache_folder(settings, corpora.find("mini:9"))]
     for text in ("ONE = 1\n", "ONE = 2\n"):
         (tmp_path / "data" / file).parent.mkdir(exist_ok=True)
+        (tmp_path / "data" / file).with_name("__init__.py").touch()
         (tmp_path / "data" / file).write_text(text)
         folders.append(pipeline.cache_folder(settings, corpora.find("mini:9")))
     assert len(set(folders)) == 3

@@ -353,7 +353,7 @@ def start(*words):
     code = (
         "import sys; sys.path.insert(0, '.'); from experiments import run, runs\n"
         "from experiments.recipes import *; runs.load_texts = lambda *_: []\n"
-        "runs.corpus_of, runs.parse = (lambda _: corpora.find('mini')), (lambda _: {})\n"
+        "runs.corpus_of = lambda _: corpora.find('mini')\n"
         f"RECIPES['mini'] = {SMALL!r}; run.main()"
     )
     command = [sys.executable, "-c", code, *words]

@@ -59,9 +59,9 @@ def test_every_patch_applies(name):
 
 
 def test_stored_results_are_of_the_present_patches():
-    for recipe in RECIPES.values():
-        stored = store.read_stored(recipe)
-        assert not stored or not store.changed(stored)
+    for name in RECIPES:
+        path = patches.HERE / "results" / f"{name}.json"
+        assert not path.exists() or not store.changed(store.read_stored(RECIPES[name]))
 
 
 @pytest.mark.parametrize("name", [name for name, patch in EXPERIMENTS.items() if patch.guard])
@@ -327,7 +327,6 @@ def repository(tmp_path, monkeypatch):
     monkeypatch.setattr(patches, "HERE", tmp_path / "experiments")
     monkeypatch.setattr(runs, "load_texts", lambda recipe, final: [final])
     monkeypatch.setattr(runs, "corpus_of", lambda recipe: corpora.find("mini"))
-    monkeypatch.setattr(runs, "parse", lambda flags: dict(each[2:].split("=") for each in flags))
     monkeypatch.setitem(RECIPES, "mini", SMALL)
     monkeypatch.setitem(RECIPES, "ted", replace(SMALL, name="ted"))
     monkeypatch.chdir(tmp_path)
@@ -407,44 +406,65 @@ def test_a_new_module_is_part_of_the_code(repository, tmp_path_factory):
     assert keys[0] == keys[2] == keys[4] and keys[3] == keys[5] and len(set(keys)) == 3
 
 
+def test_a_users_corpus_is_part_of_the_identity(repository, tmp_path_factory, monkeypatch):
+    monkeypatch.setattr(runs, "corpus_of", recipes.corpus_of)
+    folder, keys = write_corpus(repository / "talks"), []
+    recipe = replace(SMALL, flags=f"--corpus {folder}")
+    for _ in range(2):
+        runner = runs.Runner(recipe, tmp_path_factory.mktemp("scratch"))
+        keys.append((runner.key(patches.BASELINE), runner.texts))
+        path = next(folder.glob("train.*"))
+        path.write_text(path.read_text("utf-8").replace("a", "o"), "utf-8")
+    assert keys[0][0] != keys[1][0] and keys[0][1] != keys[1][1]
+
+
 def test_results_of_other_flags_of_the_recipe_do_not_count(repository, ask, capsys):
     ask("more", "--store")
     other = replace(SMALL, flags="--first=2")
     assert store.read_stored(SMALL) and store.read_stored(other) is None
-    assert "had other flags" in capsys.readouterr().err
+    assert "its flags were others" in capsys.readouterr().err
 
 
-def test_the_default_of_a_setting_that_the_recipe_sets_is_refused(repository, ask):
+def test_a_default_that_the_recipe_overrides_is_named(repository, ask, monkeypatch):
+    warnings = []
     config = (
         "class Config:\n    first: int = setting(1)\n    other: int = setting(\n        1\n    )\n"
     )
     (repository / "config.py").write_text(config)
     commit()
     edit(repository / "config.py", "first: int = setting(1)", "first: float = setting(2)")
-    with pytest.raises(ExperimentError, match="default of --first in config.py.*`flags: --first"):
-        ask("--plan")
-    (repository / "config.py").write_text(config.replace("        1\n", "        2\n"))
+    monkeypatch.setattr(runs, "warn", warnings.append)
     assert "changes config.py" in ask("--plan")
+    expected = "default of --first, which has no effect.*`flags: --first VALUE`"
+    assert len(warnings) == 1 and re.search(expected, warnings.pop())
+    (repository / "config.py").write_text(config.replace("        1\n", "        2\n"))
+    assert "changes config.py" in ask("--plan") and not warnings
     edit(repository / "config.py", "other: int", "lowercase: int")
-    with pytest.raises(ExperimentError, match="--lowercase, so it would be scored on other texts"):
+    with pytest.raises(ExperimentError, match="changes --lowercase, so its scores could not"):
         ask("--plan")
 
 
-@pytest.mark.parametrize("flags", ["--lowercase=1", "--reverse=1", "--max_length=9"])
-def test_an_experiment_cannot_change_the_texts_to_score(repository, ask, monkeypatch, flags):
+@pytest.mark.parametrize("flags", ["--lowercase", "--no-reverse", "--max-length=9"])
+def test_an_experiment_cannot_change_what_is_scored(repository, ask, monkeypatch, flags):
     monkeypatch.setitem(RECIPES, "mini", replace(SMALL, score="nats_per_character"))
     (repository / "experiments/other.patch").write_text(f"question: 1?\nflags: {flags}\n")
-    with pytest.raises(ExperimentError, match="other texts"):
+    with pytest.raises(ExperimentError, match="could not be compared"):
         ask("other", "--plan")
 
 
 def test_an_edit_of_the_loss_is_judged_by_bleu(repository, ask, monkeypatch):
-    (repository / "model/loss.py").write_text("ONE = 1\n")
-    flags = ["experiments.run", "--plan"]
-    monkeypatch.setattr(sys, "argv", flags)
-    for score, expected in (("nats_per_character", "bleu"), ("exact_match", "")):
+    monkeypatch.setattr(sys, "argv", ["experiments.run", "--plan"])
+    text = "    label_smoothing: float = 0.1\n"
+    for name, score, expected in (
+        ("model/loss.py", "nats_per_character", "bleu"),
+        ("model/loss.py", "exact_match", ""),
+        ("config.py", "nats_per_character", "bleu"),
+        ("model/other.py", "nats_per_character", ""),
+    ):
+        (repository / name).write_text(text if name == "config.py" else "ONE = 1\n")
         monkeypatch.setitem(RECIPES, "mini", replace(SMALL, score=score))
         assert run.choose(run.parse_flags())[1][0].score == expected
+        (repository / name).unlink()
 
 
 def test_commits_are_compared_with_an_earlier_one(repository, ask):
@@ -847,7 +867,7 @@ def start(code, *words):
         "import same_code; from experiments import patches, run, runs\n"
         "from experiments.recipes import *; same_code.ROOT = runs.ROOT = Path('.').resolve()\n"
         "patches.HERE = runs.ROOT / 'experiments'\n"
-        "runs.corpus_of, runs.parse = (lambda _: corpora.find('mini')), (lambda _: {})\n"
+        "runs.corpus_of = lambda _: corpora.find('mini')\n"
         f"runs.load_texts = lambda *_: []; RECIPES['mini'] = {SMALL!r}\n"
         "run.main(); print(sorted(sys.modules))"
     )

@@ -31,7 +31,7 @@ def read_stored(recipe: Recipe) -> dict | None:
     path = patches.HERE / "results" / f"{recipe.name}.json"
     stored = read_json(path) | {"recipe": recipe.name} if path.exists() else None
     if stored and stored["identity"]["flags"] != recipe.flags:
-        warn(f"the results in {path} are not used: its flags were others; --store replaces them")
+        warn(f"{path} is not used: it has other flags than the recipe; --store replaces it")
         return None
     return stored
 

@@ -422,7 +422,7 @@ def test_results_of_other_flags_of_the_recipe_do_not_count(repository, ask, caps
     ask("more", "--store")
     other = replace(SMALL, flags="--first=2")
     assert store.read_stored(SMALL) and store.read_stored(other) is None
-    assert "its flags were others" in capsys.readouterr().err
+    assert "has other flags than the recipe" in capsys.readouterr().err
 
 
 def test_a_default_that_the_recipe_overrides_is_named(repository, ask, monkeypatch):

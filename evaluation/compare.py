@@ -21,7 +21,7 @@ TEXTS_SHOWN = 10
 
 def read_outputs(run: Path, name: str) -> Table:
     """Read the outputs of a run. Raises OSError, and UserError if they are missing."""
-    path = run / f"outputs-{name}.tsv"
+    path = report.outputs_path(run, name)
     if not path.exists():
         load_config(run)  # raises UserError if it is not a run
         raise UserError(

@@ -70,7 +70,7 @@ def draw_outputs(
     folder: Path, name: str, title: str, runs: dict[str, Path], labelled: bool
 ) -> None:
     """Draw the outputs called `name` of the first run, and of other runs with the same texts."""
-    runs = {label: run for label, run in runs.items() if (run / f"outputs-{name}.tsv").exists()}
+    runs = {label: run for label, run in runs.items() if report.outputs_path(run, name).exists()}
     tables = {label: report.read_outputs(run, name) for label, run in runs.items()}
     first, table = next(iter(tables.items()))
     outputs, references = table["output"], table["reference"]

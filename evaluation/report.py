@@ -4,7 +4,6 @@ import math
 import re
 import sys
 import time
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -149,8 +148,12 @@ def label_scores(predicted: Sequence[str], true: Sequence[str], names: Sequence[
 
 def confusion(predicted: Sequence[str], true: Sequence[str], names: Sequence[str]) -> np.ndarray:
     """Count the texts of each true label (row) and predicted label (column): (labels, labels)."""
-    counts = Counter(zip(true, predicted, strict=True))  # "" is predicted for an empty text
-    return np.array([[counts[label, prediction] for prediction in names] for label in names])
+    index = {name: i for i, name in enumerate(names)}
+    matrix = np.zeros((len(names), len(names)), int)
+    for label, prediction in zip(true, predicted, strict=True):
+        if prediction in index:  # "" for an empty text
+            matrix[index[label], index[prediction]] += 1
+    return matrix
 
 
 def print_scores(scores: dict) -> None:
@@ -189,7 +192,7 @@ def write(run: Path, name: str, scores: dict, table: Table) -> list[str]:
     rows = [table, *zip(*table.values(), strict=True)]
     lines = ("\t".join(re.sub(r"[\t\r\n]", " ", cell) for cell in row) for row in rows)
     write_json(run / f"scores-{name}.json", scores)
-    (run / f"outputs-{name}.tsv").write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    outputs_path(run, name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
     (run / f"mistakes-{name}.txt").write_text(worst(table), "utf-8")
     return [f"scores-{name}.json", f"outputs-{name}.tsv", f"mistakes-{name}.txt"]
 
@@ -207,9 +210,14 @@ def worst(table: Table) -> str:
     return "\n".join(blocks)
 
 
+def outputs_path(run: Path, name: str) -> Path:
+    """Return the file of the outputs that `write` writes."""
+    return run / f"outputs-{name}.tsv"
+
+
 def read_outputs(run: Path, name: str) -> Table:
     """Read the outputs that `write` wrote. Raises OSError."""
-    lines = (run / f"outputs-{name}.tsv").read_text("utf-8").split("\n")[:-1]
+    lines = outputs_path(run, name).read_text("utf-8").split("\n")[:-1]
     names, *rows = (line.split("\t") for line in lines)
     return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
 

@@ -594,7 +594,7 @@ def test_figures_are_named_for_the_outputs_that_they_show(copy, run_program, sco
     assert [Path(line).name for line in drawn] == ["training.png", "training.svg"]
     assert score(copy, "--beam", "2").status == 0 and score(copy, "--limit", "9").status == 0
     same, other = (shutil.copytree(copy, tmp_path / name) for name in ("same", "other"))
-    path = other / "outputs-test-beam2.tsv"
+    path = report.outputs_path(other, "test-beam2")
     path.write_text(path.read_text("utf-8").replace("\n", "\nanother ", 1), "utf-8")
     status, out, err = run_program("evaluation/figures.py", copy, same, other)
     assert status == 0, err

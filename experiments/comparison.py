@@ -1,11 +1,9 @@
 """Compare experiments with the baseline: the runs that each stage needs, and the verdicts."""
 
-import functools
 import math
 import statistics
 import sys
 import time
-from collections.abc import Callable
 
 from tqdm import tqdm
 
@@ -14,7 +12,7 @@ from experiments.executor import LocalExecutor
 from experiments.patches import BASELINE, ExperimentError, Patch
 from experiments.recipes import BLEU, Pairs, Recipe
 from experiments.runs import Job, Runner, failure, progress
-from experiments.store import Results, Status
+from experiments.store import Results, Status, spread
 from experiments.worker import EXCLUDED
 
 NO_EFFECT = "equal to the baseline in every digit: the change has no effect on the score"
@@ -22,11 +20,12 @@ LINE = "{percentage:3.0f} % [{elapsed}<{remaining}] {desc}"  # with the time lef
 
 
 def judge_by_stage(
-    recipe: Recipe, pairs: dict[str, Pairs], prior: stats.Sigma = stats.NO_SCORES, asked: int = 0
+    recipe: Recipe, pairs: dict[str, Pairs], others: dict[str, Pairs], asked: int = 0
 ) -> dict[str, stats.Verdict]:
     """Judge experiments at each stage, with the pairs that belong to it. A decision is final.
 
-    prior, asked: as in `stats.judge`. Raises ExperimentError if a baseline has diverged.
+    others: further pairs, which serve only to estimate the standard deviation. asked: as in
+    `stats.judge`. Raises ExperimentError if a baseline has diverged.
     """
     for each in pairs.values():
         for seed, (_, baseline) in each.items():
@@ -34,11 +33,15 @@ def judge_by_stage(
                 raise diverged_baseline(seed, why)
     differences, verdicts = {}, {}
     for stage in recipe.stages:
+        first = {
+            name: {seed: pair for seed, pair in each.items() if seed < stage}
+            for name, each in pairs.items()
+        }
+        sigma, outliers = spread(recipe, first | others)
         decided = {name: v for name, v in verdicts.items() if v.outcome != "undecided"}
         for name in (name for name in pairs if name not in decided):
-            first = {seed: pair for seed, pair in pairs[name].items() if seed < stage}
-            differences[name] = recipe.differences(first)
-        rule = recipe.delta, recipe.stages, prior, recipe.lower_is_better, asked
+            differences[name] = recipe.differences(first[name])
+        rule = sigma, recipe.delta, recipe.stages, outliers, recipe.lower_is_better, asked
         verdicts = stats.judge(differences, *rule) | decided
     return {name: v._replace(decimals=recipe.decimals) for name, v in verdicts.items()}
 
@@ -50,20 +53,17 @@ def diverged_baseline(seed: int, why: str) -> ExperimentError:
 
 
 def judge_by_score(
-    recipe: Recipe,
-    pairs: dict[str, Pairs],
-    scores: dict[str, str],
-    prior: Callable[[Recipe], stats.Sigma],
+    recipe: Recipe, pairs: dict[str, Pairs], scores: dict[str, str], others: dict[str, Pairs]
 ) -> dict[str, stats.Verdict]:
     """Judge experiments by stage, each by the score that its patch specifies.
 
-    scores: see `Patch.score`. prior: returns the deviation within further experiments.
+    scores: see `Patch.score`. others: see `judge_by_stage`.
     """
     verdicts, recipes = {}, {name: recipe.with_score(scores[name]) for name in pairs}
     asked = sum(map(bool, pairs.values()))
     for judged in dict.fromkeys(recipes.values()):
         own = {name: pairs[name] for name in pairs if recipes[name] == judged}
-        verdicts |= judge_by_stage(judged, own, prior(judged), asked)
+        verdicts |= judge_by_stage(judged, own, others, asked)
     return verdicts
 
 
@@ -186,8 +186,7 @@ class Comparison:
         seeds, results = stage or self.recipe.stages[-1], self.results
         pairs = {patch.name: results.pairs(patch, seeds) for patch in self.chosen}
         scores = {patch.name: patch.score for patch in self.chosen}
-        prior = functools.partial(results.prior, self.chosen)
-        verdicts = judge_by_score(self.recipe, pairs, scores, prior)
+        verdicts = judge_by_score(self.recipe, pairs, scores, results.others(self.chosen))
         for patch in (patch for patch in self.chosen if results.equal(patch, seeds)):
             count = len(pairs[patch.name])
             verdicts[patch.name] = stats.Verdict("no difference", 0, 0, 0, count, NO_EFFECT)

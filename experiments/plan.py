@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from experiments import stats
 from experiments.comparison import Comparison
 from experiments.patches import BASELINE
-from experiments.store import Status, read_stored
+from experiments.store import Status, read_stored, spread
 from training.machine import cores
 from training.records import read_json
 
@@ -24,12 +24,13 @@ def describe(comparison: Comparison) -> str:
     stored = [patch for patch in chosen if results.status(patch) is not Status.ABSENT]
     lines += [results.describe(patch) for patch in (BASELINE, *stored)]
     for judged in dict.fromkeys(recipe.with_score(patch.score) for patch in chosen):
-        if (prior := results.prior(chosen, judged)).df:
+        sigma, _ = spread(judged, results.others(chosen))
+        if sigma.df:
             digits = f".{judged.decimals + 1}f"
-            effects = stats.detectable(prior, judged.delta, judged.stages, len(chosen))
+            effects = stats.detectable(sigma, judged.delta, judged.stages, len(chosen))
             known = [x for x in zip(judged.stages, effects, strict=True) if x[1] < math.inf]
             text = ", ".join(f"{effect:{digits}} after {stage} seeds" for stage, effect in known)
-            deviation = f"{prior.value:{digits}} {judged.unit} ({prior.df} degrees of freedom)"
+            deviation = f"{sigma.value:{digits}} {judged.unit} ({sigma.df} degrees of freedom)"
             lines.append(f"standard deviation of a difference: {deviation}")
             lines.append(f"differences that are detected with 80 % power: {text or 'none'}")
         else:

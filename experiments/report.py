@@ -14,7 +14,7 @@ from experiments import patches, stats
 from experiments.comparison import Comparison, judge_by_score, other_score
 from experiments.patches import BASELINE, THEMES, ExperimentError, Patch
 from experiments.recipes import RECIPES, Pairs, Recipe
-from experiments.store import COUNTS, PROCESSOR, changed, read_stored, sigma, stored_pairs
+from experiments.store import COUNTS, PROCESSOR, changed, read_stored, spread, stored_pairs
 from utils import errors_in_one_line, make_parser
 
 COLOURS = {"better": "#0072B2", "worse": "#D55E00"}  # of Okabe & Ito 2008
@@ -33,13 +33,8 @@ class Table:
     ):
         self.recipe, self.baseline, self.pairs = recipe, baseline, pairs
         self.scores = {patch.name: patch.score for patch in chosen}
-
-        def prior(judged: Recipe) -> stats.Sigma:
-            """Return the deviation within the experiments that are judged by another score."""
-            others = {n: p for n, p in pairs.items() if self.recipe_of(n) != judged}
-            return sigma(judged, others)
-
-        self.verdicts = judge_by_score(recipe, pairs, self.scores, prior)
+        self.verdicts = judge_by_score(recipe, pairs, self.scores, others=pairs)
+        self.spread = spread(recipe, pairs)
 
     @property
     def with_intervals(self) -> dict[str, stats.Verdict]:
@@ -113,17 +108,16 @@ class Table:
             groups.append(runs)
             text, digits = recipe.format(np.mean(runs)), recipe.decimals + 1
             if len(runs) > 1:
-                spread = f", standard deviation {np.std(runs, ddof=1):.{digits}f}"
-                text += f" (mean of {len(runs)} runs{spread})"
+                noise = f", standard deviation {np.std(runs, ddof=1):.{digits}f}"
+                text += f" (mean of {len(runs)} runs{noise})"
             same_name = [*kinds.values()].count(processor) > 1
             parts.append(f"{text} on {processor}" + f" ({kind})" * same_name)
-        pairs = {name: p for name, p in self.pairs.items() if self.recipe_of(name) == recipe}
-        text, deviation = f"**{recipe.name}**: baseline {', '.join(parts)}.", sigma(recipe, pairs)
+        text, (sigma, _) = f"**{recipe.name}**: baseline {', '.join(parts)}.", self.spread
         if agree := stats.agree(groups):
             text += f" {agree}"
-        if deviation.df:
-            value = f"{deviation.value:.{recipe.decimals + 1}f} {recipe.unit}"
-            freedom = f"{deviation.df} degrees of freedom"
+        if sigma.df:
+            value = f"{sigma.value:.{recipe.decimals + 1}f} {recipe.unit}"
+            freedom = f"{sigma.df} degrees of freedom"
             text += f" Standard deviation of a difference: {value} ({freedom})."
         if gone:
             names = ", ".join(sorted(gone))
@@ -180,7 +174,8 @@ def forest(table: Table) -> Figure:
     axes.set_yticks(range(len(rows)), [name for name, _ in rows])
     axes.set(xlim=(-1.05 * limit, 1.05 * limit), ylim=(-0.7, len(rows) - 0.3), title=recipe.name)
     better = "; lower is better" * recipe.lower_is_better
-    axes.set_xlabel(f"experiment minus baseline in {recipe.unit}, with its interval{better}")
+    interval = "95 % interval (no difference: 90 %)"
+    axes.set_xlabel(f"experiment minus baseline in {recipe.unit}, with its {interval}{better}")
     axes.spines[["top", "right"]].set_visible(False)
     return figure
 

@@ -1,11 +1,11 @@
 """Judge whether an experiment differs from the baseline: see docs/judging.md.
 
-Pure functions of differences between pairs of runs: Student's interval, and two one-sided tests
-against ±delta, at the levels of Lan & DeMets for several stages.
+Pure functions of scores: their standard deviation, Student's interval of differences between pairs
+of runs, and two one-sided tests against ±delta, at levels for several stages.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Hashable, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -14,21 +14,20 @@ from scipy import optimize, stats
 
 ERROR, POWER = 0.05, 0.8
 DISAGREE = 0.01  # the table says that processors differ if their baselines' p-value is smaller
-OUTLIER = 0.001  # on each side: an outlier's variance has a smaller tail probability
+OUTLIER = 0.001  # an experiment is an outlier if its variance has a smaller tail probability
 OWN_VARIANCE = 10  # number of pairs from which on each experiment has its own variance
+GAMMA = -4  # of the error that stages spend: see `levels`
 Differences = Sequence[float]  # an experiment's scores minus the baseline's, one per seed
+Scores = dict[Hashable, dict[Hashable, float]]  # of the runs of each row, by block
 Stages = tuple[int, ...]  # numbers of pairs after which an experiment may be decided
-f_quantile, t_quantile = cache(stats.f.ppf), cache(stats.t.isf)  # slow, and called often
+t_quantile = cache(stats.t.isf)  # slow, and called often
 
 
 class Sigma(NamedTuple):
-    """Standard deviation of the difference between two runs of a pair; its degrees of freedom."""
+    """Standard deviation of the difference between the runs of a pair; its degrees of freedom."""
 
     value: float
     df: int
-
-
-NO_SCORES = Sigma(0.0, 0)
 
 
 class Verdict(NamedTuple):
@@ -62,16 +61,65 @@ class Verdict(NamedTuple):
         return self.outcome + text + (f" ({self.note})" if self.note else "")
 
 
-def pool(*groups: Differences, prior: Sigma = NO_SCORES) -> Sigma:
-    """Return the standard deviation within groups, pooled with that of others. No groups: 0."""
-    groups = [group for group in groups if len(group) > 1]
-    df = sum(len(group) - 1 for group in groups) + prior.df
-    squares = sum(float(np.var(group)) * len(group) for group in groups)
-    return Sigma(math.sqrt((squares + prior.value**2 * prior.df) / df) if df else 0.0, df)
+def residuals(scores: Scores) -> tuple[np.ndarray, int]:
+    """Fit a score as the sum of an effect of its row and one of its block.
+
+    A row is the baseline or an experiment, and a block what its runs share: the seed and the
+    processor. Returns the residuals, in the order of the runs, and their degrees of freedom.
+    """
+    cells = [(row, block) for row in scores for block in scores[row]]
+    effects = [*scores, *dict.fromkeys(("block", block) for _, block in cells)]
+    index = {effect: i for i, effect in enumerate(effects)}
+    design = np.zeros((len(cells), len(effects)))
+    for i, (row, block) in enumerate(cells):
+        design[i, [index[row], index["block", block]]] = 1
+    values = np.array([scores[row][block] for row, block in cells])
+    fit, _, rank, _ = np.linalg.lstsq(design, values)
+    return values - design @ fit, len(cells) - int(rank)
+
+
+def deviation(scores: Scores) -> Sigma:
+    """Return the standard deviation of the difference between two runs of a block: √2 of a run's.
+
+    Each experiment is compared with the same runs of the baseline, so the variances of their
+    differences are not independent, and their mean would have fewer degrees of freedom than it
+    seems. The residuals of the additive model have those that are returned.
+    """
+    rest, df = residuals(scores)
+    return Sigma(math.sqrt(2 * float(rest @ rest) / df) if df else 0.0, df)
+
+
+def spread(scores: Scores, baselines: Collection[Hashable]) -> tuple[Sigma, set[Hashable]]:
+    """Return the standard deviation of a difference, and the rows that vary more than the others.
+
+    These outliers do not count; nor do rows that vary less than a tenth as much as the middle one,
+    such as those that score 0 with every seed, and rows with a score that is NaN. An outlier's sum
+    of squares, given all other rows, is too large by an F test. The most extreme one is removed
+    first; then the others are tested again. The rows of baselines are never removed.
+    """
+    own = {row: np.std([*x.values()], ddof=1) for row, x in scores.items() if len(x) > 1}
+    least = 0.1 * float(np.nanmedian([*own.values()] or [0.0]))
+    kept, outliers = {}, set()
+    for row, x in scores.items():
+        if row in baselines or not (np.isnan([*x.values()]).any() or own.get(row, least) < least):
+            kept[row] = x
+    while True:
+        sigma, tails = deviation(kept), {}
+        for row in kept.keys() - {*baselines}:
+            rest = deviation({other: x for other, x in kept.items() if other != row})
+            if 0 < rest.df < sigma.df:
+                df = sigma.df - rest.df
+                excess = (sigma.value**2 * sigma.df - rest.value**2 * rest.df) / df
+                tails[row] = stats.f.sf(excess / max(rest.value, 1e-9) ** 2, df, rest.df)
+        row = min(tails, key=tails.get, default=None)
+        if row is None or tails[row] >= OUTLIER:
+            return sigma, outliers
+        outliers.add(row)
+        del kept[row]
 
 
 def agree(groups: list[Differences]) -> str:
-    """Say whether the baselines of several processors agree in mean and spread; "" for only one.
+    """Say whether the baselines of processors seem to differ in mean or spread; "" for only one.
 
     By an analysis of variance and by Bartlett's test. Processors with one or two runs are left out.
     """
@@ -81,46 +129,22 @@ def agree(groups: list[Differences]) -> str:
     mean, spread = stats.f_oneway(*groups).pvalue, stats.bartlett(*groups).pvalue
     if min(mean, spread) < DISAGREE:
         return f"The processors differ (p = {min(mean, spread):.1g})."
-    return f"The processors agree in mean and spread (p = {mean:.2f}, {spread:.2f})."
-
-
-def outliers(experiments: dict[str, Differences], prior: Sigma = NO_SCORES) -> dict[str, str]:
-    """Return the experiments whose variance is not that of the others, and why.
-
-    The others include `prior`. The experiment whose variance is most extreme is tested first; if it
-    is rejected, it is not among the others when these are tested.
-    """
-    diverged = {name: "diverged" for name, x in experiments.items() if np.isnan(x).any()}
-    experiments = {name: x for name, x in experiments.items() if name not in diverged}
-    deviations = {name: pool(x).value + 1e-9 for name, x in experiments.items() if len(x) > 1}
-    middle = (prior.value or np.median([*deviations.values()] or [0.0])) + 1e-9
-
-    def distance(name):
-        return abs(math.log(deviations[name] / middle))
-
-    for name in sorted(deviations, key=distance, reverse=True):
-        rest = {other: x for other, x in experiments.items() if other != name}
-        sigma, (value, df) = pool(*rest.values(), prior=prior), pool(experiments[name])
-        if sigma.df:
-            low, high = (f_quantile(p, df, sigma.df) for p in (OUTLIER, 1 - OUTLIER))
-            if not low * sigma.value**2 <= value**2 <= high * sigma.value**2:
-                reason = "varies more than the others" if value > sigma.value else "nearly constant"
-                return diverged | {name: reason} | outliers(rest, prior)
-    return diverged
+    p = f"{mean:.2f}, of the spread {spread:.2f}"
+    return f"No difference between processors is found (p = {p})."
 
 
 @cache
 def levels(stages: Stages, error: float = ERROR) -> tuple[float, ...]:
     """Return the two-sided level at each stage, so that all stages together have level `error`.
 
-    At a share t of the pairs, 4 (1 - Φ(z / √t)) of the error is spent, with z the upper error / 4
-    quantile: the one-sided function of Lan & DeMets on each side, with half of the error. The mean
-    differences at two stages correlate as the root of the ratio of their pairs.
+    At a share t of the pairs, a part (1 - exp(-γt)) / (1 - exp(-γ)) of the error is spent, half of
+    it on each side, with γ = -4 (Lan & DeMets 1983; Hwang, Shih & DeCani 1990). The means at two
+    stages correlate as the root of the ratio of their pairs.
     """
     pairs, bounds = np.array(stages), []
     ratios = pairs / pairs[:, np.newaxis]
     for i, share in enumerate(pairs / pairs[-1], 1):
-        alpha_spent = 4 * stats.norm.sf(stats.norm.isf(error / 4) / math.sqrt(share))
+        alpha_spent = error * math.expm1(-GAMMA * share) / math.expm1(-GAMMA)
         normal = stats.multivariate_normal(cov=np.sqrt(np.minimum(ratios, 1 / ratios))[:i, :i])
 
         def excess(limit, normal=normal, alpha_spent=alpha_spent):
@@ -145,30 +169,34 @@ def limits(n: int, df: float, stages: Stages, asked: int = 1) -> tuple[float, fl
 
 def judge(
     experiments: dict[str, Differences],
+    sigma: Sigma,
     delta: float,
     stages: Stages,
-    prior: Sigma = NO_SCORES,
+    outliers: Collection[str] = (),
     lower_is_better: bool = False,
     asked: int = 0,
 ) -> dict[str, Verdict]:
     """Judge experiments by their differences.
 
-    prior: the deviation within further experiments. asked: number of all experiments that share
-    the error of 5 %, those that are judged by another score included.
+    sigma, outliers: see `spread`. The standard deviation of outliers, and of all from
+    `OWN_VARIANCE` pairs on, is that of their own differences. asked: number of all experiments that
+    share the error of 5 %, those that are judged by another score included.
     """
-    experiments = {name: x for name, x in experiments.items() if len(x)}
-    notes, verdicts = outliers(experiments, prior), {}
-    sigma = pool(*(x for name, x in experiments.items() if name not in notes), prior=prior)
+    experiments, verdicts = {name: x for name, x in experiments.items() if len(x)}, {}
     for name, differences in experiments.items():
-        n, note = len(differences), notes.get(name, "")
-        if note == "diverged":
-            verdicts[name] = Verdict("worse", math.nan, math.nan, math.nan, n, note)
+        n, note = len(differences), "varies more than the others" if name in outliers else ""
+        if np.isnan(differences).any():
+            verdicts[name] = Verdict("worse", math.nan, math.nan, math.nan, n, "diverged")
             continue
-        own = pool(differences) if note or n >= OWN_VARIANCE or not sigma.df else sigma
-        difference, error = float(np.mean(differences)), own.value / n**0.5
+        value, df = sigma
+        if n > 1 and (note or n >= OWN_VARIANCE):
+            value, df = float(np.std(differences, ddof=1)), n - 1
+        elif note:
+            df = 0
         shared = max(asked, len(experiments))
-        widths = limits(n, own.df, stages, shared) if own.df else (math.inf, math.inf)
-        half_width, half_width_90 = (width * error if own.df else width for width in widths)
+        difference, error = float(np.mean(differences)), value / n**0.5
+        widths = limits(n, df, stages, shared) if df else (math.inf, math.inf)
+        half_width, half_width_90 = (width * error if df else width for width in widths)
         outcome = "undecided"
         if abs(difference) > half_width:
             outcome = "better" if (difference < 0) == lower_is_better else "worse"
@@ -186,14 +214,16 @@ def detectable(sigma: Sigma, delta: float, stages: Stages, asked: int = 1) -> li
     """
     random, tries, sizes = np.random.default_rng(0), 2000, []
     noise = random.normal(0, sigma.value, (tries, stages[-1]))
+    # What the tool takes for sigma differs from it, the more the fewer its degrees of freedom.
+    estimates = sigma.value * np.sqrt(random.chisquare(sigma.df, tries) / sigma.df)
     effects = sigma.value * np.linspace(0.4, 4, 37) * min(1, math.sqrt(12 / stages[-1]))
     detected, undecided = np.zeros((37, tries), bool), np.ones((37, tries), bool)
     for n in stages:
-        deviation, df = sigma
+        value, df = estimates, sigma.df
         if n >= OWN_VARIANCE:
-            deviation, df = noise[:, :n].std(axis=1, ddof=1), n - 1
+            value, df = noise[:, :n].std(axis=1, ddof=1), n - 1
         limit, limit_90 = limits(n, df, stages, asked)
-        error = deviation / n**0.5
+        error = value / n**0.5
         difference = effects[:, np.newaxis] + noise[:, :n].mean(axis=1)
         detected |= undecided & (difference > limit * error)
         undecided &= np.abs(difference) <= limit * error

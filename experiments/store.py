@@ -64,11 +64,24 @@ def stored_pairs(stored: dict) -> dict[str, Pairs]:
     return {name: pair(rows[name]["runs"], baseline) for name in names}
 
 
-def sigma(recipe: Recipe, pairs: dict[str, Pairs]) -> stats.Sigma:
-    """Return the standard deviation within experiments, without outliers."""
-    differences = {name: recipe.differences(each) for name, each in pairs.items()}
-    outliers = stats.outliers(differences)
-    return stats.pool(*(x for name, x in differences.items() if name not in outliers))
+def scores_by_row(recipe: Recipe, pairs: dict[str, Pairs]) -> tuple[stats.Scores, set]:
+    """Return the scores of pairs for `stats.spread`, and which rows are baselines.
+
+    A block is a run of the baseline. Baselines of other code are rows of their own.
+    """
+    scores, baselines = {}, set()
+    for name, each in pairs.items():
+        for seed, (own, base) in each.items():
+            block, row = (seed, base[PROCESSOR], base["key"]), (BASELINE.name, base["key"])
+            scores.setdefault(row, {})[block] = recipe.value(base)
+            scores.setdefault(name, {})[block] = recipe.value(own)
+            baselines.add(row)
+    return scores, baselines
+
+
+def spread(recipe: Recipe, pairs: dict[str, Pairs]) -> tuple[stats.Sigma, set[str]]:
+    """Return the standard deviation of a difference, and the experiments that vary more."""
+    return stats.spread(*scores_by_row(recipe, pairs))
 
 
 class Results:
@@ -124,17 +137,15 @@ class Results:
         runs = self.runs(patch, trust)
         return {*range(seeds)} - {run["seed"] for run in runs if run[PROCESSOR] == self.here}
 
-    def prior(self, chosen: list[Patch], judged: Recipe) -> stats.Sigma:
-        """Return the standard deviation within the stored experiments except the chosen ones.
+    def others(self, chosen: list[Patch]) -> dict[str, Pairs]:
+        """Return the stored pairs of all experiments but the chosen ones.
 
-        judged: the recipe, with the score that is judged.
-
-        It is used even if their scores do not count here: seeds vary alike on other processors, and
-        an experiment that varies otherwise is an outlier.
+        Their standard deviation is used even if their scores do not count here: seeds vary alike on
+        other processors, and an experiment that varies more is an outlier.
         """
         stored = self.stored if self.stored["rows"] else read_stored(self.recipe)
         pairs, names = stored_pairs(stored) if stored else {}, {patch.name for patch in chosen}
-        return sigma(judged, {name: each for name, each in pairs.items() if name not in names})
+        return {name: each for name, each in pairs.items() if name not in names}
 
     def describe(self, patch: Patch) -> str:
         """Say whether the stored results of an experiment count."""

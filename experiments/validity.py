@@ -16,7 +16,6 @@ from experiments import patches, store
 from experiments.patches import BASELINE, ExperimentError
 from experiments.plan import minutes
 from experiments.recipes import RECIPES, Recipe
-from experiments.stats import pool
 from utils import errors_in_one_line, make_parser
 
 
@@ -37,7 +36,7 @@ class Gains:
             if recipe.with_score(patches.read(name).score) == recipe  # not judged by BLEU
         }
         self.by_name = {name: x for name, x in gains.items() if x and np.isfinite(x).all()}
-        self.sigma = store.sigma(recipe, pairs)
+        self.sigma, _ = store.spread(recipe, pairs)
 
     def mean(self, name: str) -> float:
         """Return the mean gain of an experiment."""
@@ -53,13 +52,14 @@ class Gains:
     def describe(self) -> str:
         """Return the precision of the recipe and the time of a run."""
         times = minutes(self.baseline)
-        run = pool([self.recipe.value(result) for result in self.baseline])
+        runs = [self.recipe.value(result) for result in self.baseline]
         text = f"{len(self.by_name)} experiments"
-        if self.sigma.df and run.df:
+        if self.sigma.df and len(runs) > 1:
+            run = np.std(runs, ddof=1)
             spread = np.std([self.mean(name) for name in self.by_name])
-            text += f", standard deviation of a run {run.value:.4g}"
+            text += f", standard deviation of the baseline's runs {run:.4g}"
             text += f", of the difference of a pair {self.sigma.value:.4g}"
-            text += f" (of unrelated runs {run.value * 2**0.5:.4g}), of the gains {spread:.4g}"
+            text += f" (of unrelated runs {run * 2**0.5:.4g}), of the gains {spread:.4g}"
         return text + (f", {np.median(times):.1f} minutes a run" if times else "")
 
 

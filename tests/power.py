@@ -1,44 +1,45 @@
 """Measure how small an effect experiments detect: python -m tests.power mini
 
-Not part of the suite; takes minutes. Resamples the stored differences of a recipe, and prints how
-often a difference is called where there is none, and how often a planted effect is detected.
+Not part of the suite; takes minutes. Resamples the residuals of a recipe's stored scores, and
+prints how often a difference is called where there is none, and how often a planted effect is
+detected.
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from experiments import stats
 from experiments.recipes import RECIPES, Recipe
-from experiments.stats import Differences, Sigma, Stages
-from experiments.store import read_stored, stored_pairs
+from experiments.stats import Sigma, Stages
+from experiments.store import read_stored, scores_by_row, stored_pairs
 from utils import make_parser
 
 
-def residuals(*groups: Differences) -> np.ndarray:
-    """Return the deviations from the means of groups, scaled to the variance within them."""
-    groups = [np.asarray(group) for group in groups if len(group) > 1]
-    return np.concatenate([(x - x.mean()) * math.sqrt(x.size / (x.size - 1)) for x in groups])
-
-
 def resample(
-    deviations: Differences,
-    prior: Sigma,
+    residuals: Sequence[float],
+    sigma: Sigma,
     delta: float,
     stages: Stages,
     effect: float = 0.0,
     tries: int = 10_000,
 ) -> dict[str, np.ndarray]:
-    """Return the share of each outcome by stage, for differences drawn with replacement.
+    """Return the share of each outcome by stage, for runs drawn with replacement.
 
-    effect: added to each difference; higher is better. prior: as in `judge`.
+    effect: added to each difference; higher is better. sigma: that of a difference; in each try the
+    estimate differs from it, according to its degrees of freedom.
     """
     random = np.random.default_rng(0)
+    scale = sigma.value / math.sqrt(2) / np.std(residuals)
     shares = {outcome: np.zeros(len(stages)) for outcome in ("better", "worse", "no difference")}
     for _ in range(tries):
-        differences = random.choice(deviations, stages[-1]) + effect
+        own, baseline = scale * random.choice(residuals, (2, stages[-1]))
+        differences = own - baseline + effect
+        estimate = sigma.value * math.sqrt(random.chisquare(sigma.df) / sigma.df)
         for i, n in enumerate(stages):
-            outcome = stats.judge({"": differences[:n]}, delta, stages, prior)[""].outcome
+            rule = sigma._replace(value=estimate), delta, stages
+            outcome = stats.judge({"": differences[:n]}, *rule)[""].outcome
             if outcome != "undecided":
                 shares[outcome][i:] += 1 / tries
                 break
@@ -46,16 +47,15 @@ def resample(
 
 
 def check(recipe: Recipe, stored: dict, tries: int = 10_000) -> None:
-    """Print the shares of verdicts on resampled differences of the stored runs, by stage."""
-    differences = {name: recipe.differences(p) for name, p in stored_pairs(stored).items()}
-    outliers = stats.outliers(differences)
-    alike = [x for name, x in differences.items() if name not in outliers]
-    deviations, prior = residuals(*alike), stats.pool(*alike)
+    """Print the shares of verdicts on resampled scores of the stored runs, by stage."""
+    scores, baselines = scores_by_row(recipe, stored_pairs(stored))
+    sigma, outliers = stats.spread(scores, baselines)
+    residuals, _ = stats.residuals({row: x for row, x in scores.items() if row not in outliers})
     print(f"{recipe.name}: {tries:,} comparisons, shares by stage in per cent")
     rule = recipe.delta, recipe.stages
-    effects = [size for size in stats.detectable(prior, *rule) if size < math.inf]
+    effects = [size for size in stats.detectable(sigma, *rule) if size < math.inf]
     for effect in [0.0, *effects]:
-        outcomes = resample(deviations, prior, *rule, effect, tries)
+        outcomes = resample(residuals, sigma, *rule, effect, tries)
         shares = "; ".join(f"{name} {np.round(100 * x, 1)}" for name, x in outcomes.items())
         print(f"effect {effect:.4g}: {shares}", flush=True)
 

@@ -18,10 +18,11 @@ from utils import UserError
 ROOT = Path(__file__).resolve().parent
 
 # The files and folders that determine the result of each use; "!" excludes. The last pattern that
-# matches a file decides. Only Python files and tables (.tsv) of packages count: others are corpora.
+# matches a file decides. Only Python files and tables (.tsv) count; for other uses than "score", a
+# table must be in a package: others are corpora.
 USES = {
     # An encoded corpus in the cache. The generator of `mini` belongs to its corpus' fingerprint.
-    "dataset": ("data", "!data/_*.py", "!data/mini", "!data/*.tsv"),
+    "dataset": ("data", "!data/__init__.py", "!data/__main__.py", "!data/mini", "!data/*.tsv"),
     # The texts that experiments score.
     "texts": ("data",),
     # `train.py --resume`: the remaining updates.
@@ -78,7 +79,9 @@ def code_hashes(use: str, folder: str | Path = ROOT) -> dict[str, str]:
         for path in folder.glob(pattern.removeprefix("!")):
             found |= {path} if path.is_file() else {*path.rglob("*.py"), *path.rglob("*.tsv")}
         files = files - found if pattern[0] == "!" else files | found
-    tables = {x for x in files if x.suffix == ".tsv" and x.with_name("__init__.py").exists()}
+    tables = {x for x in files if x.suffix == ".tsv"}
+    if use != "score":
+        tables = {x for x in tables if x.with_name("__init__.py").exists()}
     files = {path for path in files if path.suffix == ".py"} | tables
     return {path.relative_to(folder).as_posix(): file_hash(path) for path in sorted(files)}
 

@@ -47,8 +47,15 @@ def dense_gradients(
 ) -> list[tf.Tensor]:
     """Return the gradient of each variable, or zeros and a warning if the objective has none.
 
-    Dense, because the norm of an embedding's IndexedSlices would not add up repeated rows.
+    Dense, because the norm of an embedding's IndexedSlices would not add up repeated rows. Raises
+    UserError if the objective also depends on other variables: nothing would train or save them.
     """
+    known = {id(x) for each in variables.values() for x in (each, *getattr(each, "values", ()))}
+    if unknown := [each.name for each in tape.watched_variables() if id(each) not in known]:
+        raise UserError(
+            f"the model does not find its variable {unknown[0]}, so it would not be trained: make "
+            "it an attribute of a tf.Module, or give it trainable=False"
+        )
     gradients = tape.gradient(objective, [*variables.values()])
     for i, (name, variable) in enumerate(variables.items()):
         if gradients[i] is None:  # such as of a layer that is created, but not called

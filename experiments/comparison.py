@@ -25,12 +25,19 @@ def judge_by_stage(
     """Judge experiments at each stage, with the pairs that belong to it. A decision is final.
 
     others: further pairs, which serve only to estimate the standard deviation. asked: as in
-    `stats.judge`. Raises ExperimentError if a baseline has diverged.
+    `stats.judge`. Raises ExperimentError if a baseline has diverged, or if one side of a pair was
+    trained on more of the texts that are scored.
     """
-    for each in pairs.values():
-        for seed, (_, baseline) in each.items():
+    for name, each in pairs.items():
+        for seed, (own, baseline) in each.items():
             if why := baseline.get("diverged"):
                 raise diverged_baseline(seed, why)
+            counts = [run["in_train"] for run in (own, baseline) if "in_train" in run]
+            if len({*counts}) == 2:
+                raise ExperimentError(
+                    f"{name} trains on {counts[0]:,} of the sources to score, and the baseline on "
+                    f"{counts[1]:,}: a change of data/ must leave each pair in its split"
+                )
     differences, verdicts = {}, {}
     for stage in recipe.stages:
         first = {

@@ -26,6 +26,7 @@ from same_code import GitError, git, working_tree_diff
 from utils import UserError
 
 HERE = Path(__file__).resolve().parent
+NOT_DATA = ":!docs", ":!experiments", ":!tests", ":!benchmarks", ":!*.md", ":!*.cfg", ":!.*"
 KEYS = ("question", "theme", "claim", "recipe", "score", "average", "flags", "guard")
 THEMES = ("attention and masks", "positions", "norms and residuals", "feed-forward", "embeddings")
 THEMES += ("optimisation", "regularisation", "architecture")
@@ -114,6 +115,8 @@ def read(name: str) -> Patch:
             raise ExperimentError(f"{path}: {line}: give a number of epochs")
     if not values.get("question"):
         raise ExperimentError(f"{path}: add a line `question: …`")
+    if diff and not diff.startswith(("diff --git ", "--- ")):
+        raise ExperimentError(f"{path}: only a diff may follow the first empty line")
     return Patch(name, diff=diff, flags_by_recipe=(*flags_by_recipe.items(),), **values)
 
 
@@ -133,6 +136,12 @@ def edit(commit: str = "HEAD") -> Patch | None:
         ) from None
     name = f"edit-{hashlib.sha256(diff.encode()).hexdigest()[:6]}"
     return Patch(name, "The edit of the working tree", diff=diff) if diff else None
+
+
+def left_out(commit: str = "HEAD") -> list[str]:
+    """Return the files that differ from a commit and could be data of an edit, but are not code."""
+    names = git("diff", "--name-only", commit, "--", *NOT_DATA).splitlines()
+    return sorted(name for name in names if not name.endswith((".py", ".tsv")))
 
 
 def names() -> list[str]:

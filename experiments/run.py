@@ -47,16 +47,28 @@ def choose(flags: argparse.Namespace) -> tuple[Recipe, list[Patch]]:
         raise ExperimentError("translation and classification: compare them in separate commands")
     if not fitting:
         raise ExperimentError("name an experiment: the baseline is only trained for comparison")
-    if fitting == [edit] and recipe.lower_is_better:
-        smoothing = re.search(r"^[-+] +label_smoothing:", edit.diff, re.MULTILINE)
-        if "model/loss.py" in edit.files or smoothing:
-            print("the loss differs, and perhaps what it means: BLEU is judged")
-            fitting = [replace(edit, score="bleu")]
-    if chosen == [edit] and any(name.startswith("data/") for name in edit.files):
-        print("data/ differs: the texts to score are those of the edited code, for both sides")
+    if chosen == [edit]:
+        if any(name.startswith("data/") for name in edit.files):
+            print("data/ differs: the texts to score are those of the edited code, for both sides")
+        if left := patches.left_out(flags.against):
+            print(f"not part of the edit, because only .py and .tsv count: {', '.join(left)}")
     if flags.seeds:
         recipe = replace(recipe, stages=(flags.seeds,))
-    return recipe, [patch.for_recipe(recipe.name) for patch in fitting]
+    fitting = [patch.for_recipe(recipe.name) for patch in fitting]
+    return recipe, [with_suitable_score(patch, recipe) for patch in fitting]
+
+
+def with_suitable_score(patch: Patch, recipe: Recipe) -> Patch:
+    """Return the patch, judged by BLEU if it may change what the recipe's loss means or misses."""
+    smoothing = "label_smoothing" in runs.settings_of(patch.flags) or re.search(
+        r"^[-+] +label_smoothing:", patch.diff, re.MULTILINE
+    )
+    files = {"model/loss.py", "model/decoding.py", "data/tokenizer.py"}.intersection(patch.files)
+    if patch.score or not recipe.lower_is_better or not (smoothing or files):
+        return patch
+    what = ", ".join(sorted(files)) or "the label smoothing"
+    print(f"{patch.name} changes {what}, and perhaps what the loss means: BLEU is judged")
+    return replace(patch, score="bleu")
 
 
 def run(flags: argparse.Namespace) -> None:

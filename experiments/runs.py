@@ -14,7 +14,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments import patches
 from experiments.patches import BASELINE, ExperimentError, Patch
 from experiments.recipes import Recipe, corpus_of, load_texts
 from same_code import ROOT, code_hashes, file_hash, git
@@ -23,6 +22,9 @@ from training.records import read_json
 from utils import UserError, flag, warn, write_json
 
 PACKAGES = ("tensorflow", "numpy", "sentencepiece", "sacrebleu")
+METRICS = "evaluation/metrics.py"
+JUDGING = ("experiments/*.py", METRICS)  # the same on both sides
+NOT_ENCODING = ("model/", "training/", "train.py")  # edits that cannot change an encoded corpus
 
 
 class Job(NamedTuple):
@@ -86,7 +88,9 @@ class Runner:
         own = {"corpus": corpus.fingerprint()} if corpus.local else {}  # the user's own files
         code = [*code_hashes("texts").items()], file_hash(Path(__file__).with_name("recipes.py"))
         contents = [code, recipe.flags, recipe.sentences, final, corpus.languages]
-        self.texts = self.cache / f"texts-{short_hash([*contents, *own.values()])}.json"
+        # The files of a download can be replaced. The cache of `mini` knows its own code.
+        self.files = "" if corpus.name.startswith("mini") else corpus.fingerprint()
+        self.texts = self.cache / f"texts-{short_hash([*contents, self.files])}.json"
         if not self.texts.exists():
             print("preparing the texts to score", file=sys.stderr)
             write_json(self.texts, load_texts(recipe, final))
@@ -97,7 +101,7 @@ class Runner:
         self.identity |= own
 
     def source(self, patch: Patch) -> Path:
-        """Return a patched copy of the baseline's source, with the present code of experiments/.
+        """Return a patched copy of the baseline's source, with the present code of `JUDGING`.
 
         Raises ExperimentError.
         """
@@ -106,13 +110,14 @@ class Runner:
             archive = self.scratch / "source.tar"
             git("archive", f"--output={archive}", self.commit)
             shutil.unpack_archive(archive, folder, filter="data")
-            for path in patches.HERE.glob("*.py"):
-                shutil.copy(path, folder / "experiments")
             try:
                 patch.apply(folder)
                 patch.check_syntax(folder)
             except UserError as error:
                 raise ExperimentError(f"{patch.name}: {error}") from None
+            for pattern in JUDGING:
+                for path in ROOT.glob(pattern):
+                    shutil.copy(path, folder / path.relative_to(ROOT))
         return folder
 
     def check(self, patch: Patch) -> None:
@@ -123,7 +128,7 @@ class Runner:
         edited, own = set(), settings_of(patch.flags)
         if "config.py" in patch.files:
             edited = edited_defaults(self.source(patch), self.source(BASELINE))
-        incomparable = {"max_length"} if self.recipe.lower_is_better else set()
+        incomparable = {"max_length", "tokenizer"} if self.recipe.lower_is_better else set()
         incomparable |= {"reverse", "lowercase"} if self.recipe.score != "accuracy" else set()
         if names := sorted((edited | own) & incomparable):
             raise ExperimentError(
@@ -136,6 +141,8 @@ class Runner:
                 f"recipe {self.recipe.name} sets this flag: use a patch with the line "
                 f"`flags: {flag(name)} VALUE`"
             )
+        if METRICS in patch.files:
+            warn(f"both sides are scored by the present {METRICS}, whatever {patch.name} changes")
         if self.key(patch) == self.key(BASELINE):
             raise ExperimentError(
                 f"{patch.name} changes nothing that can change a score: edit code, not only "
@@ -145,7 +152,10 @@ class Runner:
     def key(self, patch: Patch) -> str:
         """Return a hash of all that a result depends on, except the seed and the processor."""
         if patch not in self.keys:
-            code = code_hashes("score", self.source(patch))
+            code = code_hashes("score", folder := self.source(patch))
+            for name in patch.files:  # also what is left out because the baseline's cannot matter
+                if name.startswith(("training/", "evaluation/")) and (folder / name).exists():
+                    code[name] = file_hash(folder / name)
             identity = self.identity | {"average": self.average(patch)}
             self.keys[patch] = short_hash([identity, code, patch.flags])
         return self.keys[patch]
@@ -168,7 +178,7 @@ class Runner:
 
     def file_key(self, patch: Patch) -> str:
         """Return the part of a file's name that identifies code and processor."""
-        return f"{self.key(patch)}-{short_hash(self.processor)[:4]}"
+        return f"{self.key(patch)}-{short_hash([self.processor, self.files])[:4]}"
 
     def prepare(self, job: Job) -> Path:
         """Write a JSON file with all that a worker needs. Returns its path.
@@ -178,13 +188,18 @@ class Runner:
         patch, path, key = job.patch, self.file(job, ".job.json"), self.file_key(job.patch)
         files = {name: self.file(job, end) for name, end in (("run", ""), ("log", ".log"))}
         files |= {"result": self.file(job, f".{key}.json"), "source": self.source(patch)}
-        files |= {"cache": self.cache, "texts": self.texts}
+        # An edit outside the model could change how the corpus is encoded.
+        own = any(not name.startswith(NOT_ENCODING) for name in patch.files)
+        files |= {"cache": self.cache / self.key(patch) if own else self.cache}
+        files |= {"texts": self.texts}
         if files["run"].exists() and not (path.exists() and read_json(path)["key"] == key):
             shutil.rmtree(files["run"])
         flags = f"{self.recipe.flags} {patch.flags} --seed={self.first_seed + job.seed}".split()
         about = {"name": patch.name, "seed": job.seed, "commit": self.commit}
         about |= {"key": self.key(patch), **self.processor}
         values = {"key": key, "flags": flags, "average": self.average(job.patch), "about": about}
+        # An edit of the loop could have state that no checkpoint contains.
+        values["resumable"] = not any(x.startswith(("train.py", "training/")) for x in patch.files)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, values | {name: str(file) for name, file in files.items()})
         return path

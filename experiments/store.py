@@ -113,7 +113,7 @@ class Results:
         if not (run := self.runner.result(patch, 0)):
             return Status.UNVERIFIED
         one, other = (
-            (each.get("weights"), each.get("diverged", self.recipe.value(each)))
+            (each.get("weights"), each.get("diverged", each.get("scores")))
             for each in (run, first[0])
         )
         return Status.REPRODUCED if one == other else Status.DIFFERENT
@@ -157,8 +157,9 @@ class Results:
         return f"{patch.name}: changed since {count} results were stored: {what}; {status.value}"
 
     def equal(self, patch: Patch, seeds: int) -> bool:
-        """Return whether each score of an experiment is that of the baseline, in every digit."""
-        return not any(self.recipe.differences(self.pairs(patch, seeds)))
+        """Return whether all scores of an experiment are the baseline's, in every digit."""
+        pairs = self.pairs(patch, seeds).values()
+        return all(own.get("scores", {}) == base.get("scores") for own, base in pairs)
 
     def store(self, chosen: list[Patch]) -> Path:
         """Store the results of experiments, and of the baseline, next to other stored ones.

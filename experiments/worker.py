@@ -6,6 +6,7 @@ experiments.run writes JOB.json: flags of train.py, paths, and how many checkpoi
 import hashlib
 import itertools
 import json
+import re
 import shutil
 import signal
 import sys
@@ -16,7 +17,7 @@ from experiments.recipes import parse
 from training.command_line import config_from_flags
 from training.machine import import_tensorflow
 from training.records import Diverged, read_json, read_json_lines
-from utils import errors_in_one_line, write_json
+from utils import UserError, errors_in_one_line, write_json
 
 # Phenomena of `mini` that are not in the score. Whether a run learns the order of two adjectives
 # around a subject is chance: it would raise the standard deviation from 0.98 to 1.23 points.
@@ -43,6 +44,12 @@ def score(translator, sample) -> dict:
     source, target = (each.encode(x) for each, x in zip(tokenizers, sample[:2], strict=True))
     lengths = (max(len(one), len(other)) for one, other in zip(source, target, strict=True))
     fits = [length <= translator.max_length for length in lengths]
+    if sum(fits) != len(pairs.target.lengths):
+        raise UserError(
+            f"data/encoding.py keeps {len(pairs.target.lengths)} of the {len(fits)} pairs to score "
+            f"instead of the {sum(fits)} that have at most {translator.max_length} tokens: filter "
+            "the training pairs only, in data/pipeline.py"
+        )
     characters = sum(map(len, itertools.compress(sample.targets, fits)))
     nats = scores["loss"] * sum(pairs.target.lengths - 1)  # all tokens but bos
     scores["nats_per_character"] = float(nats / characters)
@@ -52,6 +59,17 @@ def score(translator, sample) -> dict:
     counted = [value for tag, value in by_tag.items() if tag not in EXCLUDED]
     scores["exact_match"] = sum(counted) / len(counted)
     return scores | ({"by_tag": by_tag} if sample.tags else {})
+
+
+def overlap(config, texts) -> int:
+    """Return how many of the texts to score are training data, apart from case and punctuation."""
+    from data import corpora
+
+    def words(source: str) -> str:
+        return re.sub(r"\W", "", source).casefold()
+
+    train = {words(pair.source) for pair in corpora.from_config(config).read("train")}
+    return sum(words(source) in train for source in texts.sources)
 
 
 def train_and_score(job: dict) -> dict:
@@ -69,9 +87,10 @@ def train_and_score(job: dict) -> dict:
             print("\nscoring", flush=True)
 
     run, began = Path(job["run"]), time.monotonic()
-    flags, resumed = {"resume": str(run)}, any(run.glob("checkpoints/ckpt-*.index"))
+    resumed = job["resumable"] and any(run.glob("checkpoints/ckpt-*.index"))
+    flags = {"resume": str(run)}
     if not resumed:
-        shutil.rmtree(run, ignore_errors=True)  # of a process that was killed at its start
+        shutil.rmtree(run, ignore_errors=True)
         flags = parse(job["flags"]) | {"name": run.name}
     config = config_from_flags(flags | {"runs_dir": str(run.parent), "cache_dir": job["cache"]})
     try:
@@ -85,6 +104,7 @@ def train_and_score(job: dict) -> dict:
     loaded = translator.load(run, config, average=job["average"])
     result = {"scores": score(loaded, texts), "parameters": loaded.num_parameters}
     weights = b"".join(x.numpy().tobytes() for x in loaded.model.trainable_variables)
+    result["in_train"] = overlap(config, texts)
     result["weights"] = hashlib.sha256(weights).hexdigest()[:16]  # equal if all bits are
     lines = [line for line in read_json_lines(run / "metrics.jsonl") if "validation_loss" in line]
     result["curve"] = [[x["step"], round(x["validation_loss"], 4)] for x in lines]

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -341,11 +342,11 @@ seed = int(flags["seed"])
 noise = [0, 0.5, -0.5, 0.25, -0.25][seed % 5] * ("bonus" in flags or answer() >= 50)
 value = answer() + number("bonus") + seed * 7 % 5 / 2 + noise
 tags = {"tense": 2 * value, "order": 9 * value, "sense": 40, "number": value}
-scores = {"exact_match": value, "loss": other(), "by_tag": tags}
+scores = {"exact_match": value, "by_tag": tags}
 scores |= {"nats_per_character": value / 100, "bleu": value}
 result = {"scores": scores, "weights": str(value)}
 result |= {"curve": [[5, 3.0], [9, 100 / value]], "seconds": {"train": 100.0, "score": 20.0}}
-result["parameters"] = 10
+result |= {"parameters": 10, "other": other()}
 if "diverge" in flags:
     result = {"diverged": "step 3"}
 Path(job["result"]).write_text(json.dumps(job["about"] | result))
@@ -453,6 +454,67 @@ def test_a_new_module_is_part_of_the_code(repository, tmp_path_factory):
         runner = runs.Runner(SMALL, tmp_path_factory.mktemp("scratch"))
         keys += [runner.key(patches.BASELINE), runner.key(patches.edit())]
     assert keys[0] == keys[2] == keys[4] and keys[3] == keys[5] and len(set(keys)) == 3
+
+
+def test_tables_anywhere_and_modules_that_training_imports_are_part_of_the_code(
+    repository, tmp_path_factory
+):
+    for name in ("words.tsv", "training/progress.py"):
+        keys = set()
+        for text in ("one = 1\n", "one = 2\n"):
+            (repository / name).parent.mkdir(exist_ok=True)
+            (repository / name).write_text(text)
+            runner = runs.Runner(SMALL, tmp_path_factory.mktemp("scratch"))
+            keys.add(runner.key(patches.edit()))
+        assert len(keys) == 2, name
+
+
+def test_an_edit_that_could_encode_otherwise_has_a_cache_of_its_own(repository, tmp_path_factory):
+    found = []
+    for name in ("model/answer.py", "data/pipeline.py", "train.py"):
+        (repository / name).parent.mkdir(exist_ok=True)
+        with open(repository / name, "a") as file:
+            file.write("more = 1\n")
+        runner = runs.Runner(SMALL, tmp_path_factory.mktemp("scratch"))
+        job = json.loads(runner.prepare(runs.Job(patches.edit(), 0)).read_text())
+        found.append((job["cache"] == str(runner.cache), job["resumable"]))
+        commit()
+    assert found == [(True, True), (False, True), (True, False)]
+
+
+def test_files_that_are_not_part_of_an_edit_are_named(repository, ask):
+    (repository / "model/words.json").write_text("[1]")
+    commit()
+    (repository / "model/words.json").write_text("[2]")
+    edit(repository / "model/answer.py", "return 40", "return 50")
+    assert "not part of the edit, because only .py and .tsv count: model/words.json\n" in ask()
+
+
+def test_an_edit_of_decoding_alone_is_judged_by_bleu(repository, ask, monkeypatch):
+    """Its loss is the baseline's in every digit."""
+    monkeypatch.setitem(RECIPES, "mini", replace(SMALL, **recipes.LOSS | {"delta": 0.001}))
+    worker = repository / "experiments/worker.py"
+    edit(worker, '"bleu": value', '"bleu": value + number("bonus")')
+    edit(worker, '"nats_per_character": value / 100', '"nats_per_character": seed')
+    commit()
+    (repository / "experiments/some.patch").write_text("question: 1?\nflags: --bonus=8\n")
+    out = ask("some")
+    assert "equal to the baseline" not in out and "BLEU +16.0" in out
+    patch = replace(patches.read("some"), diff="--- a/model/decoding.py\n+++ b/model/decoding.py\n")
+    judged = [run.with_suitable_score(patch, RECIPES[name]).score for name in ("mini", "spa-eng")]
+    assert judged == ["bleu", "bleu"] and run.with_suitable_score(patch, SMALL).score == ""
+    patch = replace(patch, diff="", flags="--label-smoothing 0")
+    assert run.with_suitable_score(patch, RECIPES["mini"]).score == "bleu"
+
+
+def test_sides_that_train_on_more_of_the_scored_texts_are_not_compared():
+    runs = [{"scores": {"exact_match": 1.0 * i}, "key": "", store.PROCESSOR: ""} for i in range(6)]
+    pairs = {"some": {i: (runs[i + 3], runs[i]) for i in range(3)}}
+    for own, base, fails in ((None, 2, False), (2, 2, False), (9, 2, True)):
+        runs[4] |= {"in_train": own} if own is not None else {}
+        runs[1] |= {"in_train": base}
+        with pytest.raises(ExperimentError, match="trains on 9 of") if fails else nullcontext():
+            judge_by_score(SMALL, pairs, {"some": ""}, {})
 
 
 def test_a_users_corpus_is_part_of_the_identity(repository, tmp_path_factory, monkeypatch):
@@ -879,6 +941,7 @@ def test_processors_with_other_instructions_differ(monkeypatch, one, other):
 
 def test_invalid_patch_files_are_rejected(repository):
     wrong = ("score: b", "average: 0", "flags nothing: --a", "flags mini", "question: b", "a b c")
+    wrong += ("\nflags: --b\n\ndiff --git a/x.py b/x.py",)  # an empty line ends the header
     for text in ("claim: x\n", *(f"question: a\n{line}\n" for line in wrong)):
         (repository / "experiments/odd.patch").write_text(text)
         with pytest.raises(ExperimentError, match="odd.patch"):
@@ -1205,7 +1268,7 @@ def test_scoring_can_be_stopped_and_a_run_without_checkpoints_starts_again(
     (tmp_path / "run/config.json").write_text("{}")
     (tmp_path / "texts").write_text("[[], []]")
     job = {name: str(tmp_path / name) for name in ("run", "texts", "cache")}
-    job |= {"flags": ["--epochs", "3"], "average": 3}
+    job |= {"flags": ["--epochs", "3"], "average": 3, "resumable": True}
 
     def train(config):
         assert config.resume is None and config.epochs == 3
@@ -1245,6 +1308,10 @@ def test_scores_exclude_phenomena_and_divide_the_loss_by_the_characters_that_fit
     assert scores["exact_match"] == 50 and scores["loss"] == 1.5
     assert scores["nats_per_character"] == pytest.approx(1.5 * (3 + 2) / 3)
     assert scores["by_tag"] == {"tense": 100, "order": 100, "sense": 0}
+    lengths.lengths = lengths.lengths[:1]  # an edit leaves out more
+    with pytest.raises(UserError, match="keeps 1 of the 3 pairs to score instead of the 2"):
+        worker.score(fake, texts)
+    lengths.lengths = np.array([4, 3])
     tokenizer.lowercase = True
     texts = texts._replace(targets=[text.upper() for text in texts.targets])
     assert worker.score(fake, texts)["exact_match"] == 50
@@ -1269,12 +1336,14 @@ def test_a_worker_trains_and_scores_the_same_bits_again(tmp_path):
         files = {"run": "runs/" + name, "cache": "cache", "texts": "texts.json", "result": name}
         job = {key: str(tmp_path / value) for key, value in files.items()}
         job |= {"flags": [*SMOKE.flags.split(), "--seed=3"], "average": 2, "about": {"a": 1}}
+        job["resumable"] = True
         (tmp_path / "job").write_text(json.dumps(job))
         command = [sys.executable, "-m", "experiments.worker", str(tmp_path / "job")]
         subprocess.run(command, check=True, cwd=ROOT, capture_output=True)
         results.append(json.loads((tmp_path / name).read_text()))
     one, two = results
     assert one["a"] == 1 and len(one["weights"]) == 16 and len(one["curve"]) == 2
+    assert one["in_train"] == 0
     for key in ("weights", "scores", "curve", "parameters"):
         assert one[key] == two[key]
     tags = json.loads((tmp_path / "texts.json").read_text())[2]

@@ -14,6 +14,7 @@ from model.loss import loss_sums, teacher_forced_logits
 from model.masks import look_ahead_mask, padding_mask
 from model.optimizer import Adam
 from train import make_train_step
+from utils import UserError
 
 BOS, EOS, VOCAB = 1, 2, 12
 
@@ -62,6 +63,22 @@ def test_a_layer_that_is_not_called_is_named(capsys):
     train_step(random_ids(4), random_ids(4))
     warnings = capsys.readouterr().err
     assert "gate/kernel" in warnings and "gate/bias" in warnings and warnings.count("\n") == 2
+
+
+def test_a_variable_that_the_model_does_not_find_is_named(monkeypatch):
+    """It is in use, but neither trained nor saved."""
+
+    class Gate:
+        weight = tf.Variable(1.0, name="weight")
+
+    def gated(*words):
+        logits, labels = teacher_forced_logits(*words)
+        return logits * Gate.weight, labels
+
+    monkeypatch.setattr("train.teacher_forced_logits", gated)
+    _, _, train_step = model_and_step(config_of())
+    with pytest.raises(UserError, match="does not find its variable weight:0"):
+        train_step(random_ids(4), random_ids(4))
 
 
 def test_one_trace_serves_all_shapes():

@@ -68,7 +68,7 @@ def overlap(config, texts) -> int:
     def words(source: str) -> str:
         return re.sub(r"\W", "", source).casefold()
 
-    train = {words(pair.source) for pair in corpora.from_config(config).read("train")}
+    train = {words(source) for source, *_ in corpora.from_config(config).read("train")}
     return sum(words(source) in train for source in texts.sources)
 
 

@@ -29,6 +29,7 @@ def stored(monkeypatch, tmp_path):
             for seed, (base, value) in enumerate(zip(baseline, values, strict=False)):
                 about = {
                     "seed": seed,
+                    "key": "",
                     store.PROCESSOR: "one",
                     "seconds": {"train": 90, "score": 30},
                 }
@@ -47,16 +48,21 @@ def test_gains_are_positive_where_a_change_helps(stored):
 def test_signs_ranks_and_precision_are_those_worked_by_hand(stored, capsys):
     """Gains -0.005, -0.2, 0.3, -0.4 of long runs, and -0.2, -0.4, 0.1, 0.3 of short ones.
 
-    Ranks 3, 2, 4, 1 and 2, 1, 3, 4: Spearman's 1 - 6 (1 + 1 + 1 + 9) / (4 · 15) = -0.2. Each pair
-    deviates by 0.1 from the mean of two: 0.1 √2, as the baseline's runs do. So the difference of
-    two unrelated runs would deviate by 0.2.
+    Ranks 3, 2, 4, 1 and 2, 1, 3, 4: Spearman's 1 - 6 (1 + 1 + 1 + 9) / (4 · 15) = -0.2. The
+    baseline's runs deviate by 0.1 from their mean: 0.1 √2, and the difference of two unrelated
+    ones by 0.2. From seed 0 to 1, the baseline gains 0.2 and four experiments 0.4, in the mean
+    0.36. Half of the sum of squares 0.16² + 4 · 0.04² is 0.016, with 4 degrees of freedom, so the
+    difference of a pair deviates by √(2 · 0.004).
     """
     validity.main(["spa-eng", "mini", "spa-eng-long"])
     _, short, other = capsys.readouterr().out.splitlines()
     assert short.startswith("spa-eng: the same sign in 3 of 4 [")
     assert "(of those that matter in long training, 2 of 3)" in short  # 0.005 does not
     assert "rank correlation -0.20 [" in short
-    assert "of a run 0.1414, of the difference of a pair 0.1414 (of unrelated runs 0.2)" in short
+    assert (
+        "of the baseline's runs 0.1414, of the difference of a pair 0.08944 (of unrelated runs 0.2)"
+        in short
+    )
     assert short.endswith("2.0 minutes a run")
     assert other.startswith("mini: the same sign in 4 of 4 [")
     assert "rank correlation 1.00 [1.00, 1.00]; 4 experiments, 2.0 minutes" in other

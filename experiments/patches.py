@@ -27,6 +27,7 @@ from utils import UserError
 
 HERE = Path(__file__).resolve().parent
 NOT_DATA = ":!docs", ":!experiments", ":!tests", ":!benchmarks", ":!*.md", ":!*.cfg", ":!.*"
+NOT_BY_LOSS = {"model/loss.py", "model/decoding.py", "data/tokenizer.py"}
 KEYS = ("question", "theme", "claim", "recipe", "score", "average", "flags", "guard")
 THEMES = ("attention and masks", "positions", "norms and residuals", "feed-forward", "embeddings")
 THEMES += ("optimisation", "regularisation", "architecture")
@@ -53,8 +54,14 @@ class Patch:
     flags_by_recipe: tuple[tuple[str, str], ...] = ()
 
     def for_recipe(self, name: str) -> "Patch":
-        """Return the patch with the flags that it has for a recipe."""
-        return replace(self, flags=dict(self.flags_by_recipe).get(name, self.flags))
+        """Return the patch with the flags that it has for a recipe, and with its score.
+
+        BLEU replaces a loss if the patch may change what the loss means, or what it does not see.
+        """
+        flags = dict(self.flags_by_recipe).get(name, self.flags)
+        smoothing = re.search(r"^[-+] +label_smoothing:", self.diff, re.MULTILINE)
+        bleu = smoothing or "--label-smoothing" in flags or NOT_BY_LOSS.intersection(self.files)
+        return replace(self, flags=flags, score=self.score or "bleu" * bool(bleu))
 
     def apply(self, folder: Path, *words: str) -> None:
         """Apply the diff to a copy of the source. words: such as --check, of `git apply`."""
@@ -140,7 +147,9 @@ def edit(commit: str = "HEAD") -> Patch | None:
 
 def left_out(commit: str = "HEAD") -> list[str]:
     """Return the files that differ from a commit and could be data of an edit, but are not code."""
-    names = git("diff", "--name-only", commit, "--", *NOT_DATA).splitlines()
+    changed = git("diff", "--name-only", commit, "--", *NOT_DATA)
+    new = git("ls-files", "--others", "--exclude-standard", "--", *NOT_DATA)
+    names = (changed + new).splitlines()
     return sorted(name for name in names if not name.endswith((".py", ".tsv")))
 
 

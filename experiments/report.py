@@ -226,7 +226,8 @@ def write() -> None:
         if stored := read_stored(recipe):
             baseline = stored["rows"][BASELINE.name]["runs"]
             pairs = stored_pairs(stored)
-            tables[name] = Table(recipe, baseline, pairs, [*map(patches.read, pairs)])
+            known = [patches.read(each).for_recipe(name) for each in pairs]
+            tables[name] = Table(recipe, baseline, pairs, known)
             parts.append(tables[name].summary(changed(stored)))
             if tables[name].with_intervals:
                 forest(tables[name]).savefig(patches.HERE / f"{name}.png", dpi=110)

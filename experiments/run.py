@@ -7,7 +7,6 @@ if code, packages and processor match, or if seed 0 comes out the same here.
 
 import argparse
 import os
-import re
 import signal
 import tempfile
 from dataclasses import replace
@@ -54,21 +53,11 @@ def choose(flags: argparse.Namespace) -> tuple[Recipe, list[Patch]]:
             print(f"not part of the edit, because only .py and .tsv count: {', '.join(left)}")
     if flags.seeds:
         recipe = replace(recipe, stages=(flags.seeds,))
-    fitting = [patch.for_recipe(recipe.name) for patch in fitting]
-    return recipe, [with_suitable_score(patch, recipe) for patch in fitting]
-
-
-def with_suitable_score(patch: Patch, recipe: Recipe) -> Patch:
-    """Return the patch, judged by BLEU if it may change what the recipe's loss means or misses."""
-    smoothing = "label_smoothing" in runs.settings_of(patch.flags) or re.search(
-        r"^[-+] +label_smoothing:", patch.diff, re.MULTILINE
-    )
-    files = {"model/loss.py", "model/decoding.py", "data/tokenizer.py"}.intersection(patch.files)
-    if patch.score or not recipe.lower_is_better or not (smoothing or files):
-        return patch
-    what = ", ".join(sorted(files)) or "the label smoothing"
-    print(f"{patch.name} changes {what}, and perhaps what the loss means: BLEU is judged")
-    return replace(patch, score="bleu")
+    suited = [patch.for_recipe(recipe.name) for patch in fitting]
+    for before, patch in zip(fitting, suited, strict=True):
+        if patch.score != before.score and recipe.lower_is_better:
+            print(f"{patch.name}: the loss may mean something else, or miss it: BLEU is judged")
+    return recipe, suited
 
 
 def run(flags: argparse.Namespace) -> None:

@@ -24,7 +24,8 @@ from utils import UserError, flag, warn, write_json
 PACKAGES = ("tensorflow", "numpy", "sentencepiece", "sacrebleu")
 METRICS = "evaluation/metrics.py"
 JUDGING = ("experiments/*.py", METRICS)  # the same on both sides
-NOT_ENCODING = ("model/", "training/", "train.py")  # edits that cannot change an encoded corpus
+# Edits of these cannot change an encoded corpus.
+NOT_ENCODING = ("model/", "training/", "evaluation/", "train.py")
 
 
 class Job(NamedTuple):
@@ -85,11 +86,12 @@ class Runner:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.cache.mkdir(exist_ok=True)
         corpus = corpus_of(recipe)
-        own = {"corpus": corpus.fingerprint()} if corpus.local else {}  # the user's own files
+        # The files of a download can be replaced. The cache of `mini` knows its own code.
+        built_in = corpus.name.partition(":")[0] == "mini"
+        self.files = "" if built_in else corpus.fingerprint()
+        own = {"corpus": self.files} if corpus.local else {}  # the user's own files
         code = [*code_hashes("texts").items()], file_hash(Path(__file__).with_name("recipes.py"))
         contents = [code, recipe.flags, recipe.sentences, final, corpus.languages]
-        # The files of a download can be replaced. The cache of `mini` knows its own code.
-        self.files = "" if corpus.name.startswith("mini") else corpus.fingerprint()
         self.texts = self.cache / f"texts-{short_hash([*contents, self.files])}.json"
         if not self.texts.exists():
             print("preparing the texts to score", file=sys.stderr)
@@ -153,9 +155,11 @@ class Runner:
         """Return a hash of all that a result depends on, except the seed and the processor."""
         if patch not in self.keys:
             code = code_hashes("score", folder := self.source(patch))
-            for name in patch.files:  # also what is left out because the baseline's cannot matter
-                if name.startswith(("training/", "evaluation/")) and (folder / name).exists():
-                    code[name] = file_hash(folder / name)
+            for name in patch.files:  # an edit can make files count that same_code.py leaves out
+                edited, before = folder / name, self.source(BASELINE) / name
+                if name.startswith(("training/", "evaluation/")) and edited.exists():
+                    if not before.exists() or file_hash(edited) != file_hash(before):
+                        code[name] = file_hash(edited)
             identity = self.identity | {"average": self.average(patch)}
             self.keys[patch] = short_hash([identity, code, patch.flags])
         return self.keys[patch]
@@ -190,7 +194,7 @@ class Runner:
         files |= {"result": self.file(job, f".{key}.json"), "source": self.source(patch)}
         # An edit outside the model could change how the corpus is encoded.
         own = any(not name.startswith(NOT_ENCODING) for name in patch.files)
-        files |= {"cache": self.cache / self.key(patch) if own else self.cache}
+        files |= {"cache": self.scratch / f"cache-{patch.name}" if own else self.cache}
         files |= {"texts": self.texts}
         if files["run"].exists() and not (path.exists() and read_json(path)["key"] == key):
             shutil.rmtree(files["run"])

@@ -89,13 +89,15 @@ def deviation(scores: Scores) -> Sigma:
     return Sigma(math.sqrt(2 * float(rest @ rest) / df) if df else 0.0, df)
 
 
-def spread(scores: Scores, baselines: Collection[Hashable]) -> tuple[Sigma, set[Hashable]]:
-    """Return the standard deviation of a difference, and the rows that vary more than the others.
+def without_outliers(
+    scores: Scores, baselines: Collection[Hashable]
+) -> tuple[Scores, set[Hashable]]:
+    """Return the rows that vary alike, and the names of those that vary more: outliers.
 
-    These outliers do not count; nor do rows that vary less than a tenth as much as the middle one,
-    such as those that score 0 with every seed, and rows with a score that is NaN. An outlier's sum
-    of squares, given all other rows, is too large by an F test. The most extreme one is removed
-    first; then the others are tested again. The rows of baselines are never removed.
+    Also leaves out rows that vary less than a tenth as much as the middle one, such as those that
+    score 0 with every seed, and rows with a score that is NaN. An outlier's sum of squares, given
+    all other rows, is too large by an F test. The most extreme one is removed first; then the
+    others are tested again. The rows of baselines are never removed.
     """
     own = {row: np.std([*x.values()], ddof=1) for row, x in scores.items() if len(x) > 1}
     least = 0.1 * float(np.nanmedian([*own.values()] or [0.0]))
@@ -113,9 +115,15 @@ def spread(scores: Scores, baselines: Collection[Hashable]) -> tuple[Sigma, set[
                 tails[row] = stats.f.sf(excess / max(rest.value, 1e-9) ** 2, df, rest.df)
         row = min(tails, key=tails.get, default=None)
         if row is None or tails[row] >= OUTLIER:
-            return sigma, outliers
+            return kept, outliers
         outliers.add(row)
         del kept[row]
+
+
+def spread(scores: Scores, baselines: Collection[Hashable]) -> tuple[Sigma, set[Hashable]]:
+    """Return the standard deviation of a difference, without outliers, and the outliers."""
+    kept, outliers = without_outliers(scores, baselines)
+    return deviation(kept), outliers
 
 
 def agree(groups: list[Differences]) -> str:
@@ -179,8 +187,8 @@ def judge(
     """Judge experiments by their differences.
 
     sigma, outliers: see `spread`. The standard deviation of outliers, and of all from
-    `OWN_VARIANCE` pairs on, is that of their own differences. asked: number of all experiments that
-    share the error of 5 %, those that are judged by another score included.
+    `OWN_VARIANCE` pairs on or if sigma is unknown, is that of their own differences. asked: number
+    of all experiments that share the error of 5 %, those that are judged by another score included.
     """
     experiments, verdicts = {name: x for name, x in experiments.items() if len(x)}, {}
     for name, differences in experiments.items():
@@ -189,10 +197,8 @@ def judge(
             verdicts[name] = Verdict("worse", math.nan, math.nan, math.nan, n, "diverged")
             continue
         value, df = sigma
-        if n > 1 and (note or n >= OWN_VARIANCE):
-            value, df = float(np.std(differences, ddof=1)), n - 1
-        elif note:
-            df = 0
+        if note or n >= OWN_VARIANCE or not df:
+            value, df = float(np.std(differences, ddof=1)) if n > 1 else 0.0, n - 1
         shared = max(asked, len(experiments))
         difference, error = float(np.mean(differences)), value / n**0.5
         widths = limits(n, df, stages, shared) if df else (math.inf, math.inf)

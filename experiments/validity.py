@@ -33,7 +33,7 @@ class Gains:
         gains = {
             name: [sign * x for x in recipe.differences(each)]
             for name, each in pairs.items()
-            if recipe.with_score(patches.read(name).score) == recipe  # not judged by BLEU
+            if recipe.with_score(patches.read(name).for_recipe(recipe.name).score) == recipe
         }
         self.by_name = {name: x for name, x in gains.items() if x and np.isfinite(x).all()}
         self.sigma, _ = store.spread(recipe, pairs)

@@ -62,14 +62,16 @@ def score(translator, sample) -> dict:
 
 
 def overlap(config, texts) -> int:
-    """Return how many of the texts to score are training data, apart from case and punctuation."""
+    """Return how many sources to score are in the training split, but for case and punctuation."""
     from data import corpora
 
     def words(source: str) -> str:
         return re.sub(r"\W", "", source).casefold()
 
-    train = {words(source) for source, *_ in corpora.from_config(config).read("train")}
-    return sum(words(source) in train for source in texts.sources)
+    corpus = corpora.find(config.corpus, config.reverse, config.is_classifier)
+    found = {words(source) for source in texts.sources}
+    found = found.intersection(words(source) for source, *_ in corpus.read("train"))
+    return sum(words(source) in found for source in texts.sources)
 
 
 def train_and_score(job: dict) -> dict:

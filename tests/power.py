@@ -49,8 +49,8 @@ def resample(
 def check(recipe: Recipe, stored: dict, tries: int = 10_000) -> None:
     """Print the shares of verdicts on resampled scores of the stored runs, by stage."""
     scores, baselines = scores_by_row(recipe, stored_pairs(stored))
-    sigma, outliers = stats.spread(scores, baselines)
-    residuals, _ = stats.residuals({row: x for row, x in scores.items() if row not in outliers})
+    kept, _ = stats.without_outliers(scores, baselines)
+    sigma, (residuals, _) = stats.deviation(kept), stats.residuals(kept)
     print(f"{recipe.name}: {tries:,} comparisons, shares by stage in per cent")
     rule = recipe.delta, recipe.stages
     effects = [size for size in stats.detectable(sigma, *rule) if size < math.inf]

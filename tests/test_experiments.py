@@ -251,6 +251,12 @@ def test_one_pair_alone_decides_nothing():
     assert ask_one([5.0], (2.0, (3,)), Sigma(1.0, 30), outliers={"row"}).outcome == "undecided"
 
 
+def test_an_experiment_that_always_scores_zero_is_worse_even_if_nothing_else_is_known():
+    scores = {"base": {0: 60.0, 1: 61.5, 2: 59.0}, "broken": dict.fromkeys(range(3), 0.0)}
+    sigma, _ = stats.spread(scores, {"base"})
+    assert not sigma.df and ask_one([-60.0, -61.5, -59.0], (2.0, (3, 5)), sigma).outcome == "worse"
+
+
 def test_no_end_of_an_interval_is_shown_as_zero():
     texts = [str(stats.Verdict("better", 3.02, low, 6.0, 4)) for low in (0.02, 1.0, 0.0)]
     assert texts[0] == "better +3.02 [+0.02, +6.00] after 4 seeds"
@@ -352,6 +358,7 @@ if "diverge" in flags:
 Path(job["result"]).write_text(json.dumps(job["about"] | result))
 """
 SMALL = Recipe("mini", "--first=1", score="exact_match", delta=1.0, average=1, stages=(3, 5))
+LOSSES = replace(SMALL, **recipes.LOSS | {"delta": 0.001})
 README = "# Mine\n<!-- results -->\nold\n<!-- end of results -->\nrest\n"
 
 
@@ -460,13 +467,37 @@ def test_tables_anywhere_and_modules_that_training_imports_are_part_of_the_code(
     repository, tmp_path_factory
 ):
     for name in ("words.tsv", "training/progress.py"):
-        keys = set()
-        for text in ("one = 1\n", "one = 2\n"):
-            (repository / name).parent.mkdir(exist_ok=True)
+        keys = []
+        (repository / name).parent.mkdir(exist_ok=True)
+        for text in ("one = 1\n", "one = 2\n", "one = 1\n# A comment.\n"):
             (repository / name).write_text(text)
             runner = runs.Runner(SMALL, tmp_path_factory.mktemp("scratch"))
-            keys.add(runner.key(patches.edit()))
-        assert len(keys) == 2, name
+            keys.append(runner.key(patches.edit() or patches.BASELINE))
+            if len(keys) == 1:
+                commit()
+                runner = runs.Runner(SMALL, tmp_path_factory.mktemp("scratch"))
+                keys[0] = runner.key(patches.BASELINE)
+        assert keys[0] != keys[1] and (keys[0] == keys[2]) == name.endswith(".py"), name
+
+
+def test_both_sides_are_scored_by_the_present_metrics(repository, tmp_path_factory, capsys):
+    metrics, changed = repository / "evaluation/metrics.py", "WEIGHT = 2\n"
+    metrics.parent.mkdir()
+    metrics.write_text("WEIGHT = 1\n")
+    commit()
+    metrics.write_text(changed)
+    edit(repository / "model/answer.py", "return 40", "return 50")
+    runner = runs.Runner(SMALL, tmp_path_factory.mktemp("scratch"))
+    runner.check(patches.edit())
+    assert "scored by the present evaluation/metrics.py" in capsys.readouterr().err
+    for patch in (patches.BASELINE, patches.edit()):
+        assert (runner.source(patch) / "evaluation/metrics.py").read_text() == changed
+
+
+def test_losses_of_other_kinds_of_tokens_are_not_compared(repository, tmp_path_factory):
+    runner = runs.Runner(replace(SMALL, **recipes.LOSS), tmp_path_factory.mktemp("scratch"))
+    with pytest.raises(ExperimentError, match="changes --tokenizer"):
+        runner.check(replace(patches.read("more"), flags="--tokenizer word"))
 
 
 def test_an_edit_that_could_encode_otherwise_has_a_cache_of_its_own(repository, tmp_path_factory):
@@ -487,12 +518,14 @@ def test_files_that_are_not_part_of_an_edit_are_named(repository, ask):
     commit()
     (repository / "model/words.json").write_text("[2]")
     edit(repository / "model/answer.py", "return 40", "return 50")
-    assert "not part of the edit, because only .py and .tsv count: model/words.json\n" in ask()
+    (repository / "model/new.json").write_text("[3]")
+    left = "not part of the edit, because only .py and .tsv count: model/new.json, model/words.json"
+    assert left + "\n" in ask()
 
 
 def test_an_edit_of_decoding_alone_is_judged_by_bleu(repository, ask, monkeypatch):
     """Its loss is the baseline's in every digit."""
-    monkeypatch.setitem(RECIPES, "mini", replace(SMALL, **recipes.LOSS | {"delta": 0.001}))
+    monkeypatch.setitem(RECIPES, "mini", LOSSES)
     worker = repository / "experiments/worker.py"
     edit(worker, '"bleu": value', '"bleu": value + number("bonus")')
     edit(worker, '"nats_per_character": value / 100', '"nats_per_character": seed')
@@ -501,19 +534,20 @@ def test_an_edit_of_decoding_alone_is_judged_by_bleu(repository, ask, monkeypatc
     out = ask("some")
     assert "equal to the baseline" not in out and "BLEU +16.0" in out
     patch = replace(patches.read("some"), diff="--- a/model/decoding.py\n+++ b/model/decoding.py\n")
-    judged = [run.with_suitable_score(patch, RECIPES[name]).score for name in ("mini", "spa-eng")]
-    assert judged == ["bleu", "bleu"] and run.with_suitable_score(patch, SMALL).score == ""
+    judged = [recipe.with_score(patch.for_recipe("mini").score).score for recipe in (SMALL, LOSSES)]
+    assert judged == ["exact_match", "bleu"]
     patch = replace(patch, diff="", flags="--label-smoothing 0")
-    assert run.with_suitable_score(patch, RECIPES["mini"]).score == "bleu"
+    assert patch.for_recipe("mini").score == "bleu"
+    assert patches.read("more").for_recipe("mini").score == ""
 
 
 def test_sides_that_train_on_more_of_the_scored_texts_are_not_compared():
     runs = [{"scores": {"exact_match": 1.0 * i}, "key": "", store.PROCESSOR: ""} for i in range(6)]
     pairs = {"some": {i: (runs[i + 3], runs[i]) for i in range(3)}}
-    for own, base, fails in ((None, 2, False), (2, 2, False), (9, 2, True)):
+    for own, base, fails in ((None, 2, False), (9, 2, False), (90, 2, True)):
         runs[4] |= {"in_train": own} if own is not None else {}
         runs[1] |= {"in_train": base}
-        with pytest.raises(ExperimentError, match="trains on 9 of") if fails else nullcontext():
+        with pytest.raises(ExperimentError, match="trains on 90 of") if fails else nullcontext():
             judge_by_score(SMALL, pairs, {"some": ""}, {})
 
 
@@ -563,18 +597,20 @@ def test_an_experiment_cannot_change_what_is_scored(repository, ask, monkeypatch
         ask("other", "--plan")
 
 
-def test_an_edit_of_the_loss_is_judged_by_bleu(repository, ask, monkeypatch):
+def test_an_edit_of_the_loss_is_judged_by_bleu(repository, ask, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["experiments.run", "--plan"])
     text = "    label_smoothing: float = 0.1\n"
-    for name, score, expected in (
-        ("model/loss.py", "nats_per_character", "bleu"),
-        ("model/loss.py", "exact_match", ""),
-        ("config.py", "nats_per_character", "bleu"),
-        ("model/other.py", "nats_per_character", ""),
+    for name, recipe, expected in (
+        ("model/loss.py", LOSSES, "bleu"),
+        ("model/loss.py", SMALL, "exact_match"),
+        ("config.py", LOSSES, "bleu"),
+        ("model/other.py", LOSSES, "nats_per_character"),
     ):
         (repository / name).write_text(text if name == "config.py" else "ONE = 1\n")
-        monkeypatch.setitem(RECIPES, "mini", replace(SMALL, score=score))
-        assert run.choose(run.parse_flags())[1][0].score == expected
+        monkeypatch.setitem(RECIPES, "mini", recipe)
+        chosen, (patch,) = run.choose(run.parse_flags())
+        assert chosen.with_score(patch.score).score == expected
+        assert ("BLEU is judged" in capsys.readouterr().out) == (expected == "bleu")
         (repository / name).unlink()
 
 
@@ -1292,6 +1328,13 @@ def test_scoring_can_be_stopped_and_a_run_without_checkpoints_starts_again(
         patch.setattr("train.Run", Run)  # restored in the end
         worker.train_and_score(job)
     assert capsys.readouterr().out == "\nscoring\n"  # not how to resume with train.py
+    (tmp_path / "run/checkpoints").mkdir(parents=True)
+    (tmp_path / "run/checkpoints/ckpt-1.index").touch()
+    with training_in_process() as patch, pytest.raises(ExperimentError, match="scoring"):
+        patch.setattr("train.train", train)
+        patch.setattr("train.Run", Run)
+        worker.train_and_score(job | {"resumable": False})
+    assert not (tmp_path / "run").exists()  # it began from the start
 
 
 def test_scores_exclude_phenomena_and_divide_the_loss_by_the_characters_that_fit(monkeypatch):

@@ -36,7 +36,7 @@ class Gains:
             if recipe.with_score(patches.read(name).for_recipe(recipe.name).score) == recipe
         }
         self.by_name = {name: x for name, x in gains.items() if x and np.isfinite(x).all()}
-        self.sigma, _ = store.spread(recipe, pairs)
+        self.sigma, self.outliers = store.spread(recipe, pairs)
 
     def mean(self, name: str) -> float:
         """Return the mean gain of an experiment."""
@@ -44,10 +44,10 @@ class Gains:
 
     def half_width(self, name: str) -> float:
         """Return half the width of an ordinary 95 % interval; 0 if the deviation is unknown."""
-        if not self.sigma.df:
-            return 0.0
-        error = self.sigma.value / len(self.by_name[name]) ** 0.5
-        return float(stats.t.isf(0.025, self.sigma.df) * error)
+        (value, df), gains = self.sigma, self.by_name[name]
+        if name in self.outliers:
+            value, df = np.std(gains, ddof=1), len(gains) - 1
+        return float(stats.t.isf(0.025, df) * value / len(gains) ** 0.5) if df else 0.0
 
     def describe(self) -> str:
         """Return the precision of the recipe and the time of a run."""

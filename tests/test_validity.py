@@ -70,6 +70,15 @@ def test_signs_ranks_and_precision_are_those_worked_by_hand(stored, capsys):
         assert (stored / f"validity-{name}.png").stat().st_size > 5000
 
 
+def test_the_interval_of_an_outlier_is_its_own(stored):
+    """Gains -0.1 and -0.3 deviate by 0.1 √2; Student's 97.5 % quantile of one degree is 12.706."""
+    gains = validity.Gains(RECIPES["spa-eng"])
+    common = gains.half_width("one")
+    gains.outliers = {"one"}
+    assert gains.half_width("one") == pytest.approx(12.706 * 0.1, rel=1e-4)
+    assert common == pytest.approx(2.776 * 0.08944 / 2**0.5, rel=1e-3)  # four degrees
+
+
 def test_an_experiment_that_is_judged_by_bleu_has_no_gain_in_the_loss(stored):
     (stored / "two.patch").write_text("question: 1?\nscore: bleu\nflags: --seed=1\n")
     assert validity.Gains(RECIPES["spa-eng"]).by_name.keys() == {"one", "three", "four"}

@@ -8,7 +8,7 @@ import time
 from tqdm import tqdm
 
 from experiments import stats
-from experiments.executor import LocalExecutor
+from experiments.executor import LocalExecutor, interrupts
 from experiments.patches import BASELINE, ExperimentError, Patch
 from experiments.recipes import BLEU, Pairs, Recipe
 from experiments.runs import Job, Runner, failure, progress
@@ -154,6 +154,8 @@ class Comparison:
             try:
                 self.executor.queue += left
                 while left:
+                    if interrupts:
+                        raise KeyboardInterrupt
                     for path in self.executor.poll():
                         tqdm.write(self.describe_run(left.pop(path)))
                     texts, done = [f"{len(jobs) - len(left)}/{len(jobs)} runs"], 0.0

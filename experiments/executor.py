@@ -8,6 +8,18 @@ from pathlib import Path
 from training.machine import cores
 from training.records import read_json
 
+interrupts = []  # signals that have asked this process to stop
+
+
+def interrupt(number: int, _frame: object) -> None:
+    """Raise KeyboardInterrupt, as a signal handler, and remember the signal.
+
+    Python ignores an exception in a destructor, such as those of Dask's futures. So loops should
+    also look at `interrupts`.
+    """
+    interrupts.append(number)
+    raise KeyboardInterrupt
+
 
 class LocalExecutor:
     """Execute `python -m experiments.worker JOB.json` for each job, on a core of its own."""

@@ -12,6 +12,7 @@ import tempfile
 from dataclasses import replace
 
 from experiments import patches, runs
+from experiments.executor import interrupt
 from experiments.patches import BASELINE, ExperimentError, Patch
 from experiments.recipes import RECIPES, Recipe
 from experiments.runs import Runner
@@ -123,9 +124,9 @@ def parse_flags() -> argparse.Namespace:
 
 
 def main() -> None:
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup ignores it
-        signal.signal(signal.SIGHUP, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
+            signal.signal(number, interrupt)
     try:
         with errors_in_one_line():
             run(parse_flags())

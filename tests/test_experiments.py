@@ -1031,6 +1031,25 @@ def start(code, *words):
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_in_a_destructor_stops_the_runs(repository, ask, monkeypatch):
+    """Python ignores the exception there."""
+
+    class Future:
+        def __del__(self):
+            executor.interrupt(signal.SIGINT, None)
+
+    poll = executor.LocalExecutor.poll
+    monkeypatch.setattr(
+        executor.LocalExecutor, "poll", lambda self: (Future() and None) or poll(self)
+    )
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            ask("more")
+    finally:
+        executor.interrupts.clear()
+
+
 def test_the_command_does_not_import_tensorflow(repository):
     shutil.copy(ROOT / "experiments/template.html", repository / "experiments")
     out, errors = start("", "more").communicate(timeout=60)

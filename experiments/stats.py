@@ -107,7 +107,7 @@ def without_outliers(
             kept[row] = x
     while True:
         sigma, tails = deviation(kept), {}
-        for row in kept.keys() - {*baselines}:
+        for row in (row for row in kept if row not in baselines):  # in order, for ties
             rest = deviation({other: x for other, x in kept.items() if other != row})
             if 0 < rest.df < sigma.df:
                 df = sigma.df - rest.df

@@ -146,36 +146,34 @@ def markdown(tables: list[Table]) -> str:
 
 
 def forest(table: Table) -> Figure:
-    """Draw the differences from the baseline with their intervals, sorted, and the zone ±delta.
+    """Draw the differences from the baseline with their intervals, best first, and the zone ±delta.
 
-    Beyond ±4 delta, an arrow replaces the rest: one large difference would squeeze all others.
+    The scale is nearly linear within the zone and logarithmic beyond it, because some changes have
+    a hundred times the effect of others.
     """
-    recipe, limit = table.recipe, 4 * table.recipe.delta
+    recipe = table.recipe
     rows = sorted(table.with_intervals.items(), key=lambda row: row[1].difference)
+    rows = rows[::-1] if recipe.lower_is_better else rows  # from the bottom to the top
     figure = Figure(figsize=(9, 1.8 + 0.27 * len(rows)), layout="constrained")
     axes = figure.subplots()
+    axes.set_xscale("asinh", linear_width=recipe.delta, base=0)
     axes.axvline(0, color="0.3", lw=1)
     zone = axes.axvspan(-recipe.delta, recipe.delta, color="0.92", lw=0, zorder=0)
     handles = {f"±{recipe.delta:g} {recipe.unit}: too small to matter": zone}
     for y, (_, verdict) in enumerate(rows):
-        x, low, high = verdict.difference, verdict.low, verdict.high
         colour = COLOURS[verdict.outcome]
         fill = "white" if verdict.outcome == "undecided" else colour
-        axes.plot(np.clip([low, high], -limit, limit), [y, y], color=colour, lw=2)
-        marks = (x, "o", abs(x) <= limit), (-limit, "<", low < -limit), (limit, ">", high > limit)
-        for place, marker, drawn in marks:
-            if drawn:
-                axes.plot(place, y, marker, color=colour, mfc=fill)
+        axes.plot([verdict.low, verdict.high], [y, y], color=colour, lw=2)
+        handles[verdict.outcome] = axes.plot(verdict.difference, y, "o", color=colour, mfc=fill)[0]
         place = {"transform": axes.get_yaxis_transform(), "va": "center", "size": "small"}
         axes.text(1.02, y, verdict.numbers, **place)  # right of the plot
-        handles[verdict.outcome] = axes.plot([], [], "o", color=colour, mfc=fill)[0]
-    handles["continues beyond the plot"] = axes.plot([], [], "<", color="0.3")[0]
     figure.legend(handles.values(), handles, loc="outside lower center", ncols=3, frameon=False)
     axes.set_yticks(range(len(rows)), [name for name, _ in rows])
-    axes.set(xlim=(-1.05 * limit, 1.05 * limit), ylim=(-0.7, len(rows) - 0.3), title=recipe.name)
+    axes.set(ylim=(-0.7, len(rows) - 0.3), title=recipe.name)
     better = "; lower is better" * recipe.lower_is_better
     interval = "95 % interval (no difference: 90 %)"
-    axes.set_xlabel(f"experiment minus baseline in {recipe.unit}, with its {interval}{better}")
+    scale = "logarithmic scale outside of the grey zone"
+    axes.set_xlabel(f"experiment minus baseline in {recipe.unit}{better}, with {interval}\n{scale}")
     axes.spines[["top", "right"]].set_visible(False)
     return figure
 

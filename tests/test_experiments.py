@@ -1200,7 +1200,7 @@ def test_baselines_of_equal_processors_are_described_together():
     assert "deviation 1.00) on X (a), 60.0 points on X (b)." in text
 
 
-def test_forest_plot_shades_the_zone_and_marks_what_continues_beyond_it(repository, ask):
+def test_forest_plot_shows_every_interval_best_first_and_the_zone(repository, ask):
     ask("more", "--store")
     stored = store.read_stored(SMALL)
     baseline = stored["rows"]["baseline"]["runs"]
@@ -1216,18 +1216,19 @@ def test_forest_plot_shades_the_zone_and_marks_what_continues_beyond_it(reposito
     (axes,) = figure.axes
     names = [label.get_text() for label in axes.get_yticklabels()]
     assert names == ["far", "equal", "wide", "more"]
+    table.recipe = replace(SMALL, score="nats_per_character")
+    labels = report.forest(table).axes[0].get_yticklabels()
+    assert [label.get_text() for label in labels] == names[::-1]
     legend = [text.get_text() for text in figure.legends[0].texts]
     assert legend[0] == "±1 points: too small to matter"
-    assert legend[1:] == [
-        *("worse", "no difference", "undecided", "better", "continues beyond the plot")
-    ]
+    assert legend[1:] == ["worse", "no difference", "undecided", "better"]
     (zone,) = axes.patches
     assert (zone.get_x(), zone.get_width()) == (-1, 2)
-    drawn = {(names[int(line.get_ydata()[0])], line.get_marker()) for line in axes.lines[1:]
-             if len(line.get_ydata()) == 1}  # fmt: skip
-    assert drawn == {
-        *(("far", "<"), ("equal", "o"), ("wide", "<"), ("wide", "o"), ("wide", ">"), ("more", ">"))
-    }
+    lines = [line for line in axes.lines[1:] if len(line.get_xdata()) == 2]
+    drawn = {names[line.get_ydata()[0]]: tuple(line.get_xdata()) for line in lines}
+    assert drawn["far"] == (-95, -85) and drawn["wide"] == (-9, 11)
+    low, high = axes.get_xlim()
+    assert all(low < x < high for ends in drawn.values() for x in ends)
     numbers = [text for text in axes.texts if text.get_text().startswith("-90.0 [-95.0, -85.0]")]
     assert len(axes.texts) == 4 and numbers[0].get_position()[0] > 1  # right of the plot
 

@@ -15,7 +15,7 @@ from experiments.runs import Job, Runner, failure, progress
 from experiments.store import Results, Status, spread
 from experiments.worker import EXCLUDED
 
-NO_EFFECT = "equal to the baseline in every digit: the change has no effect on the score"
+NO_EFFECT = "equal to the baseline in every digit"
 MOVED = 20  # at most so many more texts to score may be in one side's training data
 LINE = "{percentage:3.0f} % [{elapsed}<{remaining}] {desc}"  # with the time left
 
@@ -103,7 +103,7 @@ def other_score(recipe: Recipe, pairs: Pairs, verdict: stats.Verdict) -> str:
     difference = statistics.mean(own) - statistics.mean(base)
     delta = BLEU["delta"]
     disagrees = {"better": difference <= -delta, "worse": difference >= delta}.get(verdict.outcome)
-    return f"; BLEU {difference:+.1f}" + ", which disagrees" * bool(disagrees)
+    return f"; BLEU {difference:+z.1f}" + ", which disagrees" * bool(disagrees)
 
 
 class Comparison:
@@ -200,7 +200,7 @@ class Comparison:
         verdicts = judge_by_score(self.recipe, pairs, scores, results.others(self.chosen))
         for patch in (patch for patch in self.chosen if results.equal(patch, seeds)):
             count = len(pairs[patch.name])
-            verdicts[patch.name] = stats.Verdict("no difference", 0, 0, 0, count, NO_EFFECT)
+            verdicts[patch.name] = stats.Verdict("no effect", 0, 0, 0, count, NO_EFFECT)
         return verdicts
 
     def describe(self, patch: Patch, verdict: stats.Verdict) -> str:

@@ -18,7 +18,7 @@ from experiments.store import COUNTS, PROCESSOR, changed, read_stored, spread, s
 from utils import errors_in_one_line, make_parser
 
 COLOURS = {"better": "#0072B2", "worse": "#D55E00"}  # of Okabe & Ito 2008
-COLOURS |= {"no difference": "#009E73", "undecided": "#8a8a8a"}
+COLOURS |= {stats.SMALL: "#009E73", "undecided": "#8a8a8a", "no effect": "#56B4E9"}
 MARKS = "<!-- results -->", "<!-- end of results -->"
 
 
@@ -60,10 +60,12 @@ class Table:
         if name not in self.verdicts:
             return ""
         recipe, verdict = self.recipe_of(name), self.verdicts[name]
-        text = str(verdict)
+        text, last = str(verdict), recipe.stages[-1]
         if not verdict.note and not self.reached_stage(name):
             seeds = f"{verdict.seeds} seed{'s' * (verdict.seeds > 1)}"
             text = f"{verdict.difference:+.{recipe.decimals}f} ({seeds})"
+        elif verdict.outcome == "undecided" and verdict.seeds < last:  # more could decide it
+            text = text.replace(" seeds", f" of {last} seeds")
         text = "BLEU: " * (recipe != self.recipe) + text
         # The pairs that were judged.
         first = {seed: p for seed, p in self.pairs[name].items() if seed < verdict.seeds}
@@ -76,7 +78,7 @@ class Table:
             return ""
         times = [own["seconds"]["train"] / base["seconds"]["train"] for own, base in timed]
         own, base = timed[0]
-        return f"× {np.median(times):.2f}, × {own['parameters'] / base['parameters']:.2f}"
+        return f"× {np.median(times):.1f}, × {own['parameters'] / base['parameters']:.2f}"
 
     def for_page(self, name: str) -> dict:
         """Return what report.html shows of an experiment."""
@@ -139,8 +141,8 @@ def markdown(tables: list[Table]) -> str:
         for patch in chosen:
             cells = [f"[{patch.name}]({patch.name}.patch): {patch.question}", patch.claim]
             cells += [table.cell(patch.name) for table in shown]
-            most = max(shown, key=lambda table: len(table.pairs.get(patch.name, ())))
-            text += f"| {' | '.join(cells)} | {most.cost(patch.name)} |\n"
+            costs = (t.cost(patch.name) for t in shown if patch.name in t.pairs)
+            text += f"| {' | '.join(cells)} | {next(filter(None, costs), '')} |\n"
     others = [f"[{name}]({name}.patch)" for name in patches.names() if name not in known]
     return text + f"\nNot measured yet: {', '.join(others)}.\n" * bool(others)
 
@@ -171,7 +173,7 @@ def forest(table: Table) -> Figure:
     axes.set_yticks(range(len(rows)), [name for name, _ in rows])
     axes.set(ylim=(-0.7, len(rows) - 0.3), title=recipe.name)
     better = "; lower is better" * recipe.lower_is_better
-    interval = "95 % interval (no difference: 90 %)"
+    interval = f"95 % interval ({stats.SMALL}: 90 %)"
     scale = "logarithmic scale outside of the grey zone"
     axes.set_xlabel(f"experiment minus baseline in {recipe.unit}{better}, with {interval}\n{scale}")
     axes.spines[["top", "right"]].set_visible(False)

@@ -87,6 +87,8 @@ def run(flags: argparse.Namespace) -> None:
         print(plan.describe(comparison), flush=True)
         if flags.plan:
             return
+        if flags.store:  # before anything runs
+            comparison.results.check_store(chosen)
         folder = os.path.relpath(runner.folder)
         print(f"logs: {folder}/NAME/seed-N.log; curves: tensorboard --logdir {folder}", flush=True)
         with lock(runner.folder / ".lock", wait=f"waiting for another command in {folder}"):

@@ -16,6 +16,7 @@ ERROR, POWER = 0.05, 0.8
 DISAGREE = 0.01  # the table says that processors differ if their baselines' p-value is smaller
 OUTLIER = 0.001  # an experiment is an outlier if its variance has a smaller tail probability
 OWN_VARIANCE = 10  # number of pairs from which on each experiment has its own variance
+SMALL = "too small to matter"  # a verdict: the difference is smaller than delta
 GAMMA = -4  # of the error that stages spend: see `levels`
 Differences = Sequence[float]  # an experiment's scores minus the baseline's, one per seed
 Scores = dict[Hashable, dict[Hashable, float]]  # of the runs of each row, by block
@@ -33,8 +34,9 @@ class Sigma(NamedTuple):
 class Verdict(NamedTuple):
     """A decision about experiment minus baseline, with its interval.
 
-    outcome: "better", "worse", "no difference" or "undecided". The interval is the 95 % one; of "no
-    difference", which it decides, the 90 % one. note: why the experiment is an outlier, or "".
+    outcome: "better", "worse", "too small to matter", "undecided" or, if all scores are equal, "no
+    effect". The interval is the 95 % one; of "too small to matter", which it decides, the 90 % one.
+    note: why the experiment is an outlier, or "".
     """
 
     outcome: str
@@ -56,7 +58,7 @@ class Verdict(NamedTuple):
 
     def __str__(self) -> str:
         text = f" {self.numbers}" if self.low < self.high else ""
-        text += " at 90 %" if text and self.outcome == "no difference" else ""
+        text += " at 90 %" if text and self.outcome == SMALL else ""
         text += f" after {self.seeds} seed{'s' * (self.seeds != 1)}"
         return self.outcome + text + (f" ({self.note})" if self.note else "")
 
@@ -207,7 +209,7 @@ def judge(
         if abs(difference) > half_width:
             outcome = "better" if (difference < 0) == lower_is_better else "worse"
         elif abs(difference) + half_width_90 < delta:
-            outcome, half_width = "no difference", half_width_90
+            outcome, half_width = SMALL, half_width_90
         ends = difference - half_width, difference + half_width
         verdicts[name] = Verdict(outcome, difference, *ends, n, note)
     return verdicts

@@ -4,7 +4,7 @@ from enum import Enum
 from pathlib import Path
 
 from experiments import patches, stats
-from experiments.patches import BASELINE, Patch
+from experiments.patches import BASELINE, ExperimentError, Patch
 from experiments.recipes import Pairs, Recipe
 from experiments.runs import Runner
 from training.records import read_json
@@ -161,15 +161,26 @@ class Results:
         pairs = self.pairs(patch, seeds).values()
         return all(own.get("scores", {}) == base.get("scores") for own, base in pairs)
 
+    def check_store(self, chosen: list[Patch]) -> None:
+        """Raise ExperimentError if `store` would lose rows whose baseline does not count here."""
+        kept = {BASELINE.name} | changed(self.stored) | {patch.name for patch in chosen}
+        lost, status = self.stored["rows"].keys() - kept, self.status(BASELINE)
+        if lost and status not in (*COUNTS, Status.UNVERIFIED):
+            raise ExperimentError(
+                f"--store would remove {len(lost)} stored experiments, because the stored baseline "
+                f"does not count here ({status.value}): leave it out, or measure them all again "
+                "with --all --store"
+            )
+
     def store(self, chosen: list[Patch]) -> Path:
         """Store the results of experiments, and of the baseline, next to other stored ones.
 
-        Experiments without any effect are left out. Returns the path.
+        Experiments without any effect are left out. Returns the path. Raises ExperimentError.
         """
-        rows, before, last = {}, self.stored["rows"], self.recipe.stages[-1]
-        if self.status(BASELINE) in COUNTS:
-            gone = changed(self.stored) | {patch.name for patch in chosen}
-            rows = {name: row for name, row in before.items() if name not in gone}
+        self.check_store(chosen)
+        before, last = self.stored["rows"], self.recipe.stages[-1]
+        gone = changed(self.stored) | {patch.name for patch in chosen}
+        rows = {name: row for name, row in before.items() if name not in gone}
         for patch in (BASELINE, *chosen):
             if self.equal(patch, last) and patch != BASELINE:
                 print(f"{patch.name} is not stored: it is equal to the baseline in every digit")
@@ -180,7 +191,7 @@ class Results:
             if replaced:
                 print(f"{patch.name}: {len(replaced)} stored results do not count: replaced")
         if lost := ", ".join(sorted(before.keys() - rows - {patch.name for patch in chosen})):
-            print(f"no longer stored, because the baseline or the patch has changed: {lost}")
+            print(f"no longer stored, because the patch has changed: {lost}")
         path = patches.HERE / "results" / f"{self.recipe.name}.json"
         path.parent.mkdir(exist_ok=True)
         write_json(path, {"identity": self.runner.identity, "rows": rows})

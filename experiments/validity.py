@@ -13,6 +13,7 @@ from matplotlib.figure import Figure  # without pyplot, which would choose a win
 from scipy import stats
 
 from experiments import patches, store
+from experiments.comparison import judge_by_score
 from experiments.patches import BASELINE, ExperimentError
 from experiments.plan import minutes
 from experiments.recipes import RECIPES, Recipe
@@ -37,6 +38,15 @@ class Gains:
         }
         self.by_name = {name: x for name, x in gains.items() if x and np.isfinite(x).all()}
         self.sigma, self.outliers = store.spread(recipe, pairs)
+        # Those of the table.
+        scores = {name: patches.read(name).for_recipe(recipe.name).score for name in pairs}
+        self.verdicts = judge_by_score(recipe, pairs, scores, others=pairs)
+
+    def decided(self, name: str) -> bool:
+        """Return whether the verdict on an experiment is "better" or "worse"."""
+        verdict = self.verdicts[name]
+        enough = verdict.seeds >= self.recipe.stages[0]
+        return enough and verdict.outcome in ("better", "worse")
 
     def mean(self, name: str) -> float:
         """Return the mean gain of an experiment."""
@@ -73,7 +83,9 @@ def agreement(short: Gains, long: Gains) -> tuple[list[str], str]:
     low, high = stats.binomtest(same.sum(), len(names)).proportion_ci(method="wilson")
     text = f"the same sign in {same.sum()} of {len(names)} [{low:.0%}, {high:.0%}]"
     matter = np.abs(y) > long.recipe.delta
-    text += f" (of those that matter in long training, {same[matter].sum()} of {matter.sum()})"
+    text += f" (of those that matter in long training, {same[matter].sum()} of {matter.sum()}"
+    decided = np.array([short.decided(name) for name in names])
+    text += f"; of those that are better or worse, {same[decided].sum()} of {decided.sum()})"
 
     def rank_correlation(a, b):
         return stats.spearmanr(a, b).statistic

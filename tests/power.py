@@ -32,7 +32,7 @@ def resample(
     """
     random = np.random.default_rng(0)
     scale = sigma.value / math.sqrt(2) / np.std(residuals)
-    shares = {outcome: np.zeros(len(stages)) for outcome in ("better", "worse", "no difference")}
+    shares = {outcome: np.zeros(len(stages)) for outcome in ("better", "worse", stats.SMALL)}
     for _ in range(tries):
         own, baseline = scale * random.choice(residuals, (2, stages[-1]))
         differences = own - baseline + effect

@@ -210,13 +210,13 @@ def test_no_difference_means_that_two_one_sided_tests_reject_and_shows_their_int
         ]
         test = scipy.stats.ttest_1samp(row, 0)
         expected = words[int(test.statistic < 0)] if test.pvalue < 0.05 else ""
-        outcomes.append(expected or ("no difference" if max(tests) < 0.05 else "undecided"))
+        outcomes.append(expected or (stats.SMALL if max(tests) < 0.05 else "undecided"))
         assert verdict.outcome == outcomes[-1], shift
-        level = 0.9 if verdict.outcome == "no difference" else 0.95
+        level = 0.9 if verdict.outcome == stats.SMALL else 0.95
         interval = tuple(test.confidence_interval(level))
         assert (verdict.low, verdict.high) == pytest.approx(interval)
         assert ("at 90 %" in str(verdict)) == (level == 0.9)
-    assert {*outcomes} == {"better", "worse", "no difference", "undecided"}
+    assert {*outcomes} == {"better", "worse", stats.SMALL, "undecided"}
 
 
 def test_several_experiments_share_the_error_and_outliers_are_named():
@@ -276,7 +276,7 @@ def test_pairs_after_the_last_stage_have_its_level():
 @pytest.mark.parametrize("recipe", ["mini", "spa-eng"])
 def test_equal_models_are_rarely_called_different_and_a_planted_effect_is_detected(recipe):
     sigma, stages = Sigma(1.0, 60), RECIPES[recipe].stages
-    for delta in (2.0, 0.01):  # with 0.01, no experiment ends as "no difference"
+    for delta in (2.0, 0.01):  # with 0.01, no experiment ends as "too small"
         shares = power.resample(EQUAL, sigma, delta, stages, tries=2000)
         assert shares["better"][-1] + shares["worse"][-1] <= 0.06
     assert shares["better"][-1] + shares["worse"][-1] > 0.02  # or the intervals are too wide
@@ -291,7 +291,7 @@ def test_equal_models_are_rarely_called_different_and_a_planted_effect_is_detect
 def test_false_alarms_where_an_experiment_varies_half_as_much_again_are_those_documented(
     recipe, most
 ):
-    """docs/judging.md states the rates: 13 and 20 % if no difference is too small to matter."""
+    """docs/judging.md states the rates: 13 and 20 %, without "too small to matter"."""
     random, stages, alarms = np.random.default_rng(1), RECIPES[recipe].stages, 0
     for _ in range(1000):
         row = random.normal(0, 1.5, stages[-1])
@@ -827,12 +827,22 @@ def test_a_patch_that_alters_the_loss_is_judged_by_bleu(repository, ask, monkeyp
     assert table.with_intervals.keys() == {"more"}  # the plot has no axis of BLEU
 
 
-def test_a_new_baseline_drops_the_other_experiments_and_says_so(repository, ask):
+def test_results_of_another_baseline_are_only_replaced_together(repository, ask, monkeypatch):
     (repository / "experiments/same.patch").write_text("question: 1?\nflags: --bonus=1\n")
     ask("more", "same", "--store")
+    before = store.read_stored(SMALL)
     edit(repository / "model/answer.py", "return 40", "return 41")
     commit()
-    assert "because the baseline or the patch has changed: same\n" in ask("more", "--store")
+    with pytest.raises(ExperimentError, match="would remove 1 stored .*another result"):
+        ask("more", "--store")
+    monkeypatch.setattr(runs, "processor", lambda: {"processor": "new", store.PROCESSOR: "new"})
+    started_before = len(list((repository / "runs").rglob("seed-*.json")))
+    with pytest.raises(ExperimentError, match="would remove 1 stored .*of this processor"):
+        ask("more", "--store")
+    assert len(list((repository / "runs").rglob("seed-*.json"))) == started_before
+    assert store.read_stored(SMALL) == before
+    (repository / "experiments/same.patch").unlink()
+    assert "because the patch has changed: same\n" in ask("more", "--store")
 
 
 def test_the_first_run_that_fails_stops_the_others_and_shows_its_traceback(repository, ask, capsys):
@@ -1208,7 +1218,7 @@ def test_forest_plot_shows_every_interval_best_first_and_the_zone(repository, as
     table = report.Table(SMALL, baseline, pairs, [*map(patches.read, pairs)])
     table.scores |= dict.fromkeys(("equal", "far", "wide"), "")
     table.verdicts |= {
-        "equal": stats.Verdict("no difference", 0.1, -0.3, 0.5, 3),
+        "equal": stats.Verdict(stats.SMALL, 0.1, -0.3, 0.5, 3),
         "far": stats.Verdict("worse", -90, -95, -85, 3),
         "wide": stats.Verdict("undecided", 1.0, -9, 11, 3),
     }
@@ -1221,7 +1231,7 @@ def test_forest_plot_shows_every_interval_best_first_and_the_zone(repository, as
     assert [label.get_text() for label in labels] == names[::-1]
     legend = [text.get_text() for text in figure.legends[0].texts]
     assert legend[0] == "±1 points: too small to matter"
-    assert legend[1:] == ["worse", "no difference", "undecided", "better"]
+    assert legend[1:] == ["worse", stats.SMALL, "undecided", "better"]
     (zone,) = axes.patches
     assert (zone.get_x(), zone.get_width()) == (-1, 2)
     lines = [line for line in axes.lines[1:] if len(line.get_xdata()) == 2]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments import patches, store, validity
+from experiments import patches, stats, store, validity
 from experiments.patches import BASELINE
 from experiments.recipes import RECIPES
 
@@ -57,7 +57,7 @@ def test_signs_ranks_and_precision_are_those_worked_by_hand(stored, capsys):
     validity.main(["spa-eng", "mini", "spa-eng-long"])
     _, short, other = capsys.readouterr().out.splitlines()
     assert short.startswith("spa-eng: the same sign in 3 of 4 [")
-    assert "(of those that matter in long training, 2 of 3)" in short  # 0.005 does not
+    assert "(of those that matter in long training, 2 of 3; " in short  # 0.005 does not
     assert "rank correlation -0.20 [" in short
     assert (
         "of the baseline's runs 0.1414, of the difference of a pair 0.08944 (of unrelated runs 0.2)"
@@ -68,6 +68,17 @@ def test_signs_ranks_and_precision_are_those_worked_by_hand(stored, capsys):
     assert "rank correlation 1.00 [1.00, 1.00]; 4 experiments, 2.0 minutes" in other
     for name in ("spa-eng", "mini"):
         assert (stored / f"validity-{name}.png").stat().st_size > 5000
+
+
+def test_only_verdicts_of_a_stage_are_counted_as_decided(stored):
+    """The signs of all but `three` agree: see above."""
+    short, long = (validity.Gains(RECIPES[name]) for name in ("spa-eng", "spa-eng-long"))
+    assert "; of those that are better or worse, 0 of 0)" in validity.agreement(short, long)[1]
+    outcomes = zip(NAMES, ("worse", "better", "better", stats.SMALL), (3, 2, 3, 3), strict=True)
+    short.verdicts = {name: stats.Verdict(what, 0, 0, 0, n) for name, what, n in outcomes}
+    assert "; of those that are better or worse, 2 of 2)" in validity.agreement(short, long)[1]
+    short.verdicts["four"] = stats.Verdict("better", 0, 0, 0, 3)
+    assert "; of those that are better or worse, 2 of 3)" in validity.agreement(short, long)[1]
 
 
 def test_the_interval_of_an_outlier_is_its_own(stored):

@@ -98,7 +98,7 @@ def other_score(recipe: Recipe, pairs: Pairs, verdict: stats.Verdict) -> str:
     It disagrees with the verdict if it has the other sign and is not too small to matter.
     """
     own, base = ([run.get("scores", {}).get("bleu") for run in runs] for runs in transpose(pairs))
-    if not recipe.lower_is_better or None in own + base:
+    if not recipe.lower_is_better or verdict.outcome == "no effect" or None in own + base:
         return ""
     difference = statistics.mean(own) - statistics.mean(base)
     delta = BLEU["delta"]

@@ -44,7 +44,7 @@ class Table:
             for name, verdict in self.verdicts.items()
             if self.recipe_of(name) == self.recipe
             and self.reached_stage(name)
-            and np.isfinite(verdict[1:4]).all()
+            and -np.inf < verdict.low < verdict.high < np.inf  # no run diverged, scores changed
         }
 
     def reached_stage(self, name: str) -> bool:
@@ -72,13 +72,17 @@ class Table:
         return text + other_score(recipe, first or self.pairs[name], verdict)
 
     def cost(self, name: str) -> str:
-        """Return training time and number of parameters as multiples of the baseline's."""
+        """Return training time and number of parameters as multiples of the baseline's.
+
+        Of each side the shortest time: other processes can only make a run longer.
+        """
         timed = [p for p in self.pairs[name].values() if all("seconds" in run for run in p)]
         if not timed:
             return ""
-        times = [own["seconds"]["train"] / base["seconds"]["train"] for own, base in timed]
-        own, base = timed[0]
-        return f"× {np.median(times):.1f}, × {own['parameters'] / base['parameters']:.2f}"
+        timed = [p for p in timed if p[0][PROCESSOR] == timed[0][0][PROCESSOR]]
+        own, base = (min(p[i]["seconds"]["train"] for p in timed) for i in (0, 1))
+        parameters = timed[0][0]["parameters"] / timed[0][1]["parameters"]
+        return f"× {own / base:.1f}, × {parameters:.2f}"
 
     def for_page(self, name: str) -> dict:
         """Return what report.html shows of an experiment."""
@@ -174,7 +178,7 @@ def forest(table: Table) -> Figure:
     axes.set(ylim=(-0.7, len(rows) - 0.3), title=recipe.name)
     better = "; lower is better" * recipe.lower_is_better
     interval = f"95 % interval ({stats.SMALL}: 90 %)"
-    scale = "logarithmic scale outside of the grey zone"
+    scale = "logarithmic scale outside the grey zone"
     axes.set_xlabel(f"experiment minus baseline in {recipe.unit}{better}, with {interval}\n{scale}")
     axes.spines[["top", "right"]].set_visible(False)
     return figure

@@ -15,7 +15,7 @@ from experiments import patches, runs
 from experiments.executor import interrupt
 from experiments.patches import BASELINE, ExperimentError, Patch
 from experiments.recipes import RECIPES, Recipe
-from experiments.runs import Runner
+from experiments.runs import Job, Runner
 from utils import errors_in_one_line, fail, lock, make_parser
 
 
@@ -74,7 +74,7 @@ def run(flags: argparse.Namespace) -> None:
         # SciPy and Matplotlib take seconds to import: mistakes are reported before.
         from experiments import plan, report
         from experiments.comparison import Comparison
-        from experiments.store import read_stored
+        from experiments.store import Status, read_stored
 
         executor = None
         if flags.cluster:
@@ -85,18 +85,21 @@ def run(flags: argparse.Namespace) -> None:
         comparison = Comparison(runner, chosen, None if flags.final else read_stored(recipe))
         comparison.executor = executor or comparison.executor
         print(plan.describe(comparison), flush=True)
+        if flags.store:
+            comparison.results.check_store(chosen)
         if flags.plan:
             return
-        if flags.store:  # before anything runs
-            comparison.results.check_store(chosen)
         folder = os.path.relpath(runner.folder)
         print(f"logs: {folder}/NAME/seed-N.log; curves: tensorboard --logdir {folder}", flush=True)
         with lock(runner.folder / ".lock", wait=f"waiting for another command in {folder}"):
+            if flags.store and comparison.results.status(BASELINE) is Status.UNVERIFIED:
+                comparison.execute([Job(BASELINE, 0)])
+                comparison.results.check_store(chosen)
             comparison.run()
-            if flags.store:
-                path = comparison.results.store(chosen)
-                print(f"wrote {path}; now run python -m experiments.report")
             path = os.path.relpath(report.write_comparison(comparison))
+            if flags.store:
+                stored = comparison.results.store(chosen)
+                print(f"wrote {stored}; now run python -m experiments.report")
             print(f"seeds, curves and the diff: {path}")
 
 

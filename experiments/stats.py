@@ -102,7 +102,7 @@ def without_outliers(
     others are tested again. The rows of baselines are never removed.
     """
     own = {row: np.std([*x.values()], ddof=1) for row, x in scores.items() if len(x) > 1}
-    least = 0.1 * float(np.nanmedian([*own.values()] or [0.0]))
+    least = 0.1 * float(np.median([x for x in own.values() if not math.isnan(x)] or [0.0]))
     kept, outliers = {}, set()
     for row, x in scores.items():
         if row in baselines or not (np.isnan([*x.values()]).any() or own.get(row, least) < least):

@@ -167,9 +167,9 @@ class Results:
         lost, status = self.stored["rows"].keys() - kept, self.status(BASELINE)
         if lost and status not in (*COUNTS, Status.UNVERIFIED):
             raise ExperimentError(
-                f"--store would remove {len(lost)} stored experiments, because the stored baseline "
-                f"does not count here ({status.value}): leave it out, or measure them all again "
-                "with --all --store"
+                f"the stored baseline does not count here ({status.value}), so --store would "
+                f"remove the experiments measured with it: leave out --store, or name these, too: "
+                f"{', '.join(sorted(lost))}"
             )
 
     def store(self, chosen: list[Patch]) -> Path:
@@ -177,6 +177,7 @@ class Results:
 
         Experiments without any effect are left out. Returns the path. Raises ExperimentError.
         """
+        self.stored = read_stored(self.recipe) or self.stored  # another command may have written
         self.check_store(chosen)
         before, last = self.stored["rows"], self.recipe.stages[-1]
         gone = changed(self.stored) | {patch.name for patch in chosen}
@@ -191,7 +192,7 @@ class Results:
             if replaced:
                 print(f"{patch.name}: {len(replaced)} stored results do not count: replaced")
         if lost := ", ".join(sorted(before.keys() - rows - {patch.name for patch in chosen})):
-            print(f"no longer stored, because the patch has changed: {lost}")
+            print(f"no longer stored, because the patch has changed or was deleted: {lost}")
         path = patches.HERE / "results" / f"{self.recipe.name}.json"
         path.parent.mkdir(exist_ok=True)
         write_json(path, {"identity": self.runner.identity, "rows": rows})

@@ -197,7 +197,7 @@ def test_a_shared_baseline_makes_no_more_false_alarms_than_stated():
 
 
 @pytest.mark.parametrize("lower_is_better", [False, True])
-def test_no_difference_means_that_two_one_sided_tests_reject_and_shows_their_interval(
+def test_too_small_to_matter_means_that_two_one_sided_tests_reject_and_shows_their_interval(
     lower_is_better,
 ):
     outcomes, words = [], ("worse", "better") if lower_is_better else ("better", "worse")
@@ -833,16 +833,21 @@ def test_results_of_another_baseline_are_only_replaced_together(repository, ask,
     before = store.read_stored(SMALL)
     edit(repository / "model/answer.py", "return 40", "return 41")
     commit()
-    with pytest.raises(ExperimentError, match="would remove 1 stored .*another result"):
+    finished = started(repository / "runs/experiments/mini/more")
+    with pytest.raises(ExperimentError, match="another result, .* or name these, too: same"):
         ask("more", "--store")
+    # Only seed 0 of the baseline was trained to find out.
+    assert started(repository / "runs/experiments/mini/more") == finished
     monkeypatch.setattr(runs, "processor", lambda: {"processor": "new", store.PROCESSOR: "new"})
     started_before = len(list((repository / "runs").rglob("seed-*.json")))
-    with pytest.raises(ExperimentError, match="would remove 1 stored .*of this processor"):
+    with pytest.raises(ExperimentError, match="of this processor, .* or name these, too: same"):
         ask("more", "--store")
     assert len(list((repository / "runs").rglob("seed-*.json"))) == started_before
     assert store.read_stored(SMALL) == before
+    ask("more", "same", "--store")
+    assert store.read_stored(SMALL)["rows"].keys() == {"baseline", "more", "same"}
     (repository / "experiments/same.patch").unlink()
-    assert "because the patch has changed: same\n" in ask("more", "--store")
+    assert "has changed or was deleted: same\n" in ask("more", "--store")
 
 
 def test_the_first_run_that_fails_stops_the_others_and_shows_its_traceback(repository, ask, capsys):
@@ -1193,7 +1198,7 @@ def test_readme_is_written_between_its_markers(reported):
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert cells[0].endswith("Is <b>more</b> better?") and cells[1] == "always"
     assert cells[2].startswith("better +8.0 [+")
-    assert cells[3] == "× 1.00, × 1.00" and text.index("### Positions") < text.index(row)
+    assert cells[3] == "× 1.0, × 1.00" and text.index("### Positions") < text.index(row)
     assert "old" not in text and "(diverged)" in text
     assert (reported / "mini.png").stat().st_size > 5000
 
@@ -1224,6 +1229,7 @@ def test_forest_plot_shows_every_interval_best_first_and_the_zone(repository, as
     }
     figure = report.forest(table)
     (axes,) = figure.axes
+    assert axes.get_xscale() == "asinh"  # so that one large difference does not squeeze the others
     names = [label.get_text() for label in axes.get_yticklabels()]
     assert names == ["far", "equal", "wide", "more"]
     table.recipe = replace(SMALL, score="nats_per_character")
@@ -1241,6 +1247,27 @@ def test_forest_plot_shows_every_interval_best_first_and_the_zone(repository, as
     assert all(low < x < high for ends in drawn.values() for x in ends)
     numbers = [text for text in axes.texts if text.get_text().startswith("-90.0 [-95.0, -85.0]")]
     assert len(axes.texts) == 4 and numbers[0].get_position()[0] > 1  # right of the plot
+
+
+def test_cells_say_how_many_seeds_are_left_and_times_are_the_shortest(repository):
+    """Gains of 3, -3 and 0.6 points; 30 and 90 seconds, and those of the baseline: 20 and 80."""
+
+    def run(seed, score, seconds):
+        about = {"seed": seed, store.PROCESSOR: "a", "key": "", "parameters": 10 + seconds % 20}
+        return about | {"scores": {"exact_match": score}, "seconds": {"train": seconds}}
+
+    baseline = [run(seed, 60.0, seconds) for seed, seconds in enumerate((80, 20, 80))]
+    own = [run(seed, 60 + gain, 90) for seed, gain in enumerate((3, -3, 0.6))]
+    own[2]["seconds"] = {"train": 30}
+    pairs = {"some": store.pair(own, baseline)}
+    patch = patches.Patch("some", "1?")
+    table = report.Table(SMALL, baseline, pairs, [patch])
+    assert "undecided" in table.cell("some") and "after 3 of 5 seeds" in table.cell("some")
+    assert table.cost("some").startswith("× 1.5, × ")
+    table = report.Table(replace(SMALL, stages=(3,)), baseline, pairs, [patch])
+    assert "undecided" in table.cell("some") and "after 3 seeds" in table.cell("some")
+    table.verdicts["some"] = stats.Verdict("no effect", 0, 0, 0, 3, "equal")
+    assert not table.with_intervals and table.cell("some") == "no effect after 3 seeds (equal)"
 
 
 @needs_browser
@@ -1267,20 +1294,20 @@ def test_page_shows_questions_seeds_curves_and_diffs_as_text(reported, ask):
             document.documentElement.scrollWidth <= window.innerWidth];
     const links = (place) =>
       [...document.querySelectorAll(`${place} a`)].map((link) => link.getAttribute("href"));
-    const arrows = document.querySelectorAll("#overview .arrow").length;
+    const dots = document.querySelectorAll("#overview circle").length;
     const filter = document.getElementById("filter");
     filter.value = "Answer.py better";
     filter.dispatchEvent(new Event("input"));
     const shown = [...document.querySelectorAll("article:not([hidden])")].map((each) => each.id);
-    return [seen, links("#contents"), links("#overview"), arrows, shown];
+    return [seen, links("#contents"), links("#overview"), dots, shown];
     """
-    seen, contents, overview, arrows, shown = browse(page, "more", script)
+    seen, contents, overview, dots, shown = browse(page, "more", script)
     question, verdict, seeds, lines, changes, cards, fits = seen
     assert question.startswith("Is <b>more</b> better?")
     assert verdict.startswith("mini: better +8.0")
     assert seeds == 3 + 3 and lines == 2 and cards == 3 and fits
     assert changes == ["-    return 40", "+    return 40 + 0 * len('</script>')"]
-    assert contents == ["#more", "#lost", "#new"] and overview == ["#more"] and arrows == 1
+    assert contents == ["#more", "#lost", "#new"] and overview == ["#more"] and dots == 1
     assert shown == ["more"]
 
 

@@ -71,7 +71,7 @@ def test_signs_ranks_and_precision_are_those_worked_by_hand(stored, capsys):
 
 
 def test_only_verdicts_of_a_stage_are_counted_as_decided(stored):
-    """The signs of all but `three` agree: see above."""
+    """The signs of all but `four` agree: see above."""
     short, long = (validity.Gains(RECIPES[name]) for name in ("spa-eng", "spa-eng-long"))
     assert "; of those that are better or worse, 0 of 0)" in validity.agreement(short, long)[1]
     outcomes = zip(NAMES, ("worse", "better", "better", stats.SMALL), (3, 2, 3, 3), strict=True)

@@ -115,7 +115,7 @@ def test_links_within_a_page_lead_to_headings():
 
 def test_flags_exist():
     flags = {field.name for field in (*fields(Config), *fields(Search))}
-    flags |= {f"no_{flag}" for flag in flags} | {"plan", "final", "checkpoint", "logdir"}
+    flags |= {f"no_{flag}" for flag in flags} | {"plan", "final", "recipe", "checkpoint", "logdir"}
     used = re.findall(r"--([a-z][a-z-]+)", PAGE + FAQ)
     assert len(used) > 30
     assert {flag.replace("-", "_") for flag in used} <= flags

@@ -833,16 +833,17 @@ def test_results_of_another_baseline_are_only_replaced_together(repository, ask,
     before = store.read_stored(SMALL)
     edit(repository / "model/answer.py", "return 40", "return 41")
     commit()
-    finished = started(repository / "runs/experiments/mini/more")
+    folder = repository / "runs/experiments/mini"
+    finished = len(list(folder.glob("more/seed-*-*.json")))
     with pytest.raises(ExperimentError, match="another result, .* or name these, too: same"):
         ask("more", "--store")
     # Only seed 0 of the baseline was trained to find out.
-    assert started(repository / "runs/experiments/mini/more") == finished
+    assert len(list(folder.glob("more/seed-*-*.json"))) == finished > 0
     monkeypatch.setattr(runs, "processor", lambda: {"processor": "new", store.PROCESSOR: "new"})
-    started_before = len(list((repository / "runs").rglob("seed-*.json")))
+    finished = len(list(folder.rglob("seed-*-*.json")))
     with pytest.raises(ExperimentError, match="of this processor, .* or name these, too: same"):
         ask("more", "--store")
-    assert len(list((repository / "runs").rglob("seed-*.json"))) == started_before
+    assert len(list(folder.rglob("seed-*-*.json"))) == finished
     assert store.read_stored(SMALL) == before
     ask("more", "same", "--store")
     assert store.read_stored(SMALL)["rows"].keys() == {"baseline", "more", "same"}

@@ -36,6 +36,13 @@ class Table:
         self.verdicts = judge_by_score(recipe, pairs, self.scores, others=pairs)
         self.spread = spread(recipe, pairs)
 
+    @classmethod
+    def of_stored(cls, recipe: Recipe, stored: dict) -> "Table":
+        """Return the table of the stored results of a recipe, as `store.read_stored` returns."""
+        pairs = stored_pairs(stored)
+        known = [patches.read(name).for_recipe(recipe.name) for name in pairs]
+        return cls(recipe, stored["rows"][BASELINE.name]["runs"], pairs, known)
+
     @property
     def with_intervals(self) -> dict[str, stats.Verdict]:
         """Return the verdicts of a stage that have an interval in the recipe's own unit."""
@@ -228,10 +235,7 @@ def write() -> None:
     tables, parts = {}, []
     for name, recipe in RECIPES.items():
         if stored := read_stored(recipe):
-            baseline = stored["rows"][BASELINE.name]["runs"]
-            pairs = stored_pairs(stored)
-            known = [patches.read(each).for_recipe(name) for each in pairs]
-            tables[name] = Table(recipe, baseline, pairs, known)
+            tables[name] = Table.of_stored(recipe, stored)
             parts.append(tables[name].summary(changed(stored)))
             if tables[name].with_intervals:
                 forest(tables[name]).savefig(patches.HERE / f"{name}.png", dpi=110)

@@ -13,10 +13,10 @@ from matplotlib.figure import Figure  # without pyplot, which would choose a win
 from scipy import stats
 
 from experiments import patches, store
-from experiments.comparison import judge_by_score
-from experiments.patches import BASELINE, ExperimentError
+from experiments.patches import ExperimentError
 from experiments.plan import minutes
 from experiments.recipes import RECIPES, Recipe
+from experiments.report import Table
 from utils import errors_in_one_line, make_parser
 
 
@@ -29,24 +29,19 @@ class Gains:
                 f"no stored results of {recipe.name}: use experiments.run --store"
             )
         self.recipe, sign = recipe, -1 if recipe.lower_is_better else 1
-        self.baseline = stored["rows"][BASELINE.name]["runs"]
-        pairs = store.stored_pairs(stored)
+        self.table = Table.of_stored(recipe, stored)
         gains = {
             name: [sign * x for x in recipe.differences(each)]
-            for name, each in pairs.items()
-            if recipe.with_score(patches.read(name).for_recipe(recipe.name).score) == recipe
+            for name, each in self.table.pairs.items()
+            if self.table.recipe_of(name) == recipe
         }
         self.by_name = {name: x for name, x in gains.items() if x and np.isfinite(x).all()}
-        self.sigma, self.outliers = store.spread(recipe, pairs)
-        # Those of the table.
-        scores = {name: patches.read(name).for_recipe(recipe.name).score for name in pairs}
-        self.verdicts = judge_by_score(recipe, pairs, scores, others=pairs)
+        self.sigma, self.outliers = self.table.spread
 
     def decided(self, name: str) -> bool:
         """Return whether the verdict on an experiment is "better" or "worse"."""
-        verdict = self.verdicts[name]
-        enough = verdict.seeds >= self.recipe.stages[0]
-        return enough and verdict.outcome in ("better", "worse")
+        decided = self.table.verdicts[name].outcome in ("better", "worse")
+        return decided and self.table.reached_stage(name)
 
     def mean(self, name: str) -> float:
         """Return the mean gain of an experiment."""
@@ -61,8 +56,8 @@ class Gains:
 
     def describe(self) -> str:
         """Return the precision of the recipe and the time of a run."""
-        times = minutes(self.baseline)
-        runs = [self.recipe.value(result) for result in self.baseline]
+        times = minutes(self.table.baseline)
+        runs = [self.recipe.value(result) for result in self.table.baseline]
         text = f"{len(self.by_name)} experiments"
         if self.sigma.df and len(runs) > 1:
             run = np.std(runs, ddof=1)

@@ -75,9 +75,9 @@ def test_only_verdicts_of_a_stage_are_counted_as_decided(stored):
     short, long = (validity.Gains(RECIPES[name]) for name in ("spa-eng", "spa-eng-long"))
     assert "; of those that are better or worse, 0 of 0)" in validity.agreement(short, long)[1]
     outcomes = zip(NAMES, ("worse", "better", "better", stats.SMALL), (3, 2, 3, 3), strict=True)
-    short.verdicts = {name: stats.Verdict(what, 0, 0, 0, n) for name, what, n in outcomes}
+    short.table.verdicts = {name: stats.Verdict(what, 0, 0, 0, n) for name, what, n in outcomes}
     assert "; of those that are better or worse, 2 of 2)" in validity.agreement(short, long)[1]
-    short.verdicts["four"] = stats.Verdict("better", 0, 0, 0, 3)
+    short.table.verdicts["four"] = stats.Verdict("better", 0, 0, 0, 3)
     assert "; of those that are better or worse, 2 of 3)" in validity.agreement(short, long)[1]
 
 

@@ -170,13 +170,9 @@ def end_with_eos(source: "tf.Tensor", max_length: int) -> "tf.Tensor":
     """
     import tensorflow as tf
 
-    tokens = (source != tokenizer.PAD) & (source != tokenizer.EOS)
-    lengths = tf.math.count_nonzero(tokens, axis=1, dtype=tf.int32)  # (batch,)
-    lengths = tf.minimum(lengths, max_length)
-    width = tf.reduce_max(lengths) + 1
-    padded = tf.pad(source, [[0, 0], [0, 1]])[:, :width]
-    end = tf.one_hot(lengths, width, tokenizer.EOS, tokenizer.PAD, dtype=tf.int32)
-    return tf.where(tf.sequence_mask(lengths, width), padded, end)
+    tokens = tf.ragged.boolean_mask(source, (source != tokenizer.PAD) & (source != tokenizer.EOS))
+    eos = tf.fill((tf.shape(source)[0], 1), tokenizer.EOS)
+    return tf.concat([tokens[:, :max_length], eos], axis=1).to_tensor()
 
 
 def export_saved_model(translator: "Translator", folder: Path) -> None:

@@ -56,29 +56,26 @@ def main(flags: argparse.Namespace) -> None:
     """Draw the figures and print their paths. Raises UserError and OSError."""
     runs = dict(zip(run_labels(flags.runs), flags.runs, strict=True))
     first, folder = flags.runs[0], flags.runs[0] / "figures"
-    labelled = load_config(first).is_classifier
     lines = {label: read_metrics(run) for label, run in runs.items()}
-    training(folder / "training", lines, "example" if labelled else "token")
+    unit = "example" if load_config(first).is_classifier else "token"
+    training(folder / "training", lines, unit)
     for path in sorted(first.glob("outputs-*.tsv")):
         name = path.stem.removeprefix("outputs-")
-        title = report.describe(read_json(first / f"scores-{name}.json"))
-        draw_outputs(folder, name, title, runs, labelled)
+        draw_outputs(folder, name, read_json(first / f"scores-{name}.json"), runs)
     print(*sorted(p for p in folder.iterdir() if p.suffix in (".png", ".svg")), sep="\n")
 
 
-def draw_outputs(
-    folder: Path, name: str, title: str, runs: dict[str, Path], labelled: bool
-) -> None:
+def draw_outputs(folder: Path, name: str, scores: dict, runs: dict[str, Path]) -> None:
     """Draw the outputs called `name` of the first run, and of other runs with the same texts."""
     runs = {label: run for label, run in runs.items() if report.outputs_path(run, name).exists()}
     tables = {label: report.read_outputs(run, name) for label, run in runs.items()}
     first, table = next(iter(tables.items()))
-    outputs, references = table["output"], table["reference"]
-    if labelled:
-        labels = sorted({*references, *outputs} - {""})
-        matrix = report.confusion(outputs, references, labels)
-        confusion(folder / f"confusion-{name}", matrix, labels, f"{first}, {title}")
+    title = report.describe(scores)
+    if matrix := scores.get("confusion"):
+        counts = np.array([*matrix.values()])
+        confusion(folder / f"confusion-{name}", counts, [*matrix], f"{first}, {title}")
         return
+    outputs, references = table["output"], table["reference"]
     groups = group_by_length(table["source"])
     bleu = {
         label: bleu_by_length(each["output"], references, groups)
@@ -229,14 +226,13 @@ def agreement(stem: str | Path, columns: dict[str, Sequence[float]], title: str 
     heat_map(stem, values, texts, columns, columns, bar, title, cmap="RdBu_r", vmin=-1)
 
 
-def confusion(stem: str | Path, matrix: np.ndarray, labels: Sequence[str], title: str = "") -> None:
-    """Draw a confusion matrix (labels, labels): counts, and below them shares of the row.
+def confusion(stem: str | Path, counts: np.ndarray, labels: Sequence[str], title: str = "") -> None:
+    """Draw a confusion matrix: counts (labels, labels), and below them shares of the row.
 
     Rows are true labels, columns predicted ones. A label that was never true has no shares: "–".
     """
-    matrix = np.asarray(matrix)
-    totals = matrix.sum(axis=1, keepdims=True)
-    shares = np.where(totals, matrix / np.maximum(totals, 1), np.nan)
+    totals = np.sum(counts, axis=1, keepdims=True)
+    shares = np.where(totals, counts / np.maximum(totals, 1), np.nan)
 
     @np.vectorize
     def cell(count, share):
@@ -244,7 +240,7 @@ def confusion(stem: str | Path, matrix: np.ndarray, labels: Sequence[str], title
 
     rows = [f"{label} ({total:,})" for label, total in zip(labels, totals[:, 0], strict=True)]
     axes = {"cmap": "Blues", "vmin": 0, "xlabel": "predicted", "ylabel": "true (count)"}
-    heat_map(stem, shares, cell(matrix, shares), rows, labels, "share of the row", title, **axes)
+    heat_map(stem, shares, cell(counts, shares), rows, labels, "share of the row", title, **axes)
 
 
 def heat_map(

@@ -135,7 +135,11 @@ def label_scores(predicted: Sequence[str], true: Sequence[str], names: Sequence[
     """Return accuracy and macro-averaged F1 (van Rijsbergen 1979), 0 to 1, with the F1 of each
     label and the confusion matrix.
     """
-    matrix = confusion(predicted, true, names)
+    index = {name: i for i, name in enumerate(names)}
+    matrix = np.zeros((len(names), len(names)), int)  # row: true label; column: predicted
+    for label, prediction in zip(true, predicted, strict=True):
+        if prediction in index:  # "" for an empty text
+            matrix[index[label], index[prediction]] += 1
     # 0 for a label that was neither true nor predicted.
     f1 = 2 * np.diag(matrix) / np.maximum(matrix.sum(axis=0) + matrix.sum(axis=1), 1)
     return {
@@ -144,16 +148,6 @@ def label_scores(predicted: Sequence[str], true: Sequence[str], names: Sequence[
         "f1_by_label": dict(zip(names, f1.tolist(), strict=True)),
         "confusion": dict(zip(names, matrix.tolist(), strict=True)),
     }
-
-
-def confusion(predicted: Sequence[str], true: Sequence[str], names: Sequence[str]) -> np.ndarray:
-    """Count the texts of each true label (row) and predicted label (column): (labels, labels)."""
-    index = {name: i for i, name in enumerate(names)}
-    matrix = np.zeros((len(names), len(names)), int)
-    for label, prediction in zip(true, predicted, strict=True):
-        if prediction in index:  # "" for an empty text
-            matrix[index[label], index[prediction]] += 1
-    return matrix
 
 
 def print_scores(scores: dict) -> None:

@@ -64,16 +64,8 @@ def write(run: Path, config: Config, dataset: Dataset) -> None:
     write_json(run / "config.json", values)
     ignored = (*MAY_CHANGE_ON_RESUME, "name")
     values = {k: v for k, v in values.items() if k not in ignored and v is not None}
-    score = "accuracy" if config.is_classifier else "bleu"
     # Events in the run directory itself would appear in TensorBoard as another, empty run.
     with tf.summary.create_file_writer(str(run / "validation")).as_default():
-        hparams.hparams_config(
-            hparams=[hparams.HParam(name) for name in values],
-            metrics=[
-                hparams.Metric(f"metrics/{name}", display_name=f"validation {name}")
-                for name in ("loss", score)
-            ],
-        )
         hparams.hparams(values, trial_id=run.name)
 
 

@@ -12,10 +12,10 @@ from experiments.executor import LocalExecutor, interrupts
 from experiments.patches import BASELINE, ExperimentError, Patch
 from experiments.recipes import BLEU, Pairs, Recipe
 from experiments.runs import Job, Runner, failure, progress
-from experiments.store import Results, Status, spread
+from experiments.store import Results, Status, equal, spread
 from experiments.worker import EXCLUDED
 
-NO_EFFECT = "equal to the baseline in every digit"
+EQUAL = "equal to the baseline in every digit"
 MOVED = 20  # at most so many more texts to score may be in one side's training data
 LINE = "{percentage:3.0f} % [{elapsed}<{remaining}] {desc}"  # with the time left
 
@@ -98,7 +98,7 @@ def other_score(recipe: Recipe, pairs: Pairs, verdict: stats.Verdict) -> str:
     It disagrees with the verdict if it has the other sign and is not too small to matter.
     """
     own, base = ([run.get("scores", {}).get("bleu") for run in runs] for runs in transpose(pairs))
-    if not recipe.lower_is_better or verdict.outcome == "no effect" or None in own + base:
+    if not recipe.lower_is_better or verdict.outcome == stats.NONE or None in own + base:
         return ""
     difference = statistics.mean(own) - statistics.mean(base)
     delta = BLEU["delta"]
@@ -190,6 +190,8 @@ class Comparison:
                 self.shown.add(pair)
                 text += f"\n    {patch.name} minus baseline: {differences[-1]:{digits}}; mean of "
                 text += f"{len(differences)}: {statistics.mean(differences):{digits}} (provisional)"
+                if equal(pairs) and len(pairs) == 1:
+                    text += f"\n    {EQUAL}: stop the command if this is not expected"
         return text
 
     def verdicts(self, stage: int | None = None) -> dict[str, stats.Verdict]:
@@ -198,9 +200,9 @@ class Comparison:
         pairs = {patch.name: results.pairs(patch, seeds) for patch in self.chosen}
         scores = {patch.name: patch.score for patch in self.chosen}
         verdicts = judge_by_score(self.recipe, pairs, scores, results.others(self.chosen))
-        for patch in (patch for patch in self.chosen if results.equal(patch, seeds)):
+        for patch in (patch for patch in self.chosen if equal(pairs[patch.name])):
             count = len(pairs[patch.name])
-            verdicts[patch.name] = stats.Verdict("no effect", 0, 0, 0, count, NO_EFFECT)
+            verdicts[patch.name] = stats.Verdict(stats.NONE, 0, 0, 0, count, EQUAL)
         return verdicts
 
     def describe(self, patch: Patch, verdict: stats.Verdict) -> str:

@@ -18,7 +18,7 @@ from experiments.store import COUNTS, PROCESSOR, changed, read_stored, spread, s
 from utils import errors_in_one_line, make_parser
 
 COLOURS = {"better": "#0072B2", "worse": "#D55E00"}  # of Okabe & Ito 2008
-COLOURS |= {stats.SMALL: "#009E73", "undecided": "#8a8a8a", "no effect": "#56B4E9"}
+COLOURS |= {stats.SMALL: "#009E73", "undecided": "#8a8a8a", stats.NONE: "#56B4E9"}
 MARKS = "<!-- results -->", "<!-- end of results -->"
 
 

@@ -17,6 +17,7 @@ DISAGREE = 0.01  # the table says that processors differ if their baselines' p-v
 OUTLIER = 0.001  # an experiment is an outlier if its variance has a smaller tail probability
 OWN_VARIANCE = 10  # number of pairs from which on each experiment has its own variance
 SMALL = "too small to matter"  # a verdict: the difference is smaller than delta
+NONE = "no effect"  # a verdict: all scores are equal
 GAMMA = -4  # of the error that stages spend: see `levels`
 Differences = Sequence[float]  # an experiment's scores minus the baseline's, one per seed
 Scores = dict[Hashable, dict[Hashable, float]]  # of the runs of each row, by block

@@ -64,6 +64,12 @@ def stored_pairs(stored: dict) -> dict[str, Pairs]:
     return {name: pair(rows[name]["runs"], baseline) for name in names}
 
 
+def equal(pairs: Pairs) -> bool:
+    """Return whether there are pairs, and all scores are the baseline's, in every digit."""
+    same = [own.get("scores", {}) == base.get("scores") for own, base in pairs.values()]
+    return bool(same) and all(same)
+
+
 def scores_by_row(recipe: Recipe, pairs: dict[str, Pairs]) -> tuple[stats.Scores, set]:
     """Return the scores of pairs for `stats.spread`, and which rows are baselines.
 
@@ -156,11 +162,6 @@ class Results:
         what, count = ", ".join(names) or "code or packages", len(self.stored_runs(patch))
         return f"{patch.name}: changed since {count} results were stored: {what}; {status.value}"
 
-    def equal(self, patch: Patch, seeds: int) -> bool:
-        """Return whether all scores of an experiment are the baseline's, in every digit."""
-        pairs = self.pairs(patch, seeds).values()
-        return all(own.get("scores", {}) == base.get("scores") for own, base in pairs)
-
     def check_store(self, chosen: list[Patch]) -> None:
         """Raise ExperimentError if `store` would lose rows whose baseline does not count here."""
         kept = {BASELINE.name} | changed(self.stored) | {patch.name for patch in chosen}
@@ -183,7 +184,7 @@ class Results:
         gone = changed(self.stored) | {patch.name for patch in chosen}
         rows = {name: row for name, row in before.items() if name not in gone}
         for patch in (BASELINE, *chosen):
-            if self.equal(patch, last) and patch != BASELINE:
+            if patch != BASELINE and equal(self.pairs(patch, last)):
                 print(f"{patch.name} is not stored: it is equal to the baseline in every digit")
                 continue
             row = {"change": patch.change, "key": self.runner.key(patch), "runs": self.runs(patch)}

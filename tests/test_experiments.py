@@ -755,7 +755,9 @@ def test_a_moved_change_is_run_again(repository, ask):
     one = save(twice.replace("return 40", "return 50", 1))
     assert "better +10" in ask("moved", "--store")
     assert save("return 50".join(twice.rsplit("return 40", 1))) == one
-    assert "equal to the baseline in every digit" in ask("moved", "--store")
+    out = ask("moved", "--store")
+    hint = "mean of 1: +0.0 (provisional)\n    equal to the baseline in every digit"
+    assert hint in out and "\nmoved: no effect" in out
     assert store.read_stored(SMALL)["rows"].keys() == {"baseline"}
 
 
@@ -1163,7 +1165,8 @@ def test_steps_of_running_runs_are_shown_whatever_executes_them(
     comparison.execute(comparison.jobs([patch], 3))
     out, errors = capsys.readouterr()
     assert "0/6 runs; baseline seed 0: step 3 of 10" in errors and "5 % [" in errors
-    assert out.splitlines()[0] == "baseline seed 0: 50.0 points" and len(out.splitlines()) == 9
+    assert out.splitlines()[0] == "baseline seed 0: 50.0 points" and len(out.splitlines()) == 10
+    assert out.count("equal to the baseline in every digit") == 1  # after the first pair only
 
 
 def test_texts_for_the_final_score_are_not_among_those_that_decide():

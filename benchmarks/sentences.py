@@ -1,4 +1,4 @@
-"""What the contestants share: sentences, a table of sinusoids, and how they are timed."""
+"""Sentences, a table of sinusoids and the timing that all contestants share."""
 
 import resource
 import time

@@ -64,7 +64,7 @@ class Split(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """What one pass over a split collects."""
+    """The statistics that one pass over a split collects."""
 
     pairs: int  # their number
     sha256: str  # of the texts; depends on their order and on the direction

@@ -1,4 +1,4 @@
-"""What executes runs: processes on this machine. `cluster.ClusterExecutor` has the same methods."""
+"""Execute runs as processes on this machine. `cluster.ClusterExecutor` has the same methods."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What a comparison takes: the effects that it detects, its runs, and their time."""
+"""The plan of a comparison: the effects that it detects, its runs, and their time."""
 
 import math
 import statistics

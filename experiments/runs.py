@@ -1,4 +1,4 @@
-"""What runs: the source of each experiment, what its results depend on, and the files of its runs.
+"""The runs of a recipe: the source of each experiment, the key of its results, and its files.
 
 runs/experiments/RECIPE/NAME/ has, for each seed, the result (seed-N.KEY.json), the output of the
 worker (seed-N.log), what it was told (seed-N.job.json) and the run directory (seed-N).

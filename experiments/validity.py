@@ -21,7 +21,7 @@ from utils import errors_in_one_line, make_parser
 
 
 class Gains:
-    """What each experiment of a recipe gains over the baseline, by seed; positive is better."""
+    """Gains of each experiment of a recipe over the baseline, by seed; positive is better."""
 
     def __init__(self, recipe: Recipe):
         if not (stored := store.read_stored(recipe)):

@@ -101,13 +101,20 @@ def scatter(short: Gains, long: Gains, names: list[str]) -> Figure:
     axes.axhspan(-long.recipe.delta, long.recipe.delta, color="0.92", lw=0)
     axes.axhline(0, color="0.6", lw=1)
     axes.axvline(0, color="0.6", lw=1)
-    for name in names:
-        x, y = short.mean(name), long.mean(name)
+    points = {name: (short.mean(name), long.mean(name)) for name in names}
+    size, named_above = np.ptp([*points.values()], axis=0), []
+    for name, (x, y) in points.items():
         agree = np.sign(x) == np.sign(y)
         errors = {"xerr": short.half_width(name), "yerr": long.half_width(name)}
         colour = "#0072B2" if agree else "#D55E00"
         axes.errorbar(x, y, fmt="o" if agree else "s", color=colour, elinewidth=0.8, **errors)
-        axes.annotate(name, (x, y), xytext=(4, 4), textcoords="offset points", fontsize="small")
+        # Of points that are close to each other, the name of the first is above, the others' below.
+        below = any(
+            (np.abs(np.subtract(p, (x, y))) < size * (0.2, 0.015)).all() for p in named_above
+        )
+        named_above += [] if below else [(x, y)]
+        place = {"xytext": (4, -11 if below else 4), "textcoords": "offset points"}
+        axes.annotate(name, (x, y), fontsize="small", **place)
     for side, gains in (("x", short), ("y", long)):
         recipe = gains.recipe
         axes.set(**{f"{side}label": f"gain in {recipe.unit}, recipe {recipe.name}"})

@@ -6,6 +6,7 @@ nor another package of the project.
 """
 
 import ast
+import contextlib
 import hashlib
 import json
 import os
@@ -16,13 +17,15 @@ from pathlib import Path
 from utils import UserError
 
 ROOT = Path(__file__).resolve().parent
+PACKAGES = ("model", "data", "training", "evaluation", "experiments", "benchmarks", "tests", "docs")
+MODULES = ("config", "evaluate", "same_code", "train", "translate", "utils")
 
 # The files and folders that determine the result of each use; "!" excludes. The last pattern that
 # matches a file decides. Only Python files and tables (.tsv) count; for other uses than "score", a
-# table must be in a package: others are corpora.
+# table must be in a package: others are corpora. New modules that these files import count, too.
 USES = {
-    # An encoded corpus in the cache. The generator of `mini` belongs to its corpus' fingerprint.
-    "dataset": ("data", "!data/__init__.py", "!data/__main__.py", "!data/mini", "!data/*.tsv"),
+    # An encoded corpus in the cache.
+    "dataset": ("data", "!data/__init__.py", "!data/__main__.py"),
     # The texts that experiments score.
     "texts": ("data",),
     # `train.py --resume`: the remaining updates.
@@ -83,7 +86,30 @@ def code_hashes(use: str, folder: str | Path = ROOT) -> dict[str, str]:
     if use != "score":
         tables = {x for x in tables if x.with_name("__init__.py").exists()}
     files = {path for path in files if path.suffix == ".py"} | tables
+    files |= new_modules(files, folder)
     return {path.relative_to(folder).as_posix(): file_hash(path) for path in sorted(files)}
+
+
+def new_modules(files: set[Path], folder: Path) -> set[Path]:
+    """Return the files of modules that `files` import, also indirectly, and that are not in `USES`.
+
+    Of a package, all Python files and tables.
+    """
+    found, left = set(), [*files]
+    while left:
+        names = set()
+        with contextlib.suppress(SyntaxError, ValueError):  # its import will fail
+            for node in ast.walk(ast.parse(left.pop().read_bytes())):
+                if isinstance(node, ast.Import):
+                    names |= {each.name.partition(".")[0] for each in node.names}
+                elif isinstance(node, ast.ImportFrom) and not node.level:
+                    names.add(node.module.partition(".")[0])
+        for package in (folder / name for name in names.difference(PACKAGES, MODULES)):
+            module, whole = package.with_suffix(".py"), [*package.rglob("*.py")]
+            more = {module} if module.exists() else {*whole, *package.rglob("*.tsv")}
+            left += (path for path in more - found if path.suffix == ".py")
+            found |= more
+    return found
 
 
 def fingerprint(use: str, folder: str | Path = ROOT) -> str:

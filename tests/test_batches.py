@@ -338,6 +338,21 @@ def test_a_new_file_of_the_code_encodes_again(settings, tmp_path, monkeypatch, f
     assert len(set(folders)) == 3
 
 
+def test_a_new_module_that_encoding_imports_encodes_again(settings, tmp_path, monkeypatch):
+    copy = shutil.copytree(Path(mini.__file__).parents[1], tmp_path / "data")
+    monkeypatch.setattr(pipeline, "fingerprint", lambda use: fingerprint(use, tmp_path))
+    with (copy / "tokenizer.py").open("a") as code:
+        code.write("import unrelated_library\nfrom cleaning.rules import *\n")
+    (tmp_path / "cleaning").mkdir()
+    (tmp_path / "cleaning/rules.py").write_text("from normalization import lower\n")
+    folders = []
+    for name in ("normalization.py", "other.py", "cleaning/rules.py", "normalization.py"):
+        with (tmp_path / name).open("a") as code:
+            code.write("ONE = 1\n")
+        folders.append(pipeline.cache_folder(settings, corpora.find("mini:9")))
+    assert folders[0] == folders[1] and len(set(folders)) == 3
+
+
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_an_interrupted_preparation_starts_again(settings, tmp_path, monkeypatch, error):
     settings = dataclasses.replace(settings, max_length=16)  # drops some pairs

@@ -52,7 +52,13 @@ def checkout(tmp_path_factory):
     git(folder, "-c", "user.name=me", "-c", "user.email=me@here", "commit", "--quiet", "-m", "one")
     with open(folder / "model" / "attention.py", "a") as file:
         file.write("# an idea\n")
-    (folder / "model" / "idea.py").write_text("# another idea\n")
+    (folder / "model" / "idea.py").write_text("# another idea\nfrom ideas import rates\n")
+    (folder / "ideas").mkdir()
+    (folder / "ideas" / "rates.py").write_text("# a third idea\n")
+    (folder / "evaluation" / "idea.py").write_text("import colours\n")
+    (folder / "colours").mkdir()
+    (folder / "colours" / "bright.py").write_text("RED = 1\n")
+    (folder / "model" / "rates.tsv").write_text("1\t2\n")
     git(folder, "config", "diff.noprefix", "true")
     write_corpus(folder / "talks")
     write_corpus(folder / "data" / "large")
@@ -172,6 +178,17 @@ def test_the_source_is_copied(run, checkout):
     assert not list(run.rglob("source/**/__pycache__"))
 
 
+def test_a_change_of_a_new_module_or_table_is_one_of_the_code(run, checkout, tmp_path):
+    copy = shutil.copytree(run / "source", tmp_path / "source")
+    assert same_code.changed_files("resume", copy, checkout) == []
+    for name in ("ideas/rates.py", "model/rates.tsv"):
+        (copy / name).write_text("TWO = 2\n")
+    assert same_code.changed_files("resume", copy, checkout) == [
+        "ideas/rates.py",
+        "model/rates.tsv",
+    ]
+
+
 def test_a_corpus_in_the_directory_of_the_code_is_not_source(run):
     assert not (run / "source" / "data" / "large").exists()
     assert "data/large" not in (run / "source.diff").read_text("utf-8")
@@ -181,6 +198,7 @@ def test_edits_and_new_files_are_in_source_diff(run):
     diff = (run / "source.diff").read_text("utf-8")
     assert "+++ b/model/attention.py" in diff and "\n+# an idea\n" in diff
     assert "+++ b/model/idea.py" in diff and "\n+# another idea\n" in diff
+    assert "+++ b/ideas/rates.py" in diff and "+++ b/model/rates.tsv" in diff
 
 
 def test_the_source_of_a_run_is_not_a_checkout(run, checkout, monkeypatch):

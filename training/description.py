@@ -18,12 +18,19 @@ from tensorboard.plugins.hparams import summary_v2 as hparams  # `api` imports K
 from config import MAY_CHANGE_ON_RESUME, Config
 from data import tokenizer
 from data.pipeline import Dataset
-from same_code import ROOT, changed_files, git, is_checkout, working_tree_diff
+from same_code import (
+    PACKAGES,
+    ROOT,
+    changed_files,
+    code_hashes,
+    git,
+    is_checkout,
+    working_tree_diff,
+)
 from training import records
 from training.records import RunError
 from utils import write_json
 
-PACKAGES = ("model", "data", "training", "evaluation", "experiments", "benchmarks", "tests", "docs")
 SOURCE = ["*.py", "*.cfg", "*.toml", "*.md", "constraints.txt", "data/mini/*.tsv"]
 SOURCE += [f"{p}/**/*.{kind}" for p in PACKAGES for kind in ("py", "md", "html", "patch")]
 
@@ -69,10 +76,16 @@ def write(run: Path, config: Config, dataset: Dataset) -> None:
         hparams.hparams(values, trial_id=run.name)
 
 
+def source_files() -> list[str]:
+    """Return the names of the files that a run copies. A corpus in data/ is not one of them."""
+    names = {x.relative_to(ROOT).as_posix() for pattern in SOURCE for x in ROOT.glob(pattern)}
+    names |= {name for name in code_hashes("workers") if name.endswith(".py")}  # new modules
+    return sorted(names | code_hashes("resume").keys())
+
+
 def write_source(run: Path) -> None:
     """Write the source that runs, its diff against the commit, and the versions."""
-    # A corpus in data/ is not one of the source files.
-    for path in (path for pattern in SOURCE for path in ROOT.glob(pattern)):
+    for path in (ROOT / name for name in source_files()):
         copy = run / "source" / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(path, copy)
@@ -82,8 +95,9 @@ def write_source(run: Path) -> None:
 
 def source_diff() -> str:
     """Return the diff of the project's source against the commit; "" if there is none."""
-    patterns = (f":(glob){pattern}" for pattern in SOURCE)
-    return working_tree_diff(*patterns) if is_checkout() else ""
+    patterns = [f":(glob){pattern}" for pattern in SOURCE]  # deleted files, too
+    names = (f":(literal){name}" for name in source_files())
+    return working_tree_diff(*patterns, *names) if is_checkout() else ""
 
 
 def provenance() -> dict:

@@ -63,9 +63,9 @@ def diverged_baseline(seed: int, why: str) -> ExperimentError:
 def judge_by_score(
     recipe: Recipe, pairs: dict[str, Pairs], scores: dict[str, str], others: dict[str, Pairs]
 ) -> dict[str, stats.Verdict]:
-    """Judge experiments by stage, each by the score that its patch specifies.
+    """Judge experiments by stage, each by its own score.
 
-    scores: see `Patch.score`. others: see `judge_by_stage`.
+    scores: see `judged_score`. others: see `judge_by_stage`.
     """
     verdicts, recipes = {}, {name: recipe.with_score(scores[name]) for name in pairs}
     asked = sum(map(bool, pairs.values()))
@@ -74,6 +74,16 @@ def judge_by_score(
         rest = {name: pairs[name] for name in pairs if name not in own}
         verdicts |= judge_by_stage(judged, own, rest | others, asked)
     return verdicts
+
+
+def judged_score(recipe: Recipe, patch: Patch, pairs: Pairs) -> str:
+    """Return the score that a verdict is about; "" for that of the recipe.
+
+    It is the score that the patch specifies, or BLEU if all losses are equal but the outputs are
+    not, such as those of an edit of decoding.
+    """
+    unseen = pairs and recipe.lower_is_better and not any(recipe.differences(pairs))
+    return patch.score or ("bleu" if unseen and not equal(pairs) else "")
 
 
 def largest_changes(pairs: Pairs) -> str:
@@ -198,7 +208,7 @@ class Comparison:
         """Judge the experiments, at a stage or at the last one. Raises ExperimentError."""
         seeds, results = stage or self.recipe.stages[-1], self.results
         pairs = {patch.name: results.pairs(patch, seeds) for patch in self.chosen}
-        scores = {patch.name: patch.score for patch in self.chosen}
+        scores = {p.name: judged_score(self.recipe, p, pairs[p.name]) for p in self.chosen}
         verdicts = judge_by_score(self.recipe, pairs, scores, results.others(self.chosen))
         for patch in (patch for patch in self.chosen if equal(pairs[patch.name])):
             count = len(pairs[patch.name])
@@ -207,9 +217,9 @@ class Comparison:
 
     def describe(self, patch: Patch, verdict: stats.Verdict) -> str:
         """Return a verdict, the means that it compares, and the phenomena that changed most."""
-        text, recipe = f"{patch.name}: {verdict}", self.recipe.with_score(patch.score)
+        text, pairs = f"{patch.name}: {verdict}", self.results.pairs(patch, verdict.seeds)
         if verdict.low < verdict.high:  # neither diverged nor without any effect
-            pairs = self.results.pairs(patch, verdict.seeds)
+            recipe = self.recipe.with_score(judged_score(self.recipe, patch, pairs))
             own, base = (statistics.mean(map(recipe.value, runs)) for runs in transpose(pairs))
             text += f"\n    means: {recipe.format(own)}, baseline {recipe.format(base)}"
             if changes := largest_changes(pairs):

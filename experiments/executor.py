@@ -49,7 +49,9 @@ class LocalExecutor:
 def start(job: Path, core: int) -> subprocess.Popen:
     """Start a worker on a core. It does not see any GPU."""
     command, values = [sys.executable, "-m", "experiments.worker", str(job)], read_json(job)
-    options = {"cwd": values["source"], "env": os.environ | {"CUDA_VISIBLE_DEVICES": "-1"}}
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "-1"}
+    environment.pop("PYTHONSAFEPATH", None)  # or modules would not be those of the source
+    options = {"cwd": values["source"], "env": environment}
     with open(values["log"], "wb") as log:
         options |= {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
         # In a session of its own, or Ctrl-C would reach it twice and end it unsaved.

@@ -27,7 +27,8 @@ from utils import UserError
 
 HERE = Path(__file__).resolve().parent
 NOT_DATA = ":!docs", ":!experiments", ":!tests", ":!benchmarks", ":!*.md", ":!*.cfg", ":!.*"
-NOT_BY_LOSS = {"model/loss.py", "model/decoding.py", "data/tokenizer.py"}
+NOT_BY_LOSS = {"model/loss.py", "model/decoding.py", "data/tokenizer.py", "data/encoding.py"}
+NOT_BY_LOSS |= {"evaluation/search.py", "evaluation/translator.py"}
 KEYS = ("question", "theme", "claim", "recipe", "score", "average", "flags", "guard")
 THEMES = ("attention and masks", "positions", "norms and residuals", "feed-forward", "embeddings")
 THEMES += ("optimisation", "regularisation", "architecture")
@@ -84,7 +85,8 @@ class Patch:
     @property
     def files(self) -> list[str]:
         """Names of the files that the diff changes, sorted."""
-        return sorted({*re.findall(r"^(?:---|\+\+\+) [ab]/(.*\S)", self.diff, re.MULTILINE)})
+        names = re.findall(r"^(?:---|\+\+\+) (?!/)[^/\s]+/([^\t\n]*\S)", self.diff, re.MULTILINE)
+        return sorted({*names})
 
     @property
     def change(self) -> str:
@@ -124,7 +126,10 @@ def read(name: str) -> Patch:
         raise ExperimentError(f"{path}: add a line `question: …`")
     if diff and not diff.startswith(("diff --git ", "--- ")):
         raise ExperimentError(f"{path}: only a diff may follow the first empty line")
-    return Patch(name, diff=diff, flags_by_recipe=(*flags_by_recipe.items(),), **values)
+    patch = Patch(name, diff=diff, flags_by_recipe=(*flags_by_recipe.items(),), **values)
+    if diff and not patch.files:
+        raise ExperimentError(f"{path}: the diff names no files as `--- a/FILE` and `+++ b/FILE`")
+    return patch
 
 
 def edit(commit: str = "HEAD") -> Patch | None:

@@ -1,12 +1,14 @@
 """Recipes: how the runs of experiments are trained, what they are scored on, and how precisely."""
 
+import json
 import math
+import sys
 from dataclasses import dataclass, replace
 
 from config import Config
 from data import corpora, mini
 from data.splits import Corpus, Split
-from utils import add_flags, make_parser
+from utils import add_flags, errors_in_one_line, make_parser, write_json
 
 Pairs = dict[int, tuple[dict, dict]]  # by seed: results of an experiment and of the baseline
 
@@ -122,3 +124,9 @@ def load_texts(recipe: Recipe, final: bool = False) -> Split:
         others = mini.generate("compositional", recipe.sentences, seed=2)
         pairs = [pair for pair in others if pair.source.lower() not in seen]
     return Split.of(pairs)
+
+
+if __name__ == "__main__":  # in a copy of the source: RECIPE-AS-JSON PATH [final]
+    values = json.loads(sys.argv[1])
+    with errors_in_one_line():
+        write_json(sys.argv[2], load_texts(Recipe(**values), final="final" in sys.argv[3:]))

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure  # without pyplot, which would choose a win
 
 from evaluation import page
 from experiments import patches, stats
-from experiments.comparison import Comparison, judge_by_score, other_score
+from experiments.comparison import Comparison, judge_by_score, judged_score, other_score
 from experiments.patches import BASELINE, THEMES, ExperimentError, Patch
 from experiments.recipes import RECIPES, Pairs, Recipe
 from experiments.store import COUNTS, PROCESSOR, changed, read_stored, spread, stored_pairs
@@ -32,7 +32,7 @@ class Table:
         self, recipe: Recipe, baseline: list[dict], pairs: dict[str, Pairs], chosen: list[Patch]
     ):
         self.recipe, self.baseline, self.pairs = recipe, baseline, pairs
-        self.scores = {patch.name: patch.score for patch in chosen}
+        self.scores = {p.name: judged_score(recipe, p, pairs[p.name]) for p in chosen}
         self.verdicts = judge_by_score(recipe, pairs, self.scores, others=pairs)
         self.spread = spread(recipe, pairs)
 

@@ -2,7 +2,7 @@
 
 Without NAME, the change is the uncommitted edit of the working tree. Finished runs are kept, so the
 command can be stopped and repeated at any time. Results in experiments/results/RECIPE.json are used
-if code, packages and processor match, or if seed 0 comes out the same here.
+if code and packages match, or if seed 0 comes out the same here. Pairs share a kind of processor.
 """
 
 import argparse
@@ -30,8 +30,6 @@ def choose(flags: argparse.Namespace) -> tuple[Recipe, list[Patch]]:
     if flags.store and not names:
         raise ExperimentError("--store needs names: save the edit as experiments/NAME.patch first")
     if names and edit:
-        if any(name.startswith("data/") for name in edit.files):
-            raise ExperimentError("data/ has uncommitted edits: commit them, or give no names")
         print("the uncommitted edits are left out: experiments change the last commit")
     named = [patches.read(name) for name in dict.fromkeys(names) if name != BASELINE.name]
     chosen = named if names else [edit]
@@ -48,8 +46,6 @@ def choose(flags: argparse.Namespace) -> tuple[Recipe, list[Patch]]:
     if not fitting:
         raise ExperimentError("name an experiment: the baseline is only trained for comparison")
     if chosen == [edit]:
-        if any(name.startswith("data/") for name in edit.files):
-            print("data/ differs: the texts to score are those of the edited code, for both sides")
         if left := patches.left_out(flags.against):
             print(f"not part of the edit, because only .py and .tsv count: {', '.join(left)}")
     if flags.seeds:

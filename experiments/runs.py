@@ -9,14 +9,17 @@ import hashlib
 import json
 import re
 import shutil
+import subprocess
 import sys
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
+from data import corpora
 from experiments.patches import BASELINE, ExperimentError, Patch
 from experiments.recipes import Recipe, corpus_of, load_texts
-from same_code import ROOT, code_hashes, file_hash, git
+from same_code import ROOT, changed_files, code_hashes, file_hash, git
 from training.machine import cpu_info
 from training.records import read_json
 from utils import UserError, flag, warn, write_json
@@ -26,6 +29,7 @@ METRICS = "evaluation/metrics.py"
 JUDGING = ("experiments/*.py", METRICS)  # the same on both sides
 # Edits of these cannot change an encoded corpus.
 NOT_ENCODING = ("model/", "training/", "evaluation/", "train.py")
+NOT_SCORED = re.compile(r"^\s*(?:from|import) +(experiments|benchmarks|tests|docs)\b", re.MULTILINE)
 
 
 class Job(NamedTuple):
@@ -69,6 +73,21 @@ def edited_defaults(one: Path, other: Path) -> set[str]:
     return {name for name, *_ in defaults[0] ^ defaults[1]}
 
 
+def named_files(flags: str) -> list[str]:
+    """Return hashes of the files that flags name: of an own corpus, and of a run to start from.
+
+    Raises UserError.
+    """
+    hashes, labelled = [], bool(re.search(r"--model[= ]classifier", flags))
+    for name in re.findall(r"--corpus[= ](\S+)", flags):
+        corpus = corpora.find(name, labelled=labelled)
+        hashes += [corpus.fingerprint()] if corpus.local else []
+    for run in re.findall(r"--init-from[= ](\S+)", flags):
+        files = sorted(path for path in Path(run).glob("checkpoints/**/*") if path.is_file())
+        hashes.append(short_hash([file_hash(path) for path in files]))
+    return hashes
+
+
 class Runner:
     """The runs of a recipe on this machine. Copies of the source are written to `scratch`.
 
@@ -90,17 +109,34 @@ class Runner:
         built_in = corpus.name.partition(":")[0] == "mini"
         self.files = "" if built_in else corpus.fingerprint()
         own = {"corpus": self.files} if corpus.local else {}  # the user's own files
-        code = [*code_hashes("texts").items()], file_hash(Path(__file__).with_name("recipes.py"))
+        recipes = file_hash(Path(__file__).with_name("recipes.py"))
+        code = [*code_hashes("texts", self.source(BASELINE)).items()], recipes
         contents = [code, recipe.flags, recipe.sentences, final, corpus.languages]
         self.texts = self.cache / f"texts-{short_hash([*contents, self.files])}.json"
         if not self.texts.exists():
             print("preparing the texts to score", file=sys.stderr)
-            write_json(self.texts, load_texts(recipe, final))
+            self.write_texts(final)
         self.processor = processor()
         self.identity = {"flags": recipe.flags, "average": recipe.average}
         self.identity |= {name: metadata.version(name) for name in PACKAGES}
         self.identity["texts"] = short_hash(self.texts.read_text("utf-8"))
         self.identity |= own
+
+    def write_texts(self, final: bool) -> None:
+        """Write the texts that both sides are scored on, as the baseline's code reads them.
+
+        Raises UserError.
+        """
+        source = self.source(BASELINE)
+        if not changed_files("texts", source, ROOT):
+            write_json(self.texts, load_texts(self.recipe, final))
+            return
+        recipe = json.dumps(asdict(self.recipe))
+        command = [sys.executable, "-m", "experiments.recipes", recipe, self.texts]
+        done = subprocess.run([*command, *["final"] * final], cwd=source, stderr=subprocess.PIPE)
+        if done.returncode:
+            *_, message = ["no message", *done.stderr.decode("utf-8", "replace").splitlines()]
+            raise ExperimentError(f"the baseline's code cannot read the texts to score: {message}")
 
     def source(self, patch: Patch) -> Path:
         """Return a patched copy of the baseline's source, with the present code of `JUDGING`.
@@ -145,6 +181,15 @@ class Runner:
             )
         if METRICS in patch.files:
             warn(f"both sides are scored by the present {METRICS}, whatever {patch.name} changes")
+        for path in self.source(patch).rglob("*.py"):
+            name = path.relative_to(self.source(patch)).as_posix()
+            if NOT_SCORED.match(f"import {name.partition('/')[0]}"):
+                continue
+            if found := NOT_SCORED.search(path.read_text("utf-8", "replace")):
+                raise ExperimentError(
+                    f"{name} imports from {found[1]}/, which is the same on both sides: move what "
+                    "it imports to model/, or to a new module"
+                )
         if self.key(patch) == self.key(BASELINE):
             raise ExperimentError(
                 f"{patch.name} changes nothing that can change a score: edit code, not only "
@@ -161,7 +206,7 @@ class Runner:
                     if not before.exists() or file_hash(edited) != file_hash(before):
                         code[name] = file_hash(edited)
             identity = self.identity | {"average": self.average(patch)}
-            self.keys[patch] = short_hash([identity, code, patch.flags])
+            self.keys[patch] = short_hash([identity, code, patch.flags, *named_files(patch.flags)])
         return self.keys[patch]
 
     def average(self, patch: Patch) -> int:

@@ -480,6 +480,76 @@ def test_tables_anywhere_and_modules_that_training_imports_are_part_of_the_code(
         assert keys[0] != keys[1] and (keys[0] == keys[2]) == name.endswith(".py"), name
 
 
+def test_a_module_that_is_the_same_on_both_sides_cannot_be_part_of_an_edit(
+    repository, tmp_path_factory
+):
+    (repository / "experiments/sharper.py").write_text("SCALE = 2\n")
+    edit(
+        repository / "model/answer.py", "return 1", "from experiments import sharper\n    return 2"
+    )
+    runner = runs.Runner(SMALL, tmp_path_factory.mktemp("scratch"))
+    with pytest.raises(ExperimentError, match=r"model/answer.py imports from experiments/.*move"):
+        runner.check(patches.edit())
+
+
+def test_both_sides_are_scored_on_the_texts_that_the_baseline_reads(repository, tmp_path_factory):
+    program = "import json, sys\nfrom data.texts import TEXTS\n"
+    program += "json.dump([TEXTS, json.loads(sys.argv[1])['name']], open(sys.argv[2], 'w'))\n"
+    (repository / "data").mkdir()
+    (repository / "data/texts.py").write_text("TEXTS = 'old'\n")
+    (repository / "experiments/recipes.py").write_text(program)
+    commit()
+    before = runs.Runner(SMALL, tmp_path_factory.mktemp("scratch"))
+    assert json.loads(before.texts.read_text()) == [False]  # by this process, whose code it is
+    before.texts.unlink()
+    edit(repository / "data/texts.py", "old", "new")
+    after = runs.Runner(SMALL, tmp_path_factory.mktemp("scratch"))
+    assert json.loads(after.texts.read_text()) == ["old", "mini"] and after.texts == before.texts
+    after.texts.unlink()
+    (repository / "experiments/recipes.py").write_text("raise SystemExit('error: no texts')")
+    commit()
+    edit(repository / "data/texts.py", "new", "newer")
+    with pytest.raises(ExperimentError, match="cannot read the texts to score: error: no texts"):
+        runs.Runner(SMALL, tmp_path_factory.mktemp("scratch"))
+
+
+def test_files_that_flags_name_are_part_of_the_key(repository, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    table, weights = folder / "more.tsv", folder / "run/checkpoints/ckpt-1.index"
+    weights.parent.mkdir(parents=True)
+    for flags, file in ((f"--corpus {table}", table), (f"--init-from={folder}/run", weights)):
+        keys = []
+        for text in ("a\tb\n", "a\tc\n", "a\tb\n"):
+            file.write_text(text)
+            runner = runs.Runner(SMALL, tmp_path_factory.mktemp("scratch"))
+            keys.append(runner.key(replace(patches.read("more"), flags=flags)))
+        assert keys[0] == keys[2] != keys[1], flags
+
+
+def test_runs_use_their_own_source_whatever_the_environment(repository, ask, monkeypatch):
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    monkeypatch.setenv("PYTHONPATH", str(repository))
+    edit(repository / "model/answer.py", "return 40", "return 50")
+    assert verdict(ask(), r"edit-\w+", 3) == "better +10.0"
+
+
+@pytest.mark.parametrize(
+    "words", [["-c", "diff.mnemonicPrefix=true"], ["-c", "diff.noprefix=false"]]
+)
+def test_the_files_of_a_patch_are_found_whatever_their_prefix(repository, words):
+    edit(repository / "model/answer.py", "return 40", "return 50")
+    diff = subprocess.run(
+        ["git", *words, "diff"], check=True, capture_output=True, text=True
+    ).stdout
+    path = repository / "experiments/sharper.patch"
+    for text in (diff, re.sub(r"^([-+]{3} .*)$", "\\1\t2026-11-24", diff, flags=re.MULTILINE)):
+        path.write_text(f"question: Why?\n\n{text}")
+        assert patches.read("sharper").files == ["model/answer.py"]
+    path.write_text("question: Why?\n\n" + re.sub(r"[a-z]/model/", "", diff))
+    with pytest.raises(ExperimentError, match="names no files"):
+        patches.read("sharper")
+
+
 def test_both_sides_are_scored_by_the_present_metrics(repository, tmp_path_factory, capsys):
     metrics, changed = repository / "evaluation/metrics.py", "WEIGHT = 2\n"
     metrics.parent.mkdir()
@@ -532,7 +602,7 @@ def test_an_edit_of_decoding_alone_is_judged_by_bleu(repository, ask, monkeypatc
     commit()
     (repository / "experiments/some.patch").write_text("question: 1?\nflags: --bonus=8\n")
     out = ask("some")
-    assert "equal to the baseline" not in out and "BLEU +16.0" in out
+    assert verdict(out, "some", 3) == "better +16.0" and "baseline 41.0 BLEU" in out
     patch = replace(patches.read("some"), diff="--- a/model/decoding.py\n+++ b/model/decoding.py\n")
     judged = [recipe.with_score(patch.for_recipe("mini").score).score for recipe in (SMALL, LOSSES)]
     assert judged == ["exact_match", "bleu"]

@@ -1038,11 +1038,6 @@ def test_edits_and_recipes_that_do_not_fit_are_reported(repository, ask, monkeyp
     (repository / "experiments/odd.patch").write_text("question: 1?\ntheme: foo\n")
     with pytest.raises(ExperimentError, match="foo: choose from"):
         ask("odd")
-    (repository / "data").mkdir()
-    (repository / "data/new.py").write_text("SIZE = 3\n")
-    with pytest.raises(ExperimentError, match="data/"):
-        ask("more", "--plan")
-    shutil.rmtree(repository / "data")
     edit(repository / "model/answer.py", "return 40", "return 50")
     assert "uncommitted edits are left out" in ask("more", "--plan")
     monkeypatch.setitem(RECIPES, "imdb", replace(SMALL, name="imdb"))

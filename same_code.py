@@ -18,14 +18,16 @@ from utils import UserError
 
 ROOT = Path(__file__).resolve().parent
 PACKAGES = ("model", "data", "training", "evaluation", "experiments", "benchmarks", "tests", "docs")
+NOT_PARSED = (SyntaxError, ValueError, RecursionError, MemoryError)
 MODULES = ("config", "evaluate", "same_code", "train", "translate", "utils")
 
 # The files and folders that determine the result of each use; "!" excludes. The last pattern that
 # matches a file decides. Only Python files and tables (.tsv) count; for other uses than "score", a
-# table must be in a package: others are corpora. New modules that these files import count, too.
+# table must be in a package: others are corpora. New top-level modules and packages that these
+# files import count, too.
 USES = {
-    # An encoded corpus in the cache.
-    "dataset": ("data", "!data/__init__.py", "!data/__main__.py"),
+    # An encoded corpus in the cache. The generator of `mini` belongs to its corpus' fingerprint.
+    "dataset": ("data", "!data/__init__.py", "!data/__main__.py", "!data/mini", "!data/*.tsv"),
     # The texts that experiments score.
     "texts": ("data",),
     # `train.py --resume`: the remaining updates.
@@ -63,7 +65,7 @@ def normalized_code(source: bytes) -> str:
                 if isinstance(getattr(body[0].value, "value", None), str):
                     del body[0]
         return ast.unparse(tree)  # the same text in every version of Python
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except NOT_PARSED:
         return repr(source)
 
 
@@ -90,21 +92,27 @@ def code_hashes(use: str, folder: str | Path = ROOT) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): file_hash(path) for path in sorted(files)}
 
 
-def new_modules(files: set[Path], folder: Path) -> set[Path]:
-    """Return the files of modules that `files` import, also indirectly, and that are not in `USES`.
+def imported_names(path: Path) -> set[str]:
+    """Return the names of the top-level modules and packages that a Python file imports."""
+    names = set()
+    with contextlib.suppress(*NOT_PARSED):
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.Import):
+                names |= {each.name.partition(".")[0] for each in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                names.add(node.module.partition(".")[0])
+    return names
 
-    Of a package, all Python files and tables.
+
+def new_modules(files: set[Path], folder: Path) -> set[Path]:
+    """Return the files of new top-level modules and packages that `files` import, also indirectly.
+
+    New ones are those that the project does not have. Of a package, all Python files and tables.
     """
     found, left = set(), [*files]
     while left:
-        names = set()
-        with contextlib.suppress(SyntaxError, ValueError):  # its import will fail
-            for node in ast.walk(ast.parse(left.pop().read_bytes())):
-                if isinstance(node, ast.Import):
-                    names |= {each.name.partition(".")[0] for each in node.names}
-                elif isinstance(node, ast.ImportFrom) and not node.level:
-                    names.add(node.module.partition(".")[0])
-        for package in (folder / name for name in names.difference(PACKAGES, MODULES)):
+        names = imported_names(left.pop()).difference(PACKAGES, MODULES)
+        for package in (folder / name for name in names):
             module, whole = package.with_suffix(".py"), [*package.rglob("*.py")]
             more = {module} if module.exists() else {*whole, *package.rglob("*.tsv")}
             left += (path for path in more - found if path.suffix == ".py")

@@ -72,8 +72,10 @@ def draw_outputs(folder: Path, name: str, scores: dict, runs: dict[str, Path]) -
     first, table = next(iter(tables.items()))
     title = report.describe(scores)
     if matrix := scores.get("confusion"):
-        counts = np.array([*matrix.values()])
-        confusion(folder / f"confusion-{name}", counts, [*matrix], f"{first}, {title}")
+        counts, labels = np.array([*matrix.values()]), np.array([*matrix])
+        seen = counts.any(axis=0) | counts.any(axis=1)  # true or predicted in these texts
+        path, shown = folder / f"confusion-{name}", counts[seen][:, seen]
+        confusion(path, shown, labels[seen].tolist(), f"{first}, {title}")
         return
     outputs, references = table["output"], table["reference"]
     groups = group_by_length(table["source"])

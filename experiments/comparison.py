@@ -193,13 +193,15 @@ class Comparison:
         text = f"{job}: {recipe.format(recipe.value(result))}"
         for patch in self.chosen if job.patch == BASELINE else [job.patch]:
             pairs = self.results.pairs(patch, job.seed + 1, trust=True)
-            recipe = self.recipe.with_score(patch.score)
+            recipe = self.recipe.with_score(score := judged_score(self.recipe, patch, pairs))
             differences = [x for x in recipe.differences(pairs) if not math.isnan(x)]
             pair, digits = (patch, job.seed), f"+.{recipe.decimals}f"
             if job.seed in pairs and pair not in self.shown and differences:
                 self.shown.add(pair)
                 text += f"\n    {patch.name} minus baseline: {differences[-1]:{digits}}; mean of "
                 text += f"{len(differences)}: {statistics.mean(differences):{digits}} (provisional)"
+                if score != patch.score:
+                    text += "\n    the losses are equal, so BLEU is judged"
                 if equal(pairs) and len(pairs) == 1:
                     text += f"\n    {EQUAL}: stop the command if this is not expected"
         return text

@@ -46,12 +46,15 @@ class LocalExecutor:
             self.free.append(core)
 
 
+def environment() -> dict[str, str]:
+    """Return the environment of a process that imports the modules of its working directory."""
+    return {name: text for name, text in os.environ.items() if name != "PYTHONSAFEPATH"}
+
+
 def start(job: Path, core: int) -> subprocess.Popen:
     """Start a worker on a core. It does not see any GPU."""
     command, values = [sys.executable, "-m", "experiments.worker", str(job)], read_json(job)
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "-1"}
-    environment.pop("PYTHONSAFEPATH", None)  # or modules would not be those of the source
-    options = {"cwd": values["source"], "env": environment}
+    options = {"cwd": values["source"], "env": environment() | {"CUDA_VISIBLE_DEVICES": "-1"}}
     with open(values["log"], "wb") as log:
         options |= {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
         # In a session of its own, or Ctrl-C would reach it twice and end it unsaved.

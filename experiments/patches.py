@@ -85,8 +85,8 @@ class Patch:
     @property
     def files(self) -> list[str]:
         """Names of the files that the diff changes, sorted."""
-        names = re.findall(r"^(?:---|\+\+\+) (?!/)[^/\s]+/([^\t\n]*\S)", self.diff, re.MULTILINE)
-        return sorted({*names})
+        line = r"^(?:(?:---|\+\+\+) [abciwo]/|rename (?:from|to) )([^\t\n]*\S)"  # all of git's
+        return sorted({*re.findall(line, self.diff, re.MULTILINE)})
 
     @property
     def change(self) -> str:

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data import corpora
+from experiments.executor import environment
 from experiments.patches import BASELINE, ExperimentError, Patch
 from experiments.recipes import Recipe, corpus_of, load_texts
-from same_code import ROOT, changed_files, code_hashes, file_hash, git
+from same_code import ROOT, changed_files, code_hashes, file_hash, git, imported_names
 from training.machine import cpu_info
 from training.records import read_json
 from utils import UserError, flag, warn, write_json
@@ -29,7 +30,7 @@ METRICS = "evaluation/metrics.py"
 JUDGING = ("experiments/*.py", METRICS)  # the same on both sides
 # Edits of these cannot change an encoded corpus.
 NOT_ENCODING = ("model/", "training/", "evaluation/", "train.py")
-NOT_SCORED = re.compile(r"^\s*(?:from|import) +(experiments|benchmarks|tests|docs)\b", re.MULTILINE)
+NOT_SCORED = ("experiments", "benchmarks", "tests", "docs")
 
 
 class Job(NamedTuple):
@@ -73,12 +74,12 @@ def edited_defaults(one: Path, other: Path) -> set[str]:
     return {name for name, *_ in defaults[0] ^ defaults[1]}
 
 
-def named_files(flags: str) -> list[str]:
+def named_files(flags: str, labelled: bool) -> list[str]:
     """Return hashes of the files that flags name: of an own corpus, and of a run to start from.
 
-    Raises UserError.
+    labelled: whether the corpus has labels. Raises UserError.
     """
-    hashes, labelled = [], bool(re.search(r"--model[= ]classifier", flags))
+    hashes = []
     for name in re.findall(r"--corpus[= ](\S+)", flags):
         corpus = corpora.find(name, labelled=labelled)
         hashes += [corpus.fingerprint()] if corpus.local else []
@@ -133,7 +134,8 @@ class Runner:
             return
         recipe = json.dumps(asdict(self.recipe))
         command = [sys.executable, "-m", "experiments.recipes", recipe, self.texts]
-        done = subprocess.run([*command, *["final"] * final], cwd=source, stderr=subprocess.PIPE)
+        options = {"cwd": source, "env": environment(), "stderr": subprocess.PIPE}
+        done = subprocess.run([*command, *["final"] * final], **options)
         if done.returncode:
             *_, message = ["no message", *done.stderr.decode("utf-8", "replace").splitlines()]
             raise ExperimentError(f"the baseline's code cannot read the texts to score: {message}")
@@ -181,15 +183,14 @@ class Runner:
             )
         if METRICS in patch.files:
             warn(f"both sides are scored by the present {METRICS}, whatever {patch.name} changes")
-        for path in self.source(patch).rglob("*.py"):
-            name = path.relative_to(self.source(patch)).as_posix()
-            if NOT_SCORED.match(f"import {name.partition('/')[0]}"):
-                continue
-            if found := NOT_SCORED.search(path.read_text("utf-8", "replace")):
-                raise ExperimentError(
-                    f"{name} imports from {found[1]}/, which is the same on both sides: move what "
-                    "it imports to model/, or to a new module"
-                )
+        for path in (self.source(patch) / name for name in patch.files):
+            if path.suffix == ".py" and path.exists():
+                if found := sorted(imported_names(path).intersection(NOT_SCORED)):
+                    name = path.relative_to(self.source(patch))
+                    raise ExperimentError(
+                        f"{name} imports from {found[0]}/, where edits do not count: move what it "
+                        "imports to model/, or to a new module"
+                    )
         if self.key(patch) == self.key(BASELINE):
             raise ExperimentError(
                 f"{patch.name} changes nothing that can change a score: edit code, not only "
@@ -206,7 +207,9 @@ class Runner:
                     if not before.exists() or file_hash(edited) != file_hash(before):
                         code[name] = file_hash(edited)
             identity = self.identity | {"average": self.average(patch)}
-            self.keys[patch] = short_hash([identity, code, patch.flags, *named_files(patch.flags)])
+            labelled = "classifier" in self.recipe.flags + patch.flags
+            files = named_files(patch.flags, labelled)
+            self.keys[patch] = short_hash([identity, code, patch.flags, *files])
         return self.keys[patch]
 
     def average(self, patch: Patch) -> int:

@@ -73,10 +73,11 @@ def equal(pairs: Pairs) -> bool:
 def scores_by_row(recipe: Recipe, pairs: dict[str, Pairs]) -> tuple[stats.Scores, set]:
     """Return the scores of pairs for `stats.spread`, and which rows are baselines.
 
-    A block is a run of the baseline. Baselines of other code are rows of their own.
+    A block is a run of the baseline. Baselines of other code are rows of their own. Experiments
+    whose scores are all equal to the baseline's say nothing about seeds, and are left out.
     """
     scores, baselines = {}, set()
-    for name, each in pairs.items():
+    for name, each in ((n, p) for n, p in pairs.items() if any(recipe.differences(p))):
         for seed, (own, base) in each.items():
             block, row = (seed, base[PROCESSOR], base["key"]), (BASELINE.name, base["key"])
             scores.setdefault(row, {})[block] = recipe.value(base)

@@ -102,7 +102,7 @@ def scatter(short: Gains, long: Gains, names: list[str]) -> Figure:
     axes.axhline(0, color="0.6", lw=1)
     axes.axvline(0, color="0.6", lw=1)
     points = {name: (short.mean(name), long.mean(name)) for name in names}
-    size, named_above = np.ptp([*points.values()], axis=0), []
+    size, named_above = np.ptp([*points.values()] or [(0, 0)], axis=0), []
     for name, (x, y) in points.items():
         agree = np.sign(x) == np.sign(y)
         errors = {"xerr": short.half_width(name), "yerr": long.half_width(name)}

@@ -484,15 +484,16 @@ def test_a_module_that_is_the_same_on_both_sides_cannot_be_part_of_an_edit(
     repository, tmp_path_factory
 ):
     (repository / "experiments/sharper.py").write_text("SCALE = 2\n")
-    edit(
-        repository / "model/answer.py", "return 1", "from experiments import sharper\n    return 2"
-    )
+    bad = "import math, experiments.sharper\n    return 2"
+    edit(repository / "model/answer.py", "return 1", bad)
     runner = runs.Runner(SMALL, tmp_path_factory.mktemp("scratch"))
     with pytest.raises(ExperimentError, match=r"model/answer.py imports from experiments/.*move"):
         runner.check(patches.edit())
 
 
-def test_both_sides_are_scored_on_the_texts_that_the_baseline_reads(repository, tmp_path_factory):
+def test_both_sides_are_scored_on_the_texts_that_the_baseline_reads(
+    repository, tmp_path_factory, monkeypatch
+):
     program = "import json, sys\nfrom data.texts import TEXTS\n"
     program += "json.dump([TEXTS, json.loads(sys.argv[1])['name']], open(sys.argv[2], 'w'))\n"
     (repository / "data").mkdir()
@@ -503,6 +504,8 @@ def test_both_sides_are_scored_on_the_texts_that_the_baseline_reads(repository, 
     assert json.loads(before.texts.read_text()) == [False]  # by this process, whose code it is
     before.texts.unlink()
     edit(repository / "data/texts.py", "old", "new")
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    monkeypatch.setenv("PYTHONPATH", str(repository))
     after = runs.Runner(SMALL, tmp_path_factory.mktemp("scratch"))
     assert json.loads(after.texts.read_text()) == ["old", "mini"] and after.texts == before.texts
     after.texts.unlink()
@@ -545,7 +548,9 @@ def test_the_files_of_a_patch_are_found_whatever_their_prefix(repository, words)
     for text in (diff, re.sub(r"^([-+]{3} .*)$", "\\1\t2026-11-24", diff, flags=re.MULTILINE)):
         path.write_text(f"question: Why?\n\n{text}")
         assert patches.read("sharper").files == ["model/answer.py"]
-    path.write_text("question: Why?\n\n" + re.sub(r"[a-z]/model/", "", diff))
+    bare = ["git", "-c", "diff.noprefix=true", "diff"]
+    diff = subprocess.run(bare, check=True, capture_output=True, text=True).stdout
+    path.write_text(f"question: Why?\n\n{diff}")
     with pytest.raises(ExperimentError, match="names no files"):
         patches.read("sharper")
 
@@ -603,6 +608,7 @@ def test_an_edit_of_decoding_alone_is_judged_by_bleu(repository, ask, monkeypatc
     (repository / "experiments/some.patch").write_text("question: 1?\nflags: --bonus=8\n")
     out = ask("some")
     assert verdict(out, "some", 3) == "better +16.0" and "baseline 41.0 BLEU" in out
+    assert "minus baseline: +16.0; mean" in out and "losses are equal, so BLEU is judged" in out
     patch = replace(patches.read("some"), diff="--- a/model/decoding.py\n+++ b/model/decoding.py\n")
     judged = [recipe.with_score(patch.for_recipe("mini").score).score for recipe in (SMALL, LOSSES)]
     assert judged == ["exact_match", "bleu"]

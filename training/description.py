@@ -25,6 +25,7 @@ from same_code import (
     code_hashes,
     git,
     is_checkout,
+    new_modules,
     working_tree_diff,
 )
 from training import records
@@ -79,8 +80,9 @@ def write(run: Path, config: Config, dataset: Dataset) -> None:
 def source_files() -> list[str]:
     """Return the names of the files that a run copies. A corpus in data/ is not one of them."""
     names = {x.relative_to(ROOT).as_posix() for pattern in SOURCE for x in ROOT.glob(pattern)}
-    names |= {name for name in code_hashes("workers") if name.endswith(".py")}  # new modules
-    return sorted(names | code_hashes("resume").keys())
+    code = {ROOT / name for name in names if name.endswith(".py")}
+    names |= {path.relative_to(ROOT).as_posix() for path in new_modules(code, ROOT)}
+    return sorted(names | code_hashes("resume").keys())  # with the tables of model/
 
 
 def write_source(run: Path) -> None:

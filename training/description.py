@@ -9,6 +9,7 @@ import re
 import shutil
 import sys
 import time
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
@@ -80,26 +81,30 @@ def write(run: Path, config: Config, dataset: Dataset) -> None:
 def source_files() -> list[str]:
     """Return the names of the files that a run copies. A corpus in data/ is not one of them."""
     names = {x.relative_to(ROOT).as_posix() for pattern in SOURCE for x in ROOT.glob(pattern)}
-    code = {ROOT / name for name in names if name.endswith(".py")}
+    programs = ("benchmarks/", "docs/", "experiments/", "tests/")  # nothing imports them
+    code = {ROOT / x for x in names if x.endswith(".py") and not x.startswith(programs)}
     names |= {path.relative_to(ROOT).as_posix() for path in new_modules(code, ROOT)}
     return sorted(names | code_hashes("resume").keys())  # with the tables of model/
 
 
 def write_source(run: Path) -> None:
     """Write the source that runs, its diff against the commit, and the versions."""
-    for path in (ROOT / name for name in source_files()):
-        copy = run / "source" / path.relative_to(ROOT)
+    for name in (names := source_files()):
+        copy = run / "source" / name
         copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(path, copy)
-    (run / "source.diff").write_text(source_diff(), "utf-8")
+        shutil.copy2(ROOT / name, copy)
+    (run / "source.diff").write_text(source_diff(names), "utf-8")
     write_json(run / "provenance.json", provenance())
 
 
-def source_diff() -> str:
-    """Return the diff of the project's source against the commit; "" if there is none."""
-    patterns = [f":(glob){pattern}" for pattern in SOURCE]  # deleted files, too
-    names = (f":(literal){name}" for name in source_files())
-    return working_tree_diff(*patterns, *names) if is_checkout() else ""
+def source_diff(names: Iterable[str] = ()) -> str:
+    """Return the diff of the project's source against the commit; "" if there is none.
+
+    names: of further files, such as new modules. Deleted files are part of the diff, too.
+    """
+    patterns = [f":(glob){pattern}" for pattern in SOURCE]
+    patterns += [f":(literal){name}" for name in names]
+    return working_tree_diff(*patterns) if is_checkout() else ""
 
 
 def provenance() -> dict:

@@ -18,8 +18,8 @@ from utils import UserError
 
 ROOT = Path(__file__).resolve().parent
 PACKAGES = ("model", "data", "training", "evaluation", "experiments", "benchmarks", "tests", "docs")
-NOT_PARSED = (SyntaxError, ValueError, RecursionError, MemoryError)
 MODULES = ("config", "evaluate", "same_code", "train", "translate", "utils")
+NOT_PARSED = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 # The files and folders that determine the result of each use; "!" excludes. The last pattern that
 # matches a file decides. Only Python files and tables (.tsv) count; for other uses than "score", a

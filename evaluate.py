@@ -33,15 +33,9 @@ def main(flags: argparse.Namespace) -> None:
     """Score a split, write the files and print the table. Raises UserError and OSError."""
     if flags.search.n_best > 1:
         raise UserError("--n-best is for translate.py: scores are of the best translation")
-    where = (flags.run, flags.config, flags.split, flags.corpus)
-    # Mistakes in local files are reported before TensorFlow loads. Others are read after that:
     # tensorflow_datasets starts TensorFlow, whose number of threads must be set before.
-    local = report.find_corpus(*where).local
-    texts = report.load_split(*where) if local else None
-    if texts and flags.config.is_classifier:
-        flags.tokenizers[1].encode(texts[0].targets)  # raises UserError for an unknown label
     translator = command_line.load(flags)
-    split, name = texts or report.load_split(*where)
+    split, name = report.load_split(flags.run, flags.config, flags.split, flags.corpus)
     total = len(split.sources)
     if flags.limit:
         split = split.take(range(min(flags.limit, total)))

@@ -1,13 +1,10 @@
 """Export a model for production, as a CTranslate2 model or a TensorFlow SavedModel."""
 
 import argparse
-import contextlib
 import importlib.util
 import shutil
 import signal
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -209,29 +206,6 @@ def export_saved_model(translator: "Translator", folder: Path) -> None:
 EXPORTS = {"ctranslate2": export_ctranslate2, "saved_model": export_saved_model}
 
 
-@contextlib.contextmanager
-def new_folder(path: Path) -> Iterator[None]:
-    """Create a directory, unless there is an empty one, and empty it if the block fails.
-
-    Raises FileExistsError if `path` exists and is not an empty directory, and UserError if it
-    cannot be written.
-    """
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise FileExistsError(f"{path} exists and is not an empty directory: choose a new one")
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryDirectory(dir=path).cleanup()  # an empty one could be read-only
-    except OSError as error:
-        reason = f"cannot be written: {error.strerror}; choose another directory"
-        raise UserError(f"{path} {reason}") from error
-    try:
-        yield
-    except BaseException:  # SystemExit, too
-        for child in path.iterdir():
-            shutil.rmtree(child) if child.is_dir() else child.unlink()
-        raise
-
-
 def main(flags: argparse.Namespace) -> None:
     """Export the model. Raises UserError and OSError."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # deletes what is unfinished
@@ -242,8 +216,12 @@ def main(flags: argparse.Namespace) -> None:
             raise UserError("CTranslate2 has only Transformers: use saved_model")
         if not importlib.util.find_spec("ctranslate2"):
             raise UserError('CTranslate2 is not installed: pip install -e ".[export]"')
-    with new_folder(flags.folder):
+    flags.folder.mkdir(parents=True)  # raises FileExistsError
+    try:
         EXPORTS[flags.format](command_line.load(flags), flags.folder)
+    except BaseException:  # SystemExit, too
+        shutil.rmtree(flags.folder)
+        raise
     print(f"{flags.folder}: see the section Export of docs/commands.md for how to use it")
 
 

@@ -1,5 +1,5 @@
-"""Draw figures of a run into RUN/figures: training curves, and for each set of outputs that
-evaluate.py has written, BLEU by length and the agreement of the metrics, or the confusion matrix.
+"""Draw figures of a run into RUN/figures, for each set of outputs that evaluate.py has written:
+BLEU by the length of the source, or the confusion matrix of a classifier.
 """
 
 import argparse
@@ -10,10 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from scipy.stats import rankdata
 
 from evaluation import command_line, metrics, report
-from training.records import load_config, read_json, read_json_lines
+from training.records import load_config, read_json
 from utils import UserError, handle_signals, make_parser
 
 # Matplotlib is imported when a figure is drawn.
@@ -39,15 +38,6 @@ FONTS = (
     "Noto Sans CJK SC, Noto Sans CJK JP, WenQuanYi Zen Hei, Microsoft YaHei, PingFang SC, "
     "Hiragino Sans, Noto Sans Devanagari, Noto Sans Thai"
 ).split(", ")
-# Title, scale and factor of a panel, and the names of its values in training and in validation.
-PANELS = (
-    ("loss, nats per {unit}", "log", 1, "loss", "validation_loss"),
-    ("accuracy, % of {unit}s", "linear", 100, "accuracy", "validation_accuracy"),
-    ("BLEU", "linear", 1, None, "validation_bleu"),
-    ("norm of the gradient", "log", 1, "grad_norm", None),
-    ("tokens per second", "linear", 1, "tokens_per_second", None),
-    ("learning rate", "linear", 1, "learning_rate", None),
-)
 # Minimum and maximum number of words of a source, in the plot of BLEU by length.
 LENGTHS = ((1, 5), (6, 10), (11, 15), (16, 20), (21, 30), (31, 40), (41, math.inf))
 
@@ -56,10 +46,10 @@ def main(flags: argparse.Namespace) -> None:
     """Draw the figures and print their paths. Raises UserError and OSError."""
     runs = dict(zip(run_labels(flags.runs), flags.runs, strict=True))
     first, folder = flags.runs[0], flags.runs[0] / "figures"
-    lines = {label: read_metrics(run) for label, run in runs.items()}
-    unit = "example" if load_config(first).is_classifier else "token"
-    training(folder / "training", lines, unit)
-    for path in sorted(first.glob("outputs-*.tsv")):
+    paths = sorted(first.glob("outputs-*.tsv"))
+    if not paths:
+        raise UserError(f"{first} has no scored outputs: run python evaluate.py {first} first")
+    for path in paths:
         name = path.stem.removeprefix("outputs-")
         draw_outputs(folder, name, read_json(first / f"scores-{name}.json"), runs)
     print(*sorted(p for p in folder.iterdir() if p.suffix in (".png", ".svg")), sep="\n")
@@ -77,7 +67,7 @@ def draw_outputs(folder: Path, name: str, scores: dict, runs: dict[str, Path]) -
         path, shown = folder / f"confusion-{name}", counts[seen][:, seen]
         confusion(path, shown, labels[seen].tolist(), f"{first}, {title}")
         return
-    outputs, references = table["output"], table["reference"]
+    references = table["reference"]
     groups = group_by_length(table["source"])
     bleu = {
         label: bleu_by_length(each["output"], references, groups)
@@ -86,17 +76,6 @@ def draw_outputs(folder: Path, name: str, scores: dict, runs: dict[str, Path]) -
     }
     counts = {words: len(group) for words, group in groups.items()}
     by_length(folder / f"bleu-by-length-{name}", counts, bleu, title)
-    wrong = np.not_equal(outputs, references)  # the others are perfect by every metric
-    if wrong.sum() > 1:
-        columns = {m: np.array(table[m], float)[wrong] for m in report.SENTENCE_METRICS}
-        agreement(folder / f"agreement-{name}", columns, f"{first}, {title}")
-
-
-def read_metrics(run: Path) -> list[dict]:
-    """Read metrics.jsonl of a run. Raises OSError, and UserError if it is empty or damaged."""
-    if lines := read_json_lines(run / "metrics.jsonl"):
-        return lines
-    raise UserError(f"{run / 'metrics.jsonl'} is empty: wait for the first epoch")
 
 
 def run_labels(runs: Sequence[Path]) -> list[str]:
@@ -161,41 +140,6 @@ def figure(stem: str | Path, width: float, height: float, layout: str = "constra
         canvas.savefig(f"{stem}.svg", metadata={"Date": None})
 
 
-def training(stem: str | Path, runs: dict[str, Sequence[dict]], unit: str) -> None:
-    """Draw a panel by step for each measure that the first run has.
-
-    runs: {name: lines of metrics.jsonl}; of runs other than the first, only validation is drawn,
-    where there is any. unit: what loss and accuracy are averaged over, "token" or "example".
-    """
-    first, *others = runs
-    measured = set().union(*runs[first])
-    panels = [panel for panel in PANELS if measured & set(panel[3:])]
-    columns = min(3, len(panels))
-    rows = math.ceil(len(panels) / columns)
-    labels = [f"{first}, training", f"{first}, validation", *others]
-    last = max(line["step"] for lines in runs.values() for line in lines)
-    with figure(stem, 4.2 * columns, 3 * rows + 0.5) as canvas:
-        plots = canvas.subplots(rows, columns, squeeze=False).ravel()
-        for unused in plots[len(panels) :]:
-            unused.remove()
-        for plot, (title, scale, factor, train, validation) in zip(plots, panels, strict=False):
-            curves = [(first, train, "-"), (first, validation, ".-")]
-            curves += [(run, validation or train, ".--") for run in others]
-            for number, (run, name, style) in enumerate(curves):
-                colour, label = COLOURS[number % 6], labels[number]
-                points = [(line["step"], factor * line[name]) for line in runs[run] if name in line]
-                style = style if len(points) > 1 else "."  # a line of one point is invisible
-                if points:
-                    plot.plot(*np.transpose(points), style, color=colour, lw=1.2, label=label)
-            plot.set(title=title.format(unit=unit), xlabel="step", yscale=scale)
-            plot.set_xlim(0, 1.05 * last)
-            plot.locator_params("x", integer=True)
-            plot.xaxis.set_major_formatter("{x:,.0f}")
-            format_log_axis(plot) if scale == "log" else start_at_zero(plot)
-            plot.grid()
-        add_legend(canvas, columns)
-
-
 def by_length(
     stem: str | Path, groups: dict[str, int], runs: dict[str, Sequence[float]], title: str = ""
 ) -> None:
@@ -217,17 +161,6 @@ def by_length(
         add_legend(canvas, 2)
 
 
-def agreement(stem: str | Path, columns: dict[str, Sequence[float]], title: str = "") -> None:
-    """Draw Spearman's rank correlation of the scores of sentences: {metric: values}."""
-    with np.errstate(invalid="ignore"):  # NaN for a constant column
-        values = np.corrcoef(rankdata([*columns.values()], axis=1))
-    texts = np.vectorize(lambda value: "–" if math.isnan(value) else f"{value:.2f}")(values)
-    count = len(next(iter(columns.values())))
-    title += f": agreement of the metrics on {count:,} sentences that differ from the reference"
-    bar = "Spearman's rank correlation"
-    heat_map(stem, values, texts, columns, columns, bar, title, cmap="RdBu_r", vmin=-1)
-
-
 def confusion(stem: str | Path, counts: np.ndarray, labels: Sequence[str], title: str = "") -> None:
     """Draw a confusion matrix: counts (labels, labels), and below them shares of the row.
 
@@ -241,41 +174,22 @@ def confusion(stem: str | Path, counts: np.ndarray, labels: Sequence[str], title
         return "–" if math.isnan(share) else f"{count:,}\n{100 * share:.1f} %" if count else "0"
 
     rows = [f"{label} ({total:,})" for label, total in zip(labels, totals[:, 0], strict=True)]
-    axes = {"cmap": "Blues", "vmin": 0, "xlabel": "predicted", "ylabel": "true (count)"}
-    heat_map(stem, shares, cell(counts, shares), rows, labels, "share of the row", title, **axes)
-
-
-def heat_map(
-    stem: str | Path,
-    values: np.ndarray,
-    texts: np.ndarray,
-    rows: Sequence[str],
-    columns: Sequence[str],
-    bar: str,
-    title: str,
-    cmap: str,
-    vmin: float,
-    **texts_of_axes: str,
-) -> None:
-    """Draw values of vmin to 1 as colours, with a text in each cell; bar: label of the colours."""
     side, longest = min(max(3, 0.7 * len(rows)), 25), 0.09 * max(map(len, rows))
     with figure(stem, side + longest + 1.8, side + longest + 0.8, layout="compressed") as canvas:
         plot = canvas.subplots()
         plot.set_facecolor("0.92")  # behind NaN
-        image = plot.imshow(values, cmap=cmap, vmin=vmin, vmax=1)
+        image = plot.imshow(shares, cmap="Blues", vmin=0, vmax=1)
         plot.spines[:].set_visible(False)
         plot.tick_params(length=0)
         font = {"ha": "center", "va": "center", "fontsize": min(11, 13 * side / len(rows))}
-        for (row, column), value in np.ndenumerate(values):
-            colour = "white" if abs(value) > 0.6 else "black"
-            plot.text(column, row, texts[row, column], color=colour, **font)
-        plot.set_xticks(
-            range(len(columns)), columns, rotation=30, ha="right", rotation_mode="anchor"
-        )
+        for (row, column), text in np.ndenumerate(cell(counts, shares)):
+            colour = "white" if shares[row, column] > 0.6 else "black"
+            plot.text(column, row, text, color=colour, **font)
+        plot.set_xticks(range(len(labels)), labels, rotation=30, ha="right", rotation_mode="anchor")
         plot.set_yticks(range(len(rows)), rows)
-        plot.set(**texts_of_axes)
+        plot.set(xlabel="predicted", ylabel="true (count)")
         plot.set_title(textwrap.fill(title, int(12 * side)))
-        canvas.colorbar(image, ax=plot, label=bar)
+        canvas.colorbar(image, ax=plot, label="share of the row")
 
 
 def add_legend(canvas, columns: int) -> None:
@@ -289,16 +203,6 @@ def start_at_zero(plot) -> None:
     highest = plot.dataLim.y1
     plot.set_ylim(0, 1.05 * highest if highest > 0 else 1)
     plot.yaxis.set_major_formatter("{x:,g}")
-
-
-def format_log_axis(plot) -> None:
-    """Label a logarithmic y axis with plain numbers, even if its range is narrow."""
-    from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
-
-    low, high = plot.get_ylim()
-    plot.yaxis.set_major_locator(MaxNLocator(5) if high < 10 * low else LogLocator(subs=(1, 2, 5)))
-    plot.yaxis.set_major_formatter("{x:g}")
-    plot.yaxis.set_minor_locator(NullLocator())
 
 
 def parse_flags() -> argparse.Namespace:

@@ -12,7 +12,7 @@ import numpy as np
 
 from config import Config
 from data import corpora, encoding, pipeline
-from data.splits import Corpus, Split
+from data.splits import Split
 from evaluation import metrics
 from training.records import read_json
 from utils import UserError, write_json
@@ -50,31 +50,21 @@ def validation_metrics(
     return values, samples
 
 
-def find_corpus(run: Path, config: Config, split: str, name: str | None = None) -> Corpus:
-    """Return the corpus of a run, or the one with this name, in the direction of the run.
-
-    Does not read it. Raises OSError and UserError.
-    """
-    recorded = read_json(run / "corpus.json")
-    if name is None and split not in recorded["splits"]:
-        raise UserError(
-            f"{run} has no split {split!r}: choose from {', '.join(recorded['splits'])}"
-        )
-    corpus = corpora.find(name or config.corpus, labelled=config.is_classifier)
-    backward = corpus.languages != tuple(recorded["languages"]) == corpus.languages[::-1]
-    return corpus.swap() if backward else corpus
-
-
 def load_split(run: Path, config: Config, split: str, name: str | None = None) -> tuple[Split, str]:
-    """Load a split of the corpus that `find_corpus` returns.
+    """Load a split of the corpus of a run, or of the one with this name, in the run's direction.
 
     Also returns what identifies the texts in file names: the split, after the corpus if the texts
     are not those that the run recorded. Raises OSError, and UserError if the split does not exist,
     or if it is the run's own and has changed since training.
     """
-    corpus = find_corpus(run, config, split, name)
+    record = read_json(run / "corpus.json")
+    if name is None and split not in record["splits"]:
+        raise UserError(f"{run} has no split {split!r}: choose from {', '.join(record['splits'])}")
+    corpus = corpora.find(name or config.corpus, labelled=config.is_classifier)
+    if corpus.languages != tuple(record["languages"]) == corpus.languages[::-1]:
+        corpus = corpus.swap()
     summary = corpus.summarize(split, limit=sys.maxsize)
-    recorded = read_json(run / "corpus.json")["splits"].get(split, {}).get("sha256")
+    recorded = record["splits"].get(split, {}).get("sha256")
     if name is None and summary.sha256 != recorded:
         raise UserError(
             f"the {split} split of {config.corpus} differs from the one recorded in "

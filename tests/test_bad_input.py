@@ -17,7 +17,6 @@ import translate
 import utils
 from config import Config
 from data import pipeline
-from evaluation.figures import read_metrics
 from same_code import normalized_code
 from training import command_line, records
 from utils import UserError
@@ -148,7 +147,7 @@ def test_a_path_that_tensorflow_reads_as_a_pattern_is_rejected(tmp_path, name):
 
 def test_an_unfinished_line_of_metrics_is_left_out(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2, "lo')
-    assert read_metrics(tmp_path) == [{"step": 1}]
+    assert records.read_json_lines(tmp_path / "metrics.jsonl") == [{"step": 1}]
 
 
 WORDS = st.sampled_from(

@@ -102,11 +102,11 @@ def test_attention_of_a_classifier_is_drawn(classifier, run_program):
 
 def test_figures_of_a_classifier_are_drawn(classifier, run_program):
     drawn = {path.stem for path in paths(run_program("evaluation/figures.py", classifier))}
-    assert drawn == {"training", "confusion-test"}
+    assert drawn == {"confusion-test"}
 
 
 def test_a_recurrent_model_is_trained_and_scored(recurrent, run_program):
     result = run_program("evaluate.py", recurrent, "--beam", 2)
     assert result.status == 0 and "bleu" in result.out, result.err
     drawn = {path.stem for path in paths(run_program("evaluation/figures.py", recurrent))}
-    assert drawn == {"training", "bleu-by-length-test-beam2", "agreement-test-beam2"}
+    assert drawn == {"bleu-by-length-test-beam2"}

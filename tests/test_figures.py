@@ -80,39 +80,6 @@ def test_svg_has_tokens_as_plain_text_and_is_deterministic(tmp_path):
         assert one.read_bytes() == two.read_bytes()
 
 
-def curves(plot):
-    return {line.get_label(): line.get_xydata().tolist() for line in plot.lines}
-
-
-def test_training_and_validation_have_their_own_steps(drawn):
-    train = [{"step": s, "loss": 1 / s, "accuracy": s / 10, "grad_norm": s} for s in (1, 2, 3)]
-    validation = {"step": 2, "validation_loss": 0.7, "validation_accuracy": 0.25}
-    figures.training("", {"one": [*train[:2], validation, train[2]]}, "example")
-    titles = [plot.get_title() for plot in drawn[0].axes]  # no panels without data
-    assert titles == ["loss, nats per example", "accuracy, % of examples", "norm of the gradient"]
-    accuracy = curves(drawn[0].axes[1])
-    assert accuracy == {"one, training": [[1, 10], [2, 20], [3, 30]], "one, validation": [[2, 25]]}
-    assert drawn[0].axes[1].get_ylim()[0] == 0 and drawn[0].axes[1].get_ylim()[1] > 30
-
-
-def test_a_single_point_is_visible_and_steps_are_whole_numbers(drawn):
-    figures.training("", {"one": [{"step": 1, "loss": 1.0}, {"step": 2, "grad_norm": 2}]}, "token")
-    for plot in drawn[0].axes:
-        assert plot.lines[0].get_marker() == "." and set(plot.get_xticks()) >= {0, 1, 2}
-        assert all(tick == int(tick) for tick in plot.get_xticks())
-
-
-def test_other_runs_have_their_validation_in_the_same_panels(drawn):
-    one = [{"step": 1, "loss": 1, "grad_norm": 2}, {"step": 2, "validation_loss": 0.7}]
-    other = [{"step": 4, "validation_loss": 0.6, "loss": 9}, {"step": 5, "grad_norm": 7}]
-    figures.training("", {"one": one, "other": other}, "token")
-    loss, gradient = map(curves, drawn[0].axes)
-    assert loss["one, training"] == [[1, 1]] and loss["one, validation"] == [[2, 0.7]]
-    assert loss["other"] == [[4, 0.6]] and len(loss) == 3
-    assert gradient == {"one, training": [[1, 2]], "other": [[5, 7]]}
-    assert len(names(drawn[0].legends[0].texts)) == 3  # one legend for all panels
-
-
 def test_bleu_of_100_is_inside_the_plot(drawn):
     figures.by_length("", {"1–5": 30, "6–10": 1009}, {"one": [100.0, 20.0], "two": [50.0, 10.0]})
     plot = drawn[0].axes[0]
@@ -137,16 +104,6 @@ def test_recurrent_runs_are_labelled_with_their_attention(tmp_path):
     assert labels == [f"{tmp_path}/a/b: GRU, dot attention", f"{tmp_path}/b/b"]
 
 
-@pytest.mark.filterwarnings("error")
-def test_agreement_is_the_correlation_of_ranks(drawn):
-    """Equal values share their mean rank; a constant has no correlation."""
-    columns = {"a": [1, 2, 3, 4], "b": [1, 10, 100, 1000], "c": [4, 3, 2, 1], "d": [5, 7, 7, 9]}
-    figures.agreement("", columns | {"e": [3, 3, 3, 3]})
-    first = [text.get_text() for text in drawn[0].axes[0].texts][:5]
-    # Ranks of d: 1, 2.5, 2.5, 4: 4.5 / √(5 · 4.5) = 0.95.
-    assert first == ["1.00", "1.00", "-1.00", "0.95", "–"]
-
-
 def test_confusion_matrix_has_true_labels_in_rows(drawn):
     figures.confusion("", [[3, 1, 0], [0, 5, 0], [0, 0, 0]], ["a", "b", "c"])
     plot = drawn[0].axes[0]
@@ -161,9 +118,7 @@ def test_confusion_matrix_has_true_labels_in_rows(drawn):
     ("function", "data"),
     [
         ("heat_maps", (np.ones((1, 1, 1, 1)), ["▁a"], ["▁b"], "title")),
-        ("training", ({"one": [{"step": 1, "loss": 2.5, "accuracy": 0.0}]}, "token")),
         ("by_length", ({"1–5": 1}, {"one": [0.0]})),
-        ("agreement", ({"$bleu$": [1.0, 2.0], "meteor": [0.0, 0.0]},)),
         ("confusion", (np.zeros((1, 1), int), ["the only one"])),
     ],
 )

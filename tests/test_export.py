@@ -1,5 +1,6 @@
 """Exported models give the same translations and scores as the search of this project."""
 
+import argparse
 import json
 import subprocess
 import sys
@@ -157,20 +158,23 @@ def test_a_source_ends_in_one_eos_whether_it_had_one():
         np.testing.assert_array_equal(alone, [result])
 
 
-def test_exports_need_an_empty_directory_and_leave_it_empty_if_they_fail(tmp_path):
-    folder, kept = tmp_path / "a" / "b", tmp_path / "a" / "kept"
-    with pytest.raises(KeyboardInterrupt), export.new_folder(folder):
-        (folder / "assets").mkdir()
+def test_exports_need_a_new_directory_and_leave_none_if_they_fail(tmp_path, monkeypatch):
+    def export_unfinished(_, folder):
         (folder / "model").write_text("unfinished")
         raise KeyboardInterrupt
-    kept.write_text("kept")
-    for path in (kept, kept.parent):
-        with pytest.raises(FileExistsError, match="not an empty"), export.new_folder(path):
-            pass
-    assert not any(folder.iterdir()) and kept.read_text() == "kept"
-    for _ in range(2):
-        with export.new_folder(folder):
-            assert folder.is_dir()
+
+    monkeypatch.setattr(export.command_line, "load", lambda _: None)
+    monkeypatch.setattr(export.signal, "signal", lambda *_: None)
+    monkeypatch.setitem(export.EXPORTS, "saved_model", export_unfinished)
+    flags = argparse.Namespace(format="saved_model", folder=tmp_path / "a" / "b")
+    with pytest.raises(KeyboardInterrupt):
+        export.main(flags)
+    assert not flags.folder.exists()
+    flags.folder.mkdir()
+    (flags.folder / "kept").write_text("kept")
+    with pytest.raises(FileExistsError):
+        export.main(flags)
+    assert (flags.folder / "kept").read_text() == "kept"
 
 
 @pytest.mark.slow

@@ -156,9 +156,10 @@ def by_length(
         plot.set_xticks(range(len(groups)), ticks)
         plot.set(xlabel="words of the source; below, the number of sentences", ylabel="BLEU")
         plot.set_title(textwrap.fill(title, 70))
-        start_at_zero(plot)
+        plot.set_ylim(0, 1.05 * plot.dataLim.y1 or 1)
+        plot.yaxis.set_major_formatter("{x:,g}")
         plot.grid(axis="y")
-        add_legend(canvas, 2)
+        canvas.legend(loc="outside upper center", ncols=min(2, len(runs)))
 
 
 def confusion(stem: str | Path, counts: np.ndarray, labels: Sequence[str], title: str = "") -> None:
@@ -190,19 +191,6 @@ def confusion(stem: str | Path, counts: np.ndarray, labels: Sequence[str], title
         plot.set(xlabel="predicted", ylabel="true (count)")
         plot.set_title(textwrap.fill(title, int(12 * side)))
         canvas.colorbar(image, ax=plot, label="share of the row")
-
-
-def add_legend(canvas, columns: int) -> None:
-    """Add one legend for all plots of a figure, in which equal labels have equal lines."""
-    lines = {line.get_label(): line for plot in canvas.axes for line in plot.lines}
-    canvas.legend(lines.values(), lines, loc="outside upper center", ncols=min(columns, len(lines)))
-
-
-def start_at_zero(plot) -> None:
-    """Let a linear y axis begin at 0 and end above the highest point."""
-    highest = plot.dataLim.y1
-    plot.set_ylim(0, 1.05 * highest if highest > 0 else 1)
-    plot.yaxis.set_major_formatter("{x:,g}")
 
 
 def parse_flags() -> argparse.Namespace:

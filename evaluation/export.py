@@ -41,14 +41,13 @@ def export_ctranslate2(translator: "Translator", folder: Path) -> None:
     """
     import ctranslate2
 
-    try:
-        spec = specification(ctranslate2.specs, translator)
-    except AttributeError as error:  # a part that an edit has removed
-        raise UserError(EDITED) from error
-    spec.save(str(folder))
     tokenizer.save_pair(folder, translator.source_tokenizer, translator.target_tokenizer)
-    exported = ctranslate2.Translator(str(folder), compute_type="float32")
-    check_log_probabilities(exported, translator)
+    try:
+        specification(ctranslate2.specs, translator).save(str(folder))
+        exported = ctranslate2.Translator(str(folder), compute_type="float32")
+        check_log_probabilities(exported, translator)
+    except (AttributeError, ValueError) as error:  # a part is missing, or has another shape
+        raise UserError(EDITED) from error
 
 
 def specification(specs: ModuleType, translator: "Translator") -> Any:
@@ -216,9 +215,12 @@ def main(flags: argparse.Namespace) -> None:
             raise UserError("CTranslate2 has only Transformers: use saved_model")
         if not importlib.util.find_spec("ctranslate2"):
             raise UserError('CTranslate2 is not installed: pip install -e ".[export]"')
-    flags.folder.mkdir(parents=True)  # raises FileExistsError
+    if flags.folder.exists():
+        raise UserError(f"{flags.folder} exists: name a new directory")
+    translator = command_line.load(flags)
+    flags.folder.mkdir(parents=True)
     try:
-        EXPORTS[flags.format](command_line.load(flags), flags.folder)
+        EXPORTS[flags.format](translator, flags.folder)
     except BaseException:  # SystemExit, too
         shutil.rmtree(flags.folder)
         raise

@@ -1,5 +1,5 @@
 """Draw figures of a run into RUN/figures, for each set of outputs that evaluate.py has written:
-BLEU by the length of the source, or the confusion matrix of a classifier.
+BLEU by the length of the source, of all runs that are named, or the confusion matrix of the first.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import numpy as np
 
 from evaluation import command_line, metrics, report
 from training.records import load_config, read_json
-from utils import UserError, handle_signals, make_parser
+from utils import UserError, handle_signals, make_parser, warn
 
 # Matplotlib is imported when a figure is drawn.
 
@@ -57,9 +57,12 @@ def main(flags: argparse.Namespace) -> None:
 
 def draw_outputs(folder: Path, name: str, scores: dict, runs: dict[str, Path]) -> None:
     """Draw the outputs called `name` of the first run, and of other runs with the same texts."""
-    runs = {label: run for label, run in runs.items() if report.outputs_path(run, name).exists()}
-    tables = {label: report.read_outputs(run, name) for label, run in runs.items()}
+    known = {label: run for label, run in runs.items() if report.outputs_path(run, name).exists()}
+    tables = {label: report.read_outputs(run, name) for label, run in known.items()}
     first, table = next(iter(tables.items()))
+    tables = {label: each for label, each in tables.items() if report.same_texts(each, table)}
+    for run in (run for label, run in runs.items() if label not in tables):
+        warn(f"{run} has no outputs-{name}.tsv of the same texts, so it is not drawn")
     title = report.describe(scores)
     if matrix := scores.get("confusion"):
         counts, labels = np.array([*matrix.values()]), np.array([*matrix])
@@ -70,9 +73,7 @@ def draw_outputs(folder: Path, name: str, scores: dict, runs: dict[str, Path]) -
     references = table["reference"]
     groups = group_by_length(table["source"])
     bleu = {
-        label: bleu_by_length(each["output"], references, groups)
-        for label, each in tables.items()
-        if report.same_texts(each, table)
+        label: bleu_by_length(each["output"], references, groups) for label, each in tables.items()
     }
     counts = {words: len(group) for words, group in groups.items()}
     by_length(folder / f"bleu-by-length-{name}", counts, bleu, title)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from evaluation.translator import Translator
 
 Table = dict[str, list[str]]  # columns of equal length: source, reference, output and more
-SENTENCE_METRICS = ("bleu", "chrf", "rouge_1", "rouge_2", "rouge_l", "meteor")  # and exact match
 MISTAKES_SHOWN = 20
 
 
@@ -60,7 +59,9 @@ def load_split(run: Path, config: Config, split: str, name: str | None = None) -
     record = read_json(run / "corpus.json")
     if name is None and split not in record["splits"]:
         raise UserError(f"{run} has no split {split!r}: choose from {', '.join(record['splits'])}")
-    corpus = corpora.find(name or config.corpus, labelled=config.is_classifier)
+    corpus = corpora.from_config(config)  # with its share of the training split
+    if name is not None:
+        corpus = corpora.find(name, labelled=config.is_classifier)
     if corpus.languages != tuple(record["languages"]) == corpus.languages[::-1]:
         corpus = corpus.swap()
     summary = corpus.summarize(split, limit=sys.maxsize)
@@ -71,6 +72,8 @@ def load_split(run: Path, config: Config, split: str, name: str | None = None) -
             f"{run}/corpus.json, so scores would not be comparable: restore the text, or score it "
             f"as another corpus with --corpus {config.corpus}"
         )
+    if not summary.sample:
+        raise UserError(f"the {split} split of {corpus.name} has no texts to score")
     slug = re.sub(r"[^\w.+-]+", "-", corpus.name.removesuffix(".tsv")).strip("-.")
     return Split.of(summary.sample), split if summary.sha256 == recorded else f"{slug}-{split}"
 
@@ -175,10 +178,17 @@ def write(run: Path, name: str, scores: dict, table: Table) -> list[str]:
     """Write scores, outputs and the worst of them into a run directory. Returns the file names."""
     rows = [table, *zip(*table.values(), strict=True)]
     lines = ("\t".join(re.sub(r"[\t\r\n]", " ", cell) for cell in row) for row in rows)
+    write_text(outputs_path(run, name), "".join(f"{line}\n" for line in lines))
+    write_text(run / f"mistakes-{name}.txt", worst(table))
     write_json(run / f"scores-{name}.json", scores)
-    outputs_path(run, name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
-    (run / f"mistakes-{name}.txt").write_text(worst(table), "utf-8")
     return [f"scores-{name}.json", f"outputs-{name}.tsv", f"mistakes-{name}.txt"]
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file atomically: a full disk leaves the old one. Raises OSError."""
+    unfinished = path.with_name(path.name + ".unfinished")
+    unfinished.write_text(text, "utf-8")
+    unfinished.replace(path)
 
 
 def worst(table: Table) -> str:

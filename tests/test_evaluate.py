@@ -16,6 +16,8 @@ import pytest
 import tensorflow as tf
 from helpers import TINY, load_split, train_here, write_corpus
 
+from config import Config
+from data import corpora
 from data.batches import Pairs, Ragged
 from data.splits import Split
 from evaluation import report, translator
@@ -166,6 +168,15 @@ def test_a_changed_split_is_another_corpus(copy, score, tmp_path):
     assert score(copy, "--corpus", talks).status == 0
     slug = str(talks).strip("/").replace("/", "-")
     assert written(copy) == files("test") | files(f"{slug}-test")
+
+
+def test_the_train_split_is_the_share_that_was_trained_on(tmp_path):
+    config = Config(corpus="mini:300", train_share=0.5)
+    summary = corpora.from_config(config).summarize("train", limit=300)
+    record = {"languages": ["pt", "en"], "splits": {"train": {"sha256": summary.sha256}}}
+    (tmp_path / "corpus.json").write_text(json.dumps(record))
+    split, name = report.load_split(tmp_path, config, "train")
+    assert name == "train" and 100 < len(split.sources) < 200
 
 
 def test_every_line_of_another_table_is_scored(copy, score, texts, tmp_path, monkeypatch):
@@ -558,6 +569,21 @@ def test_scores_that_cannot_be_written_are_printed(copy, score, monkeypatch):
     assert result.status == 2 and "No space left" in result.err and "\nbleu " in result.out
 
 
+def test_a_full_disk_leaves_the_old_outputs(tmp_path, monkeypatch):
+    columns = dict.fromkeys(("source", "reference", "output", "chrf"), ["1"])
+    report.write(tmp_path, "test", {"loss": 1}, columns)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def full(path, text, *_):
+        path.write_bytes(text.encode()[:3])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError):
+        report.write(tmp_path, "test", {"loss": 2}, columns | {"output": ["2"]})
+    assert {path: path.read_bytes() for path in before} == before
+
+
 def test_scores_are_written_before_they_are_printed(copy, score, monkeypatch):
     """The reader of the output may close it, as `head` does."""
 
@@ -605,6 +631,7 @@ def test_figures_are_named_for_the_outputs_that_they_show(copy, run_program, sco
     assert out.splitlines() == [f"{stem}.png", f"{stem}.svg"]
     by_length = Path(f"{stem}.svg").read_text("utf-8")
     assert ">same<" in by_length and ">other<" not in by_length  # it translated another text
+    assert f"warning: {other} has no outputs-test-beam2.tsv of the same texts" in err
     assert "test split of" in by_length and "beam 2" in by_length
 
 

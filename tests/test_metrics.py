@@ -275,6 +275,10 @@ def test_differences_of_two_runs_are_printed_with_the_texts_that_differ_most(tmp
     (flags.other / "config.json").write_text('{"corpus": "mini"}')
     with pytest.raises(UserError, match=f"run python evaluate.py {flags.other}, .* --outputs$"):
         compare.main(flags)
+    cased = [text.upper() for text in references]
+    write_outputs(flags.other, cased, cased, chrf=["100.00"] * 40)
+    with pytest.raises(UserError, match="lower case"):
+        compare.main(flags)
     worse = ["x", "a b c d", *references[2:]]
     write_outputs(flags.other, worse, references, chrf=["0.00", "90.00"] + ["100.00"] * 38)
     compare.main(flags)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks import harness
+from config import Config
 from data import corpora
 from training.machine import cores, import_tensorflow
 from training.records import load_config
@@ -64,12 +65,13 @@ def export(run: Path, folder: str) -> str | None:
 
 
 def measure(
-    run: Path, sources: list[str], max_length: int, rounds: int
+    run: Path, sources: list[str], config: Config, rounds: int
 ) -> Iterator[tuple[str, harness.Rows]]:
     """Run all contestants and yield what `harness.report` takes."""
     rows = {}
     with tempfile.TemporaryDirectory() as folder:
-        job = {"run": str(run), "max_length": max_length}
+        job = {"run": str(run), "max_length": config.max_length}
+        job["preprocessing"] = config.lowercase, config.tokenizer == "word"
         job["exported"] = export(run, f"{folder}/exported")
         for beam in (1, 4):
             job["search"] = {"beam": beam, "length_penalty": 0.0} if beam > 1 else {}
@@ -92,7 +94,7 @@ def main() -> None:
     import_tensorflow()  # without its messages: tensorflow_datasets imports it
     texts = corpora.from_config(config).load(flags.split).sources
     sources = [text for text in texts if text.strip()][: flags.limit]
-    harness.report(measure(flags.run, sources, config.max_length, flags.rounds), COLUMNS)
+    harness.report(measure(flags.run, sources, config, flags.rounds), COLUMNS)
 
 
 if __name__ == "__main__":

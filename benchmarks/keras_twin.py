@@ -26,6 +26,8 @@ if __name__ == "__main__":
     CONFIG = parse_config(__doc__.splitlines()[0])  # before TensorFlow loads, as in train.py
     if CONFIG.model != "transformer":
         fail(f"--model {CONFIG.model}: the Keras twin is a Transformer")
+    if CONFIG.init_from:
+        fail("the Keras twin takes the weights of a run by --resume, not by --init-from")
     if CONFIG.epochs and (CONFIG.precision != "float32" or CONFIG.word_dropout):
         fail("the Keras twin trains in float32 without word dropout: use --epochs 0")
     import_tensorflow()

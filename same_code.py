@@ -168,6 +168,7 @@ def working_tree_diff(*paths: str, base: str = "HEAD") -> str:
     paths: git pathspecs. The user's git configuration has no effect, and the index does not change.
     """
     options = ["--no-color", "--no-ext-diff", "--no-textconv", "--unified=3", "--binary"]
+    options.append("--relative")  # the project may be a folder of a larger repository
     settings = ["-c", "diff.noprefix=false", "-c", "diff.mnemonicPrefix=false"]
     with tempfile.TemporaryDirectory() as scratch:
         index = {"GIT_INDEX_FILE": str(Path(scratch) / "index")}

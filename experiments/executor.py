@@ -1,6 +1,8 @@
 """Execute runs as processes on this machine. `cluster.ClusterExecutor` has the same methods."""
 
+import ctypes
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,16 +11,18 @@ from training.machine import cores
 from training.records import read_json
 
 interrupts = []  # signals that have asked this process to stop
+LIBC, PR_SET_PDEATHSIG = ctypes.CDLL(None), 1  # of Linux' prctl
 
 
 def interrupt(number: int, _frame: object) -> None:
-    """Raise KeyboardInterrupt, as a signal handler, and remember the signal.
+    """Raise KeyboardInterrupt, as a signal handler, at the first signal, and remember it.
 
     Python ignores an exception in a destructor, such as those of Dask's futures. So loops should
-    also look at `interrupts`.
+    also look at `interrupts`. Further signals do not end the process while runs save.
     """
     interrupts.append(number)
-    raise KeyboardInterrupt
+    if len(interrupts) == 1:
+        raise KeyboardInterrupt
 
 
 class LocalExecutor:
@@ -30,7 +34,11 @@ class LocalExecutor:
     def poll(self) -> list[Path]:
         """Return the jobs that have ended since the last call, and start queued ones."""
         ended = [job for job, (_, process) in self.running.items() if process.poll() is not None]
-        self.free += [self.running.pop(job)[0] for job in ended]
+        for job in ended:
+            core, process = self.running.pop(job)
+            self.free.append(core)
+            if process.returncode < 0:  # its log does not have the reason
+                report_killed(Path(read_json(job)["log"]), -process.returncode)
         while self.queue and self.free:
             job, core = self.queue.pop(0), self.free.pop(0)
             self.running[job] = core, start(job, core)
@@ -51,13 +59,21 @@ def environment() -> dict[str, str]:
     return {name: text for name, text in os.environ.items() if name != "PYTHONSAFEPATH"}
 
 
+def report_killed(log: Path, number: int) -> None:
+    """Append to a worker's log that a signal has ended it."""
+    cause = ", probably because memory ran out: use fewer cores (taskset -c 0 python …)"
+    with open(log, "a", encoding="utf-8") as file:
+        file.write(f"\nkilled by signal {number}{cause * (number == signal.SIGKILL)}\n")
+
+
 def start(job: Path, core: int) -> subprocess.Popen:
-    """Start a worker on a core. It does not see any GPU."""
+    """Start a worker on a core. It does not see any GPU, and stops if this process is killed."""
     command, values = [sys.executable, "-m", "experiments.worker", str(job)], read_json(job)
     options = {"cwd": values["source"], "env": environment() | {"CUDA_VISIBLE_DEVICES": "-1"}}
     with open(values["log"], "wb") as log:
         options |= {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
         # In a session of its own, or Ctrl-C would reach it twice and end it unsaved.
+        options["preexec_fn"] = lambda: LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         process = subprocess.Popen(command, start_new_session=True, **options)
     os.sched_setaffinity(process.pid, [core])  # before it has threads
     return process

@@ -27,6 +27,7 @@ from utils import UserError
 
 HERE = Path(__file__).resolve().parent
 NOT_DATA = ":!docs", ":!experiments", ":!tests", ":!benchmarks", ":!*.md", ":!*.cfg", ":!.*"
+NOT_EDITS = [f":(exclude){name}" for name in ("benchmarks", "docs", "experiments", "tests")]
 NOT_BY_LOSS = {"model/loss.py", "model/decoding.py", "data/tokenizer.py", "data/encoding.py"}
 NOT_BY_LOSS |= {"evaluation/search.py", "evaluation/translator.py"}
 KEYS = ("question", "theme", "claim", "recipe", "score", "average", "flags", "guard")
@@ -135,27 +136,42 @@ def read(name: str) -> Patch:
 def edit(commit: str = "HEAD") -> Patch | None:
     """Return the changes since a commit as an experiment, or None if there are none.
 
-    Only code counts, without experiments/ and tests/. The name has a hash of the changes. Raises
-    ExperimentError if there is no such commit.
+    Only code counts, without `NOT_EDITS` and `own_tables`. The name has a hash of the changes.
+    Raises ExperimentError if there is no such commit, and GitError.
     """
-    pathspecs = "*.py", "*.tsv", ":(exclude)experiments", ":(exclude)tests"
     try:
-        diff = working_tree_diff(*pathspecs, base=commit)
-    except GitError:
+        git("rev-parse", "--verify", f"{commit}^{{commit}}")
+    except GitError as error:
         raise ExperimentError(
-            f"--against {commit}: not a commit; choose one from git log --oneline, in a git clone "
-            "of the project"
+            f"{commit} is not a commit ({error}): in a git clone of the project, choose one from "
+            "git log --oneline"
         ) from None
+    own = [f":(exclude,literal){name}" for name in own_tables()]
+    diff = working_tree_diff("*.py", "*.tsv", *NOT_EDITS, *own, base=commit)
     name = f"edit-{hashlib.sha256(diff.encode()).hexdigest()[:6]}"
     return Patch(name, "The edit of the working tree", diff=diff) if diff else None
 
 
+def untracked(*pathspecs: str) -> list[str]:
+    """Return the files that git neither tracks nor ignores."""
+    options = "--others", "--exclude-standard", "--"
+    return git("-c", "core.quotePath=false", "ls-files", *options, *pathspecs).splitlines()
+
+
+def own_tables() -> list[str]:
+    """Return the new tables that are in no package: corpora of the user, not code."""
+    folder = HERE.parent
+    tables = [folder / name for name in untracked("*.tsv")]
+    tables = [path for path in tables if not path.with_name("__init__.py").exists()]
+    return [path.relative_to(folder).as_posix() for path in tables]
+
+
 def left_out(commit: str = "HEAD") -> list[str]:
     """Return the files that differ from a commit and could be data of an edit, but are not code."""
-    changed = git("diff", "--name-only", commit, "--", *NOT_DATA)
-    new = git("ls-files", "--others", "--exclude-standard", "--", *NOT_DATA)
-    names = (changed + new).splitlines()
-    return sorted(name for name in names if not name.endswith((".py", ".tsv")))
+    options = "-c", "core.quotePath=false", "diff", "--relative", "--name-only"
+    names = [*git(*options, commit, "--", *NOT_DATA).splitlines(), *untracked(*NOT_DATA)]
+    data = {name for name in names if not name.endswith((".py", ".tsv"))}
+    return sorted(data.union(own_tables()))
 
 
 def names() -> list[str]:

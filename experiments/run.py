@@ -47,7 +47,8 @@ def choose(flags: argparse.Namespace) -> tuple[Recipe, list[Patch]]:
         raise ExperimentError("name an experiment: the baseline is only trained for comparison")
     if chosen == [edit]:
         if left := patches.left_out(flags.against):
-            print(f"not part of the edit, because only .py and .tsv count: {', '.join(left)}")
+            names = ", ".join(left[:10]) + f" and {len(left) - 10} more" * (len(left) > 10)
+            print(f"not part of the edit, because only .py and tables of packages count: {names}")
     if flags.seeds:
         recipe = replace(recipe, stages=(flags.seeds,))
     suited = [patch.for_recipe(recipe.name) for patch in fitting]

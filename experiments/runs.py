@@ -82,11 +82,20 @@ def named_files(flags: str, labelled: bool) -> list[str]:
     hashes = []
     for name in re.findall(r"--corpus[= ](\S+)", flags):
         corpus = corpora.find(name, labelled=labelled)
-        hashes += [corpus.fingerprint()] if corpus.local else []
+        if corpus.local:
+            check_absolute(name)
+            hashes.append(corpus.fingerprint())
     for run in re.findall(r"--init-from[= ](\S+)", flags):
+        check_absolute(run)
         files = sorted(path for path in Path(run).glob("checkpoints/**/*") if path.is_file())
         hashes.append(short_hash([file_hash(path) for path in files]))
     return hashes
+
+
+def check_absolute(path: str) -> None:
+    """Raise ExperimentError for a relative path, because runs have other working directories."""
+    if not Path(path).is_absolute():
+        raise ExperimentError(f"{path}: give an absolute path, because runs start elsewhere")
 
 
 class Runner:
@@ -183,7 +192,8 @@ class Runner:
             )
         if METRICS in patch.files:
             warn(f"both sides are scored by the present {METRICS}, whatever {patch.name} changes")
-        for path in (self.source(patch) / name for name in patch.files):
+        scored = [name for name in patch.files if name.partition("/")[0] not in NOT_SCORED]
+        for path in (self.source(patch) / name for name in scored):
             if path.suffix == ".py" and path.exists():
                 if found := sorted(imported_names(path).intersection(NOT_SCORED)):
                     name = path.relative_to(self.source(patch))

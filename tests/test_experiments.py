@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -527,6 +527,10 @@ def test_files_that_flags_name_are_part_of_the_key(repository, tmp_path_factory)
             runner = runs.Runner(SMALL, tmp_path_factory.mktemp("scratch"))
             keys.append(runner.key(replace(patches.read("more"), flags=flags)))
         assert keys[0] == keys[2] != keys[1], flags
+    (repository / "own.tsv").write_text("a\tb\n")
+    for flags in ("--corpus own.tsv", "--init-from runs/one"):
+        with pytest.raises(ExperimentError, match="absolute"):
+            runner.key(replace(patches.read("more"), flags=flags))
 
 
 def test_runs_use_their_own_source_whatever_the_environment(repository, ask, monkeypatch):
@@ -594,8 +598,37 @@ def test_files_that_are_not_part_of_an_edit_are_named(repository, ask):
     (repository / "model/words.json").write_text("[2]")
     edit(repository / "model/answer.py", "return 40", "return 50")
     (repository / "model/new.json").write_text("[3]")
-    left = "not part of the edit, because only .py and .tsv count: model/new.json, model/words.json"
+    left = "only .py and tables of packages count: model/new.json, model/words.json"
     assert left + "\n" in ask()
+
+
+def test_benchmarks_and_a_users_own_tables_are_not_part_of_an_edit(repository, ask):
+    (repository / "benchmarks").mkdir()
+    (repository / "benchmarks/speed.py").write_text("from benchmarks import harness\n")
+    commit()
+    (repository / "benchmarks/speed.py").write_text("from benchmarks import peers\n")
+    (repository / "größe.tsv").write_text("1\tgood\n")
+    for number in range(12):
+        (repository / f"texts-{number:02}.txt").write_text("good")
+    with pytest.raises(ExperimentError, match="nothing to compare"):
+        ask()
+    (repository / "model/words.tsv").write_text("a\tb\n")
+    out = ask("--plan")
+    assert re.search(r"^edit-\w+ changes model/words.tsv$", out, re.MULTILINE)
+    assert "count: größe.tsv, texts-00.txt" in out and "texts-08.txt and 3 more\n" in out
+
+
+def test_the_project_may_be_a_folder_of_a_larger_repository(repository, ask, monkeypatch):
+    inner = repository / "inner"
+    for name in ("model", "experiments"):
+        shutil.copytree(repository / name, inner / name)
+    commit()
+    for module, name, folder in (same_code, "ROOT", ""), (runs, "ROOT", ""), (patches, "HERE", "x"):
+        monkeypatch.setattr(module, name, inner / "experiments" if folder else inner)
+    edit(inner / "model/answer.py", "return 40", "return 50")
+    (inner / "model/new.json").write_text("[3]")
+    out = ask("--recipe", "mini")
+    assert verdict(out, r"edit-\w+", 3) == "better +10.0" and "count: model/new.json\n" in out
 
 
 def test_an_edit_of_decoding_alone_is_judged_by_bleu(repository, ask, monkeypatch):
@@ -690,7 +723,7 @@ def test_an_edit_of_the_loss_is_judged_by_bleu(repository, ask, monkeypatch, cap
         (repository / name).unlink()
 
 
-def test_commits_are_compared_with_an_earlier_one(repository, ask):
+def test_commits_are_compared_with_an_earlier_one(repository, ask, monkeypatch):
     edit(repository / "model/answer.py", "return 40", "return 50")
     commit()
     edit(repository / "model/answer.py", "return 50", "return 50 + 1")
@@ -698,8 +731,11 @@ def test_commits_are_compared_with_an_earlier_one(repository, ask):
     assert verdict(out, r"edit-\w+", 3) == "better +11.0"
     with pytest.raises(ExperimentError, match="--against"):
         ask("more", "--against", "HEAD~1")
-    with pytest.raises(UserError, match="HEAD~7"):
+    with pytest.raises(UserError, match="HEAD~7 is not a commit"):
         ask("--against", "HEAD~7")
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(UserError, match="git was not found"):
+        ask()
 
 
 def test_a_syntax_error_is_reported_before_anything_runs(repository, ask):
@@ -1149,7 +1185,7 @@ def test_the_command_does_not_import_tensorflow(repository):
 def test_mistakes_are_reported_before_packages_load(repository):
     program = "import sys; sys.modules |= dict.fromkeys(['scipy', 'matplotlib', 'tensorflow'])"
     _, errors = start(program, "--against", "x").communicate(timeout=60)
-    assert errors.startswith("error: --against x: not a commit") and errors.count("\n") == 1
+    assert errors.startswith("error: x is not a commit") and errors.count("\n") == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -1164,6 +1200,57 @@ def test_interrupted_runs_are_stopped_and_resume(repository, number):
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130 and "repeat the command" in errors
     assert not [*file.parent.parent.glob("*.*.json.*")] and file.read_text() == "x"
+
+
+def workers(folder):
+    """Return the ids of the processes whose command line has a folder's name."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has ended
+            command = path.read_bytes().decode()
+            found += [path.parent.name] * (str(folder) in command and "worker" in command)
+    return found
+
+
+def test_workers_end_if_the_command_is_killed(repository):
+    (repository / "experiments/slow.patch").write_text("question: Slow?\nflags: --sleep=60\n")
+    process = start("", "slow")
+    try:
+        wait_until(lambda: (repository / "runs/experiments/mini/slow/seed-0/started").exists())
+        assert workers(repository)
+    finally:
+        process.kill()
+        process.communicate()
+    wait_until(lambda: not workers(repository))
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_only_the_first_interrupt_ends_what_runs(monkeypatch):
+    """The second one arrives while runs save."""
+    monkeypatch.setattr(executor, "interrupts", [])
+    with pytest.raises(KeyboardInterrupt):
+        executor.interrupt(signal.SIGINT, None)
+    executor.interrupt(signal.SIGINT, None)
+    assert executor.interrupts == [signal.SIGINT] * 2
+
+
+def test_a_killed_run_is_reported_with_the_probable_cause(tmp_path, monkeypatch):
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments/worker.py").write_text(
+        "import os; print('step 3', flush=True); os.kill(os.getpid(), 9)"
+    )
+    job = tmp_path / "job"
+    job.write_text(json.dumps({"source": str(tmp_path), "log": f"{tmp_path}/log"}))
+    local, ended = executor.LocalExecutor(), []
+    local.queue.append(job)
+    wait_until(lambda: ended.extend(local.poll()) or ended)
+    assert re.match("killed by signal 9.*memory", runs.failure(tmp_path / "log"))
 
 
 def test_progress_is_read_from_the_bar_in_the_log(tmp_path):

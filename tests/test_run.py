@@ -204,9 +204,22 @@ def test_edits_and_new_files_are_in_source_diff(run):
 def test_the_source_of_a_run_is_not_a_checkout(run, checkout, monkeypatch):
     """Though it lies in one."""
     monkeypatch.setattr(same_code, "ROOT", checkout)
-    assert description.provenance()["commit"] and description.source_diff()
+    state, diff = description.checkout_state()
+    assert state["commit"] and diff
     monkeypatch.setattr(same_code, "ROOT", run / "source")
-    assert not description.provenance()["commit"] and description.source_diff() == ""
+    assert description.checkout_state() == ({"commit": None, "uncommitted": []}, "")
+
+
+def test_a_checkout_that_git_cannot_read_is_not_recorded_but_reported(
+    checkout, tmp_path, monkeypatch, capsys
+):
+    """Such as one without any commit."""
+    shutil.copy(checkout / "train.py", tmp_path)
+    for command in ("init", "add ."):
+        subprocess.run(["git", *command.split()], cwd=tmp_path, check=True)
+    monkeypatch.setattr(same_code, "ROOT", tmp_path)
+    assert description.checkout_state() == ({"commit": None, "uncommitted": []}, "")
+    assert "warning: the run does not record a commit, because git" in capsys.readouterr().err
 
 
 def test_metrics_are_plausible(run):

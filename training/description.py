@@ -22,6 +22,7 @@ from data.pipeline import Dataset
 from same_code import (
     PACKAGES,
     ROOT,
+    GitError,
     changed_files,
     code_hashes,
     git,
@@ -31,7 +32,7 @@ from same_code import (
 )
 from training import records
 from training.records import RunError
-from utils import write_json
+from utils import warn, write_json
 
 SOURCE = ["*.py", "*.cfg", "*.toml", "*.md", "constraints.txt", "data/mini/*.tsv"]
 SOURCE += [f"{p}/**/*.{kind}" for p in PACKAGES for kind in ("py", "md", "html", "patch")]
@@ -93,27 +94,33 @@ def write_source(run: Path) -> None:
         copy = run / "source" / name
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, copy)
-    (run / "source.diff").write_text(source_diff(names), "utf-8")
-    write_json(run / "provenance.json", provenance())
+    state, diff = checkout_state(names)
+    (run / "source.diff").write_text(diff, "utf-8")
+    write_json(run / "provenance.json", state | provenance())
 
 
-def source_diff(names: Iterable[str] = ()) -> str:
-    """Return the diff of the project's source against the commit; "" if there is none.
+def checkout_state(names: Iterable[str] = ()) -> tuple[dict, str]:
+    """Return the commit with the changed files, and the diff of the project's source against it.
 
-    names: of further files, such as new modules. Deleted files are part of the diff, too.
+    names: of further files, such as new modules. Deleted files are part of the diff, too. Without
+    a usable git checkout, the commit is None.
     """
     patterns = [f":(glob){pattern}" for pattern in SOURCE]
     patterns += [f":(literal){name}" for name in names]
-    return working_tree_diff(*patterns) if is_checkout() else ""
+    if is_checkout() or (ROOT / ".git").exists():
+        try:
+            commit = git("rev-parse", "HEAD").strip()
+            uncommitted = git("status", "--porcelain").splitlines()
+            return {"commit": commit, "uncommitted": uncommitted}, working_tree_diff(*patterns)
+        except GitError as error:
+            warn(f"the run does not record a commit, because {error}")
+    return {"commit": None, "uncommitted": []}, ""
 
 
 def provenance() -> dict:
-    """Return the commit, command, versions and host."""
-    checkout = is_checkout()
+    """Return the command, versions and host."""
     packages = ("tensorflow", "keras", "numpy", "sentencepiece", "sacrebleu")
     return {
-        "commit": git("rev-parse", "HEAD").strip() if checkout else None,
-        "uncommitted": git("status", "--porcelain").splitlines() if checkout else [],
         "command": [sys.executable, *sys.argv],
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "versions": {"python": platform.python_version()}

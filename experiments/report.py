@@ -135,8 +135,7 @@ class Table:
         if gone:
             names = ", ".join(sorted(gone))
             text += f" Left out, as their patches have changed: {names}."
-        picture = f"![differences from the baseline, {recipe.name}]({recipe.name}.png)"
-        return f"{text}\n" + f"\n{picture}\n" * bool(self.with_intervals)
+        return f"{text}{f' [Plot]({recipe.name}.png).' * bool(self.with_intervals)}\n"
 
 
 def markdown(tables: list[Table]) -> str:

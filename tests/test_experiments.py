@@ -1213,7 +1213,7 @@ def workers(folder):
 
 
 def test_workers_end_if_the_command_is_killed(repository):
-    (repository / "experiments/slow.patch").write_text("question: Slow?\nflags: --sleep=60\n")
+    (repository / "experiments/slow.patch").write_text("question: Slow?\nflags: --sleep=200\n")
     process = start("", "slow")
     try:
         wait_until(lambda: (repository / "runs/experiments/mini/slow/seed-0/started").exists())

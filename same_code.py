@@ -170,6 +170,7 @@ def working_tree_diff(*paths: str, base: str = "HEAD") -> str:
     options = ["--no-color", "--no-ext-diff", "--no-textconv", "--unified=3", "--binary"]
     options.append("--relative")  # the project may be a folder of a larger repository
     settings = ["-c", "diff.noprefix=false", "-c", "diff.mnemonicPrefix=false"]
+    settings += ["-c", "core.quotePath=false"]
     with tempfile.TemporaryDirectory() as scratch:
         index = {"GIT_INDEX_FILE": str(Path(scratch) / "index")}
         git("read-tree", base, **index)

@@ -72,10 +72,10 @@ def main(flags: argparse.Namespace) -> None:
     one, other = map(read_outputs, runs, names)
     scores = [read_json(run / f"scores-{name}.json") for run, name in zip(runs, names, strict=True)]
     about = [f"{run}, {report.describe(each)}" for run, each in zip(runs, scores, strict=True)]
-    lower = [[text.lower() for text in table["reference"]] for table in (one, other)]
-    if not report.same_texts(one, other) and lower[0] == lower[1]:
-        raise UserError("one of the runs is in lower case (--lowercase): scores are not comparable")
     if not report.same_texts(one, other):
+        lower = [[text.lower() for text in table["reference"]] for table in (one, other)]
+        if one["source"] == other["source"] and lower[0] == lower[1]:
+            raise UserError("one run is in lower case (--lowercase): scores are not comparable")
         raise UserError(
             f"different texts ({about[0]}; {about[1]}): score the second run on those of the first "
             f"with python evaluate.py {flags.other} --corpus {scores[0]['corpus']} --split "

@@ -60,9 +60,6 @@ def draw_outputs(folder: Path, name: str, scores: dict, runs: dict[str, Path]) -
     known = {label: run for label, run in runs.items() if report.outputs_path(run, name).exists()}
     tables = {label: report.read_outputs(run, name) for label, run in known.items()}
     first, table = next(iter(tables.items()))
-    tables = {label: each for label, each in tables.items() if report.same_texts(each, table)}
-    for run in (run for label, run in runs.items() if label not in tables):
-        warn(f"{run} has no outputs-{name}.tsv of the same texts, so it is not drawn")
     title = report.describe(scores)
     if matrix := scores.get("confusion"):
         counts, labels = np.array([*matrix.values()]), np.array([*matrix])
@@ -70,6 +67,9 @@ def draw_outputs(folder: Path, name: str, scores: dict, runs: dict[str, Path]) -
         path, shown = folder / f"confusion-{name}", counts[seen][:, seen]
         confusion(path, shown, labels[seen].tolist(), f"{first}, {title}")
         return
+    tables = {label: each for label, each in tables.items() if report.same_texts(each, table)}
+    for label in runs.keys() - tables.keys():
+        warn(f"{runs[label]} has no outputs-{name}.tsv of the same texts, so it is not drawn")
     references = table["reference"]
     groups = group_by_length(table["source"])
     bleu = {

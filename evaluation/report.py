@@ -1,5 +1,6 @@
 """Scores of a model on a split: computed, printed as a table, written into the run directory."""
 
+import json
 import math
 import re
 import sys
@@ -15,7 +16,7 @@ from data import corpora, encoding, pipeline
 from data.splits import Split
 from evaluation import metrics
 from training.records import read_json
-from utils import UserError, write_json
+from utils import UserError
 
 if TYPE_CHECKING:
     from evaluation.translator import Translator
@@ -59,8 +60,9 @@ def load_split(run: Path, config: Config, split: str, name: str | None = None) -
     record = read_json(run / "corpus.json")
     if name is None and split not in record["splits"]:
         raise UserError(f"{run} has no split {split!r}: choose from {', '.join(record['splits'])}")
-    corpus = corpora.from_config(config)  # with its share of the training split
-    if name is not None:
+    if name is None:
+        corpus = corpora.from_config(config)  # with its share of the training split
+    else:
         corpus = corpora.find(name, labelled=config.is_classifier)
     if corpus.languages != tuple(record["languages"]) == corpus.languages[::-1]:
         corpus = corpus.swap()
@@ -175,20 +177,22 @@ def describe(scores: dict) -> str:
 
 
 def write(run: Path, name: str, scores: dict, table: Table) -> list[str]:
-    """Write scores, outputs and the worst of them into a run directory. Returns the file names."""
+    """Write scores, outputs and the worst of them into a run directory. Returns the file names.
+
+    A full disk leaves the old ones. Raises OSError.
+    """
     rows = [table, *zip(*table.values(), strict=True)]
     lines = ("\t".join(re.sub(r"[\t\r\n]", " ", cell) for cell in row) for row in rows)
-    write_text(outputs_path(run, name), "".join(f"{line}\n" for line in lines))
-    write_text(run / f"mistakes-{name}.txt", worst(table))
-    write_json(run / f"scores-{name}.json", scores)
-    return [f"scores-{name}.json", f"outputs-{name}.tsv", f"mistakes-{name}.txt"]
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file atomically: a full disk leaves the old one. Raises OSError."""
-    unfinished = path.with_name(path.name + ".unfinished")
-    unfinished.write_text(text, "utf-8")
-    unfinished.replace(path)
+    texts = {
+        f"scores-{name}.json": json.dumps(scores, indent=1) + "\n",
+        f"outputs-{name}.tsv": "".join(f"{line}\n" for line in lines),
+        f"mistakes-{name}.txt": worst(table),
+    }
+    for file, text in texts.items():
+        (run / f"{file}.unfinished").write_text(text, "utf-8")
+    for file in texts:
+        (run / f"{file}.unfinished").replace(run / file)
+    return [*texts]
 
 
 def worst(table: Table) -> str:

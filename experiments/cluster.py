@@ -21,7 +21,7 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
-from experiments.executor import start
+from experiments.executor import start, while_saving
 from experiments.patches import ExperimentError
 from experiments.runs import PACKAGES, processor
 from training.machine import cores
@@ -123,7 +123,8 @@ class ClusterExecutor:
         def unfinished(dask_worker) -> bool:
             return not keys.isdisjoint(dask_worker.state.tasks)
 
-        with contextlib.suppress(*LOST):  # without a scheduler, the workers close by themselves
+        # Without a scheduler, the workers close by themselves.
+        with while_saving(len(keys)), contextlib.suppress(*LOST):
             self.client.cancel([future for _, future in stopped])
             while keys and any(self.client.run(unfinished, on_error="ignore").values()):
                 time.sleep(0.2)

@@ -1,28 +1,47 @@
 """Execute runs as processes on this machine. `cluster.ClusterExecutor` has the same methods."""
 
+import contextlib
 import ctypes
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from training.machine import cores
 from training.records import read_json
 
 interrupts = []  # signals that have asked this process to stop
+KILLED = "\nkilled, probably because memory ran out: use fewer cores (taskset -c 0 python …)\n"
+patience = 0  # number of further signals to ignore
 LIBC, PR_SET_PDEATHSIG = ctypes.CDLL(None), 1  # of Linux' prctl
 
 
 def interrupt(number: int, _frame: object) -> None:
-    """Raise KeyboardInterrupt, as a signal handler, at the first signal, and remember it.
+    """Raise KeyboardInterrupt, as a signal handler, and remember the signal.
 
     Python ignores an exception in a destructor, such as those of Dask's futures. So loops should
-    also look at `interrupts`. Further signals do not end the process while runs save.
+    also look at `interrupts`.
     """
+    global patience
     interrupts.append(number)
-    if len(interrupts) == 1:
+    patience -= 1
+    if patience < 0:
         raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def while_saving(count: int) -> Iterator[None]:
+    """Ignore one signal, which would end runs that save. count: number of these runs."""
+    global patience
+    patience = 1
+    if count:
+        print(f"waiting for {count} runs to save", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        patience = 0
 
 
 class LocalExecutor:
@@ -37,8 +56,9 @@ class LocalExecutor:
         for job in ended:
             core, process = self.running.pop(job)
             self.free.append(core)
-            if process.returncode < 0:  # its log does not have the reason
-                report_killed(Path(read_json(job)["log"]), -process.returncode)
+            if process.returncode == -signal.SIGKILL:
+                with open(read_json(job)["log"], "a", encoding="utf-8") as log:
+                    log.write(KILLED)
         while self.queue and self.free:
             job, core = self.queue.pop(0), self.free.pop(0)
             self.running[job] = core, start(job, core)
@@ -47,23 +67,17 @@ class LocalExecutor:
     def stop(self) -> None:
         """Empty the queue. Let the jobs that are running save, and wait until they end."""
         stopped, self.queue, self.running = self.running.values(), [], {}
-        for _, process in stopped:
-            process.terminate()
-        for core, process in stopped:
-            process.wait()
-            self.free.append(core)
+        with while_saving(len(stopped)):
+            for _, process in stopped:
+                process.terminate()
+            for core, process in stopped:
+                process.wait()
+                self.free.append(core)
 
 
 def environment() -> dict[str, str]:
     """Return the environment of a process that imports the modules of its working directory."""
     return {name: text for name, text in os.environ.items() if name != "PYTHONSAFEPATH"}
-
-
-def report_killed(log: Path, number: int) -> None:
-    """Append to a worker's log that a signal has ended it."""
-    cause = ", probably because memory ran out: use fewer cores (taskset -c 0 python …)"
-    with open(log, "a", encoding="utf-8") as file:
-        file.write(f"\nkilled by signal {number}{cause * (number == signal.SIGKILL)}\n")
 
 
 def start(job: Path, core: int) -> subprocess.Popen:
@@ -72,8 +86,8 @@ def start(job: Path, core: int) -> subprocess.Popen:
     options = {"cwd": values["source"], "env": environment() | {"CUDA_VISIBLE_DEVICES": "-1"}}
     with open(values["log"], "wb") as log:
         options |= {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
-        # In a session of its own, or Ctrl-C would reach it twice and end it unsaved.
         options["preexec_fn"] = lambda: LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        # In a session of its own, or Ctrl-C would reach it twice and end it unsaved.
         process = subprocess.Popen(command, start_new_session=True, **options)
     os.sched_setaffinity(process.pid, [core])  # before it has threads
     return process

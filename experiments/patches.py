@@ -142,36 +142,40 @@ def edit(commit: str = "HEAD") -> Patch | None:
     try:
         git("rev-parse", "--verify", f"{commit}^{{commit}}")
     except GitError as error:
-        raise ExperimentError(
-            f"{commit} is not a commit ({error}): in a git clone of the project, choose one from "
-            "git log --oneline"
-        ) from None
-    own = [f":(exclude,literal){name}" for name in own_tables()]
+        hint = "choose a commit from git log --oneline, in a git clone of the project"
+        raise ExperimentError(f"--against {commit}: {error}; {hint}") from None
+    own = [f":(exclude,literal){name}" for name in own_tables(commit)]
     diff = working_tree_diff("*.py", "*.tsv", *NOT_EDITS, *own, base=commit)
     name = f"edit-{hashlib.sha256(diff.encode()).hexdigest()[:6]}"
     return Patch(name, "The edit of the working tree", diff=diff) if diff else None
 
 
-def untracked(*pathspecs: str) -> list[str]:
-    """Return the files that git neither tracks nor ignores."""
-    options = "--others", "--exclude-standard", "--"
-    return git("-c", "core.quotePath=false", "ls-files", *options, *pathspecs).splitlines()
+def differing(commit: str, *pathspecs: str, kinds: str = "") -> list[str]:
+    """Return the files that differ from a commit, new ones included. kinds: `git diff` statuses."""
+    options = ["--relative", "--name-only", "-z", f"--diff-filter={kinds}"]
+    text = git("diff", *options, commit, "--", *pathspecs)
+    text += git("ls-files", "-z", "--others", "--exclude-standard", "--", *pathspecs)
+    return text.split("\0")[:-1]
 
 
-def own_tables() -> list[str]:
-    """Return the new tables that are in no package: corpora of the user, not code."""
-    folder = HERE.parent
-    tables = [folder / name for name in untracked("*.tsv")]
-    tables = [path for path in tables if not path.with_name("__init__.py").exists()]
-    return [path.relative_to(folder).as_posix() for path in tables]
+def own_tables(commit: str = "HEAD") -> list[str]:
+    """Return the new tables that are corpora of the user, not code.
+
+    They are in the project's folder, directly in data/, or in a folder without Python files.
+    """
+    tables, folder = [Path(name) for name in differing(commit, "*.tsv", kinds="A")], HERE.parent
+    return [
+        str(path)
+        for path in tables
+        if str(path.parent) in (".", "data") or not any((folder / path.parts[0]).rglob("*.py"))
+    ]
 
 
 def left_out(commit: str = "HEAD") -> list[str]:
     """Return the files that differ from a commit and could be data of an edit, but are not code."""
-    options = "-c", "core.quotePath=false", "diff", "--relative", "--name-only"
-    names = [*git(*options, commit, "--", *NOT_DATA).splitlines(), *untracked(*NOT_DATA)]
+    names = differing(commit, *NOT_DATA)
     data = {name for name in names if not name.endswith((".py", ".tsv"))}
-    return sorted(data.union(own_tables()))
+    return sorted(data.union(own_tables(commit)))
 
 
 def names() -> list[str]:

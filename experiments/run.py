@@ -22,6 +22,9 @@ from utils import errors_in_one_line, fail, lock, make_parser
 def choose(flags: argparse.Namespace) -> tuple[Recipe, list[Patch]]:
     """Return the recipe and the experiments of a command line. Raises ExperimentError."""
     names, edit = patches.names() if flags.all else flags.names, patches.edit(flags.against)
+    if not names and (left := patches.left_out(flags.against)):
+        text = ", ".join(left[:10]) + f" and {len(left) - 10} more" * (len(left) > 10)
+        print(f"not part of the edit, because only .py and tables of packages count: {text}")
     if not (names or edit):
         raise ExperimentError(
             f"nothing to compare, because no code differs from {flags.against}: edit it, name an "
@@ -45,10 +48,6 @@ def choose(flags: argparse.Namespace) -> tuple[Recipe, list[Patch]]:
         raise ExperimentError("translation and classification: compare them in separate commands")
     if not fitting:
         raise ExperimentError("name an experiment: the baseline is only trained for comparison")
-    if chosen == [edit]:
-        if left := patches.left_out(flags.against):
-            names = ", ".join(left[:10]) + f" and {len(left) - 10} more" * (len(left) > 10)
-            print(f"not part of the edit, because only .py and tables of packages count: {names}")
     if flags.seeds:
         recipe = replace(recipe, stages=(flags.seeds,))
     suited = [patch.for_recipe(recipe.name) for patch in fitting]

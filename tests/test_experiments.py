@@ -608,6 +608,9 @@ def test_benchmarks_and_a_users_own_tables_are_not_part_of_an_edit(repository, a
     commit()
     (repository / "benchmarks/speed.py").write_text("from benchmarks import peers\n")
     (repository / "größe.tsv").write_text("1\tgood\n")
+    (repository / "corpora").mkdir()
+    (repository / "corpora/one.tsv").write_text("1\tgood\n")
+    subprocess.run(["git", "add", "größe.tsv"], check=True)
     for number in range(12):
         (repository / f"texts-{number:02}.txt").write_text("good")
     with pytest.raises(ExperimentError, match="nothing to compare"):
@@ -615,13 +618,15 @@ def test_benchmarks_and_a_users_own_tables_are_not_part_of_an_edit(repository, a
     (repository / "model/words.tsv").write_text("a\tb\n")
     out = ask("--plan")
     assert re.search(r"^edit-\w+ changes model/words.tsv$", out, re.MULTILINE)
-    assert "count: größe.tsv, texts-00.txt" in out and "texts-08.txt and 3 more\n" in out
+    assert "count: corpora/one.tsv, größe.tsv, texts-00.txt" in out
+    assert "texts-07.txt and 4 more\n" in out
 
 
 def test_the_project_may_be_a_folder_of_a_larger_repository(repository, ask, monkeypatch):
     inner = repository / "inner"
     for name in ("model", "experiments"):
         shutil.copytree(repository / name, inner / name)
+    (inner / "model/new.json").write_text("[2]")
     commit()
     for module, name, folder in (same_code, "ROOT", ""), (runs, "ROOT", ""), (patches, "HERE", "x"):
         monkeypatch.setattr(module, name, inner / "experiments" if folder else inner)
@@ -731,7 +736,7 @@ def test_commits_are_compared_with_an_earlier_one(repository, ask, monkeypatch):
     assert verdict(out, r"edit-\w+", 3) == "better +11.0"
     with pytest.raises(ExperimentError, match="--against"):
         ask("more", "--against", "HEAD~1")
-    with pytest.raises(UserError, match="HEAD~7 is not a commit"):
+    with pytest.raises(UserError, match="--against HEAD~7: git rev-parse"):
         ask("--against", "HEAD~7")
     monkeypatch.setenv("PATH", "")
     with pytest.raises(UserError, match="git was not found"):
@@ -1185,7 +1190,7 @@ def test_the_command_does_not_import_tensorflow(repository):
 def test_mistakes_are_reported_before_packages_load(repository):
     program = "import sys; sys.modules |= dict.fromkeys(['scipy', 'matplotlib', 'tensorflow'])"
     _, errors = start(program, "--against", "x").communicate(timeout=60)
-    assert errors.startswith("error: x is not a commit") and errors.count("\n") == 1
+    assert errors.startswith("error: --against x: ") and errors.count("\n") == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -1231,13 +1236,18 @@ def wait_until(condition):
         time.sleep(0.05)
 
 
-def test_only_the_first_interrupt_ends_what_runs(monkeypatch):
-    """The second one arrives while runs save."""
+def test_one_signal_is_ignored_while_runs_save(monkeypatch, capsys):
+    """A third Ctrl-C ends them."""
     monkeypatch.setattr(executor, "interrupts", [])
     with pytest.raises(KeyboardInterrupt):
         executor.interrupt(signal.SIGINT, None)
-    executor.interrupt(signal.SIGINT, None)
-    assert executor.interrupts == [signal.SIGINT] * 2
+    with executor.while_saving(2):
+        executor.interrupt(signal.SIGINT, None)
+        with pytest.raises(KeyboardInterrupt):
+            executor.interrupt(signal.SIGINT, None)
+    with pytest.raises(KeyboardInterrupt):
+        executor.interrupt(signal.SIGINT, None)
+    assert "waiting for 2 runs" in capsys.readouterr().err
 
 
 def test_a_killed_run_is_reported_with_the_probable_cause(tmp_path, monkeypatch):
@@ -1250,7 +1260,7 @@ def test_a_killed_run_is_reported_with_the_probable_cause(tmp_path, monkeypatch)
     local, ended = executor.LocalExecutor(), []
     local.queue.append(job)
     wait_until(lambda: ended.extend(local.poll()) or ended)
-    assert re.match("killed by signal 9.*memory", runs.failure(tmp_path / "log"))
+    assert re.match("killed.*memory", runs.failure(tmp_path / "log"))
 
 
 def test_progress_is_read_from_the_bar_in_the_log(tmp_path):

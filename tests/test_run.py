@@ -206,7 +206,8 @@ def test_the_source_of_a_run_is_not_a_checkout(run, checkout, monkeypatch):
     monkeypatch.setattr(same_code, "ROOT", checkout)
     state, diff = description.checkout_state()
     assert state["commit"] and diff
-    monkeypatch.setattr(same_code, "ROOT", run / "source")
+    for module in same_code, description:
+        monkeypatch.setattr(module, "ROOT", run / "source")
     assert description.checkout_state() == ({"commit": None, "uncommitted": []}, "")
 
 
@@ -219,7 +220,10 @@ def test_a_checkout_that_git_cannot_read_is_not_recorded_but_reported(
         subprocess.run(["git", *command.split()], cwd=tmp_path, check=True)
     monkeypatch.setattr(same_code, "ROOT", tmp_path)
     assert description.checkout_state() == ({"commit": None, "uncommitted": []}, "")
-    assert "warning: the run does not record a commit, because git" in capsys.readouterr().err
+    assert (
+        "warning: the run's record of the code is incomplete, because git"
+        in capsys.readouterr().err
+    )
 
 
 def test_metrics_are_plausible(run):

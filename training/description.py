@@ -107,14 +107,15 @@ def checkout_state(names: Iterable[str] = ()) -> tuple[dict, str]:
     """
     patterns = [f":(glob){pattern}" for pattern in SOURCE]
     patterns += [f":(literal){name}" for name in names]
+    state, diff = {"commit": None, "uncommitted": []}, ""
     if is_checkout() or (ROOT / ".git").exists():
         try:
-            commit = git("rev-parse", "HEAD").strip()
-            uncommitted = git("status", "--porcelain").splitlines()
-            return {"commit": commit, "uncommitted": uncommitted}, working_tree_diff(*patterns)
+            state["commit"] = git("rev-parse", "HEAD").strip()
+            state["uncommitted"] = git("status", "--porcelain").splitlines()
+            diff = working_tree_diff(*patterns)
         except GitError as error:
-            warn(f"the run does not record a commit, because {error}")
-    return {"commit": None, "uncommitted": []}, ""
+            warn(f"the run's record of the code is incomplete, because {error}")
+    return state, diff
 
 
 def provenance() -> dict:

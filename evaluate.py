@@ -19,7 +19,8 @@ def parse_flags() -> argparse.Namespace:
     parser = command_line.make_parser(__doc__)
     add = parser.add_argument
     add("--corpus", metavar="STR", help="another corpus, named as in train.py [the run's own]")
-    add("--split", metavar="STR", help="split to score [test; all lines of another .tsv file]")
+    text = "split to score [test; `all` for another .tsv file, unless the run was trained on one]"
+    add("--split", metavar="STR", help=text)
     text = "score only the first N texts of the split, and write nothing to the run directory"
     add("--limit", type=command_line.positive, metavar="N", help=text)
     utils.add_flags(parser, Search)

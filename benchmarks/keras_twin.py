@@ -1,6 +1,6 @@
 """Train the same Transformer with stock Keras layers, `compile` and `fit`.
 
-    python -m benchmarks.keras_twin --epochs 3                      # flags and batches of train.py
+    python -m benchmarks.keras_twin --epochs 3                      # data and model as in train.py
     python -m benchmarks.keras_twin --resume runs/NAME --epochs 0   # weights of a run in the twin
 
 Where the high-level API takes care:

@@ -1,5 +1,5 @@
-"""Compare the outputs of two runs that evaluate.py has written: differences of BLEU and chrF, or of
-accuracy, with 95 % intervals, and the texts on which the runs differ most.
+"""Compare the outputs of two runs that evaluate.py has written: differences of BLEU, chrF and exact
+match, or of accuracy, with 95 % intervals, and the texts on which the runs differ most.
 """
 
 import argparse

@@ -71,7 +71,7 @@ def specification(specs: ModuleType, translator: "Translator") -> Any:
     spec.register_target_vocabulary(target_tokens)
     spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = target_tokens[1:4]
     spec.config.decoder_start_token = spec.config.bos_token
-    # CTranslate2 reads at most 1,024 tokens, and writes as many by default.
+    # CTranslate2 reads at most 1,024 tokens by default; our outputs can be longer.
     length = max(1025, 2 * (translator.max_length + 1) + 20)
     for target, stack in ((spec.encoder, encoder), (spec.decoder, decoder)):
         target.scale_embeddings = True

@@ -217,8 +217,9 @@ def main(flags: argparse.Namespace) -> None:
             raise UserError('CTranslate2 is not installed: pip install -e ".[export]"')
     if flags.folder.exists():
         raise UserError(f"{flags.folder} exists: name a new directory")
+    flags.folder.parent.mkdir(parents=True, exist_ok=True)  # fails before TensorFlow loads
     translator = command_line.load(flags)
-    flags.folder.mkdir(parents=True)
+    flags.folder.mkdir()
     try:
         EXPORTS[flags.format](translator, flags.folder)
     except BaseException:  # SystemExit, too

@@ -26,8 +26,9 @@ from same_code import GitError, git, working_tree_diff
 from utils import UserError
 
 HERE = Path(__file__).resolve().parent
-NOT_DATA = ":!docs", ":!experiments", ":!tests", ":!benchmarks", ":!*.md", ":!*.cfg", ":!.*"
-NOT_EDITS = [f":(exclude){name}" for name in ("benchmarks", "docs", "experiments", "tests")]
+NOT_SCORED = "benchmarks", "docs", "experiments", "tests"
+NOT_EDITS = [f":!{name}" for name in NOT_SCORED]
+NOT_DATA = *NOT_EDITS, ":!*.md", ":!*.cfg", ":!.*"
 NOT_BY_LOSS = {"model/loss.py", "model/decoding.py", "data/tokenizer.py", "data/encoding.py"}
 NOT_BY_LOSS |= {"evaluation/search.py", "evaluation/translator.py"}
 KEYS = ("question", "theme", "claim", "recipe", "score", "average", "flags", "guard")

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from data import corpora
 from experiments.executor import environment
-from experiments.patches import BASELINE, ExperimentError, Patch
+from experiments.patches import BASELINE, NOT_SCORED, ExperimentError, Patch
 from experiments.recipes import Recipe, corpus_of, load_texts
 from same_code import ROOT, changed_files, code_hashes, file_hash, git, imported_names
 from training.machine import cpu_info
@@ -30,7 +30,6 @@ METRICS = "evaluation/metrics.py"
 JUDGING = ("experiments/*.py", METRICS)  # the same on both sides
 # Edits of these cannot change an encoded corpus.
 NOT_ENCODING = ("model/", "training/", "evaluation/", "train.py")
-NOT_SCORED = ("experiments", "benchmarks", "tests", "docs")
 
 
 class Job(NamedTuple):

@@ -44,7 +44,8 @@ class ClusterExecutor:
             from distributed import Client, wait
         except ImportError:
             raise ExperimentError('--cluster needs Dask: pip install -e ".[cluster]"') from None
-        logging.getLogger("distributed").handlers = [logging.NullHandler()]
+        for name in ("distributed", "distributed.client"):  # each has a handler of its own
+            logging.getLogger(name).handlers = [logging.NullHandler()]
         self.address, self.folder, self.queue, self.running = address, str(folder), [], {}
         self.workers, self.free, self.left_out, self.repeats = {}, [], {}, Counter()
         try:

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from tqdm import tqdm
+
 from training.machine import cores
 from training.records import read_json
 
@@ -37,7 +39,8 @@ def while_saving(count: int) -> Iterator[None]:
     global patience
     patience = 1
     if count:
-        print(f"waiting for {count} runs to save", file=sys.stderr, flush=True)
+        text = f"waiting for {count} run{'s' * (count > 1)} to save"
+        tqdm.write(text, file=sys.stderr)  # not glued to the progress bar
     try:
         yield
     finally:

@@ -12,10 +12,9 @@ from experiments.executor import LocalExecutor, interrupts
 from experiments.patches import BASELINE, ExperimentError, Patch
 from experiments.recipes import BLEU, Pairs, Recipe
 from experiments.runs import Job, Runner, failure, progress
-from experiments.store import Results, Status, equal, spread
+from experiments.store import EQUAL, Results, Status, equal, spread
 from experiments.worker import EXCLUDED
 
-EQUAL = "equal to the baseline in every digit"
 MOVED = 20  # at most so many more texts to score may be in one side's training data
 LINE = "{percentage:3.0f} % [{elapsed}<{remaining}] {desc}"  # with the time left
 

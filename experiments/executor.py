@@ -15,7 +15,10 @@ from training.machine import cores
 from training.records import read_json
 
 interrupts = []  # signals that have asked this process to stop
-KILLED = "\nkilled, probably because memory ran out: use fewer cores (taskset -c 0 python …)\n"
+KILLED = (
+    "\nkilled, probably because memory ran out: execute fewer runs at a time, on fewer cores "
+    "(taskset -c 0 python …) or with fewer threads of a Dask worker\n"
+)
 patience = 0  # number of further signals to ignore
 LIBC, PR_SET_PDEATHSIG = ctypes.CDLL(None), 1  # of Linux' prctl
 
@@ -60,8 +63,7 @@ class LocalExecutor:
             core, process = self.running.pop(job)
             self.free.append(core)
             if process.returncode == -signal.SIGKILL:
-                with open(read_json(job)["log"], "a", encoding="utf-8") as log:
-                    log.write(KILLED)
+                log_killed(job)
         while self.queue and self.free:
             job, core = self.queue.pop(0), self.free.pop(0)
             self.running[job] = core, start(job, core)
@@ -76,6 +78,12 @@ class LocalExecutor:
             for core, process in stopped:
                 process.wait()
                 self.free.append(core)
+
+
+def log_killed(job: Path) -> None:
+    """Append the probable cause to the log of a run that was killed."""
+    with open(read_json(job)["log"], "a", encoding="utf-8") as log:
+        log.write(KILLED)
 
 
 def environment() -> dict[str, str]:

@@ -23,6 +23,7 @@ class Status(Enum):
 
 
 COUNTS = Status.CURRENT, Status.REPRODUCED
+EQUAL = "equal to the baseline in every digit"
 PROCESSOR = "vector instructions"  # what identifies the processor of a run
 
 
@@ -186,7 +187,7 @@ class Results:
         rows = {name: row for name, row in before.items() if name not in gone}
         for patch in (BASELINE, *chosen):
             if patch != BASELINE and equal(self.pairs(patch, last)):
-                print(f"{patch.name} is not stored: it is equal to the baseline in every digit")
+                print(f"{patch.name} is not stored: it is {EQUAL}")
                 continue
             row = {"change": patch.change, "key": self.runner.key(patch), "runs": self.runs(patch)}
             rows[patch.name] = row

@@ -242,6 +242,7 @@ def test_a_run_that_is_killed_again_and_again_has_failed(workers, source, make_j
     executor, jobs = ClusterExecutor(workers.address, source), [make_job("a", die=1)]
     executor.queue.append(jobs[0])
     assert finish(executor, 1) == jobs and len(starts(jobs[0])) == 2
+    assert re.match("killed.*memory", runs.failure(Path(file(jobs[0], "log"))))
     jobs.append(make_job("b", fail=1))
     executor.queue.append(jobs[1])
     assert finish(executor, 1) == jobs[1:] and len(starts(jobs[1])) == 1

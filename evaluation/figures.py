@@ -57,16 +57,16 @@ def main(flags: argparse.Namespace) -> None:
 
 def draw_outputs(folder: Path, name: str, scores: dict, runs: dict[str, Path]) -> None:
     """Draw the outputs called `name` of the first run, and of other runs with the same texts."""
-    known = {label: run for label, run in runs.items() if report.outputs_path(run, name).exists()}
-    tables = {label: report.read_outputs(run, name) for label, run in known.items()}
-    first, table = next(iter(tables.items()))
-    title = report.describe(scores)
+    first, title = next(iter(runs)), report.describe(scores)
     if matrix := scores.get("confusion"):
         counts, labels = np.array([*matrix.values()]), np.array([*matrix])
         seen = counts.any(axis=0) | counts.any(axis=1)  # true or predicted in these texts
         path, shown = folder / f"confusion-{name}", counts[seen][:, seen]
         confusion(path, shown, labels[seen].tolist(), f"{first}, {title}")
         return
+    known = {label: run for label, run in runs.items() if report.outputs_path(run, name).exists()}
+    tables = {label: report.read_outputs(run, name) for label, run in known.items()}
+    table = tables[first]
     tables = {label: each for label, each in tables.items() if report.same_texts(each, table)}
     for label in runs.keys() - tables.keys():
         warn(f"{runs[label]} has no outputs-{name}.tsv of the same texts, so it is not drawn")

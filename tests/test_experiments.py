@@ -1245,6 +1245,8 @@ def test_one_signal_is_ignored_while_runs_save(monkeypatch, capsys):
         executor.interrupt(signal.SIGINT, None)
         with pytest.raises(KeyboardInterrupt):
             executor.interrupt(signal.SIGINT, None)
+    with executor.while_saving(2):
+        pass
     with pytest.raises(KeyboardInterrupt):
         executor.interrupt(signal.SIGINT, None)
     assert "waiting for 2 runs" in capsys.readouterr().err

@@ -66,19 +66,19 @@ def test_every_picture_is_in_the_repository():
         assert (build.PAGE.parent / picture).read_bytes()[1:4] == b"PNG"
 
 
-def verdicts_on_mini(readme: str) -> dict[str, str]:
-    """Return the column `mini` of the tables of experiments."""
+def verdicts_on_real_text(readme: str) -> dict[str, str]:
+    """Return the column `spa-eng` of the tables of experiments."""
     verdicts = {}
     for table in re.findall(r"^\| question \|.*\n(?:\|.*\n)+", readme, re.MULTILINE):
         header, _, *rows = (line.strip("|").split(" | ") for line in table.splitlines())
         for row in rows:
             cells = dict(zip([word.strip() for word in header], row, strict=True))
-            verdicts[re.search(r"\[([\w-]+)\]", row[0])[1]] = cells.get("mini", "").strip()
+            verdicts[re.search(r"\[([\w-]+)\]", row[0])[1]] = cells.get("spa-eng", "").strip()
     return {name: verdict for name, verdict in verdicts.items() if verdict}
 
 
 def test_verdicts_are_those_of_the_table_of_experiments():
-    verdicts = verdicts_on_mini((ROOT / "experiments" / "README.md").read_text("utf-8"))
+    verdicts = verdicts_on_real_text((ROOT / "experiments" / "README.md").read_text("utf-8"))
     links = re.findall(r"\(\.\./experiments/([\w-]+)\.patch\)", PAGE)
     quotes = QUOTE.findall(PAGE)
     assert len(verdicts) > 10 and len(quotes) > 20

@@ -111,7 +111,8 @@ class ClusterExecutor:
             write_json(read_json(job)["result"], answer["result"])
         elif not 0 <= answer["status"] <= 128:
             if self.repeats[job] == REPEATS:
-                log_killed(job)
+                if answer["status"] == -signal.SIGKILL:
+                    log_killed(job)
                 return False
             self.repeats[job] += 1
             warn(f"{job}: killed, or the Dask worker {worker} lost: repeated ({self.repeats[job]})")

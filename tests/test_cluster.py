@@ -50,7 +50,7 @@ while step < last:
         (run / "checkpoint").write_text(str(step))
     print(f"| {step}/{last} [0:01, 1step/s]", flush=True)
 if "die" in flags:
-    os.kill(os.getpid(), signal.SIGKILL)
+    os.kill(os.getpid(), int(flags["die"]))
 if "fail" in flags:
     raise ValueError("step 7")
 scores = {"exact_match": 50 + float(flags.get("bonus", 0)) + int(flags["seed"]) * 7 % 5 / 2}
@@ -239,14 +239,18 @@ def test_stopped_runs_save_and_resume(workers, source, make_job):
 @pytest.mark.slow
 def test_a_run_that_is_killed_again_and_again_has_failed(workers, source, make_job, monkeypatch):
     monkeypatch.setattr("experiments.cluster.REPEATS", 1)
-    executor, jobs = ClusterExecutor(workers.address, source), [make_job("a", die=1)]
+    executor, jobs = ClusterExecutor(workers.address, source), [make_job("a", die=9)]
     executor.queue.append(jobs[0])
     assert finish(executor, 1) == jobs and len(starts(jobs[0])) == 2
     assert re.match("killed.*memory", runs.failure(Path(file(jobs[0], "log"))))
-    jobs.append(make_job("b", fail=1))
+    jobs.append(make_job("abort", die=6))
     executor.queue.append(jobs[1])
-    assert finish(executor, 1) == jobs[1:] and len(starts(jobs[1])) == 1
-    assert "ValueError: step 7" in file(jobs[1], "log").read_text()
+    assert finish(executor, 1) == jobs[1:] and len(starts(jobs[1])) == 2
+    assert "killed" not in file(jobs[1], "log").read_text()  # it may have printed why
+    jobs.append(make_job("b", fail=1))
+    executor.queue.append(jobs[2])
+    assert finish(executor, 1) == jobs[2:] and len(starts(jobs[2])) == 1
+    assert "ValueError: step 7" in file(jobs[2], "log").read_text()
 
 
 @pytest.mark.slow

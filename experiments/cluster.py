@@ -21,7 +21,7 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
-from experiments.executor import log_killed, start, while_saving
+from experiments.executor import log_if_killed, start, while_saving
 from experiments.patches import ExperimentError
 from experiments.runs import PACKAGES, processor
 from training.machine import cores
@@ -109,14 +109,12 @@ class ClusterExecutor:
             return True
         if answer.get("result"):  # a network file system may show a new file after seconds
             write_json(read_json(job)["result"], answer["result"])
-        elif not 0 <= answer["status"] <= 128:
-            if self.repeats[job] == REPEATS:
-                if answer["status"] == -signal.SIGKILL:
-                    log_killed(job)
-                return False
+        elif not 0 <= answer["status"] <= 128 and self.repeats[job] < REPEATS:
             self.repeats[job] += 1
             warn(f"{job}: killed, or the Dask worker {worker} lost: repeated ({self.repeats[job]})")
             return True
+        else:
+            log_if_killed(job, answer["status"])
         return False
 
     def stop(self) -> None:

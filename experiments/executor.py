@@ -62,8 +62,7 @@ class LocalExecutor:
         for job in ended:
             core, process = self.running.pop(job)
             self.free.append(core)
-            if process.returncode == -signal.SIGKILL:
-                log_killed(job)
+            log_if_killed(job, process.returncode)
         while self.queue and self.free:
             job, core = self.queue.pop(0), self.free.pop(0)
             self.running[job] = core, start(job, core)
@@ -80,10 +79,11 @@ class LocalExecutor:
                 self.free.append(core)
 
 
-def log_killed(job: Path) -> None:
-    """Append the probable cause to the log of a run that was killed."""
-    with open(read_json(job)["log"], "a", encoding="utf-8") as log:
-        log.write(KILLED)
+def log_if_killed(job: Path, status: int) -> None:
+    """Append the probable cause to the log of a run if its exit status says that it was killed."""
+    if status == -signal.SIGKILL:
+        with open(read_json(job)["log"], "a", encoding="utf-8") as log:
+            log.write(KILLED)
 
 
 def environment() -> dict[str, str]:

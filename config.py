@@ -1,10 +1,18 @@
 """Settings of a training run: the fields of `Config` are the flags of train.py."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from utils import UserError, check_settings, names_in_group, setting
+
+# What each model is trained on: pairs of texts, texts with labels, or texts only.
+TASKS = {
+    "transformer": "translation",
+    "recurrent": "translation",
+    "classifier": "classification",
+    "language_model": "language modeling",
+}
 
 
 @dataclass(frozen=True)
@@ -14,19 +22,26 @@ class Config:
     # Data
     corpus: str = setting(
         "mini",
-        "mini, spa-eng, the name of a tensorflow_datasets dataset, a directory or a .tsv",
+        "mini, spa-eng, shakespeare, the name of a tensorflow_datasets dataset, a directory, or a "
+        ".tsv or .txt file",
         group="data",
     )
-    reverse: bool = setting(False, "swap source and target language")
+    reverse: bool = setting(False, "swap source and target language", without=("classifier",))
     train_share: float | None = setting(
         None, "use only this share of the training split, chosen by hash", low=0, high=1
     )
     vocab_size: int = setting(8000, "maximum vocabulary size of the tokenizer", low=264)
-    tokenizer: Literal["bpe", "word"] = setting("bpe", "byte-pair encoding, or whole words")
-    shared_vocabulary: bool = setting(True, "use one vocabulary for source and target")
+    tokenizer: Literal["bpe", "word", "char"] = setting(
+        "bpe", "byte-pair encoding, whole words, or characters"
+    )
+    shared_vocabulary: bool = setting(
+        True, "use one vocabulary for source and target", without=("classifier", "language_model")
+    )
     lowercase: bool = setting(False, "convert all text to lower case")
     max_length: int = setting(
-        128, "maximum tokens per text; longer pairs are dropped, longer labelled texts truncated"
+        128,
+        "maximum tokens per text; longer pairs are dropped, longer labelled texts truncated, and "
+        "texts of a language model divided into blocks of this length",
     )
     batch_tokens: int = setting(
         1024, "maximum positions per batch, padding included, on the longer of the two sides"
@@ -34,57 +49,82 @@ class Config:
     batch_sentences: int = setting(1024, "maximum sentences per batch")
 
     # Model
-    model: Literal["transformer", "recurrent", "classifier"] = setting(
+    model: Literal["transformer", "recurrent", "classifier", "language_model"] = setting(
         "transformer", "model type", group="model"
     )
     num_layers: int = setting(4, "number of encoder layers, and of decoder layers")
     d_model: int = setting(128, "size of embeddings and hidden states")
-    num_heads: int = setting(8, "number of attention heads")
+    num_heads: int = setting(8, "number of attention heads", without=("recurrent",))
     key_dim: int | None = setting(
-        None, "size of the queries, keys and values of one head [d_model / num_heads]"
+        None,
+        "size of the queries, keys and values of one head [d_model / num_heads]",
+        without=("recurrent",),
     )
-    dff: int = setting(512, "inner size of the feed-forward networks")
+    dff: int = setting(512, "inner size of the feed-forward networks", without=("recurrent",))
     dropout_rate: float = setting(0.1, "dropout rate after embeddings and sublayers", low=0, high=1)
     attention_dropout_rate: float = setting(
-        0.0, "dropout rate of attention weights, not in the paper", low=0, high=1
+        0.0,
+        "dropout rate of attention weights, not in the paper",
+        low=0,
+        high=1,
+        without=("recurrent",),
     )
     word_dropout: float = setting(
-        0.0, "fraction of source tokens replaced by padding in training", low=0, high=1
+        0.0,
+        "fraction of source tokens replaced by padding in training",
+        low=0,
+        high=1,
+        without=("language_model",),
     )
     norm: Literal["post", "pre"] = setting(
-        "pre", "layer norm after each sublayer (post, as in the paper) or before it (pre)"
+        "pre",
+        "layer norm after each sublayer (post, as in the paper) or before it (pre)",
+        without=("recurrent",),
     )
     positions: Literal["sinusoidal", "learned", "none"] = setting(
-        "sinusoidal", "positional encoding"
+        "sinusoidal", "positional encoding", without=("recurrent",)
     )
     tie_embeddings: bool = setting(
-        True, "one table for output projection, target and, with a shared vocabulary, source"
+        True,
+        "one table for output projection, target and, with a shared vocabulary, source",
+        without=("classifier",),
     )
     recurrent_attention: Literal["none", "additive", "dot"] = setting(
-        "additive", "attention of the recurrent model: Bahdanau's (additive) or Luong's (dot)"
+        "additive",
+        "attention of the recurrent model: Bahdanau's (additive) or Luong's (dot)",
+        without=("transformer", "classifier", "language_model"),
     )
     pooling: Literal["max", "mean", "first"] = setting(
-        "mean", "how the classifier reduces all positions to one vector"
+        "mean",
+        "how the classifier reduces all positions to one vector",
+        without=("transformer", "recurrent", "language_model"),
     )
 
     # Training
-    label_smoothing: float = setting(0.1, "label smoothing", low=0, high=1, group="training")
+    label_smoothing: float | None = setting(
+        None, "label smoothing [0.1; 0 for a language model]", low=0, high=1, group="training"
+    )
     warmup_steps: int = setting(1000, "steps of learning-rate warm-up")
     learning_rate_scale: float = setting(
         1.0, "factor that multiplies the paper's learning rate", low=0, high=float("inf")
     )
-    epochs: int = setting(20, "passes over the training split", low=0)
+    epochs: int = setting(20, "passes over the training split", low=0, resume=True)
     max_steps: int | None = setting(
         None,
         "stop after this many steps in total, and validate; dropped by --resume with more --epochs",
+        resume=True,
     )
     total_steps: int | None = setting(
         None, "steps of the whole training, for schedules that end [those of --epochs]"
     )
     validate_every: int | None = setting(
-        None, "validate every this many steps, in addition to the end of each epoch"
+        None, "validate every this many steps, in addition to the end of each epoch", resume=True
     )
-    validation_sentences: int = setting(1000, "maximum sentences to translate in validation")
+    validation_sentences: int = setting(
+        1000,
+        "maximum sentences to translate in validation",
+        without=("classifier", "language_model"),
+    )
     precision: Literal["float32", "bfloat16"] = setting(
         "float32", "data type of products with weights in training; everything else is float32"
     )
@@ -95,7 +135,9 @@ class Config:
         1, "number of parts of a batch, computed one after another to save memory"
     )
     strategy: Literal["none", "mirrored", "multi_worker"] = setting(
-        "none", "tf.distribute strategy: one replica, all local GPUs, or several machines"
+        "none",
+        "tf.distribute strategy: one replica, all local GPUs, or several machines",
+        resume=True,
     )
     seed: int = setting(
         0, "random seed of initial weights, dropout and data order", low=0, high=2**20
@@ -105,23 +147,26 @@ class Config:
     name: str | None = setting(
         None, "name of the run directory [corpus, model, seed, time]", group="run"
     )
-    resume: str | None = setting(None, "resume the run in this directory")
+    resume: str | None = setting(None, "resume the run in this directory", resume=True)
     init_from: str | None = setting(
         None, "start a new run with the model, weights and tokenizer of this run"
     )
     accept_changes: bool = setting(
-        False, "with --resume: continue even if flags or code have changed"
+        False, "with --resume: continue even if flags or code have changed", resume=True
     )
-    runs_dir: str = setting("runs", "where run directories are created")
+    runs_dir: str = setting("runs", "where run directories are created", resume=True)
     cache_dir: str = setting(
-        ".cache", "where tokenized corpora are cached; give it again with --resume"
+        ".cache", "where tokenized corpora are cached; give it again with --resume", resume=True
     )
     keep_checkpoints: int = setting(
-        5, "number of latest epochs whose checkpoints are kept, in addition to best"
+        5, "number of latest epochs whose checkpoints are kept, in addition to best", resume=True
     )
 
     def __post_init__(self):
         check_settings(self)
+        if self.label_smoothing is None:
+            default = 0.0 if self.task == "language modeling" else 0.1
+            object.__setattr__(self, "label_smoothing", default)
         if self.model != "recurrent" and self.key_dim is None and self.d_model % self.num_heads:
             raise UserError(
                 f"--d-model {self.d_model} is not divisible by --num-heads {self.num_heads}: "
@@ -143,29 +188,22 @@ class Config:
         return self.key_dim or self.d_model // self.num_heads
 
     @property
+    def task(self) -> str:
+        """What the model does: a value of `TASKS`."""
+        return TASKS[self.model]
+
+    @property
     def is_classifier(self) -> bool:
         """Whether the targets are labels instead of translations."""
-        return self.model == "classifier"
+        return self.task == "classification"
 
 
-NOT_APPLICABLE = {
-    "transformer": ("recurrent_attention", "pooling"),
-    "recurrent": (
-        *("num_heads", "key_dim", "dff", "attention_dropout_rate", "norm", "positions", "pooling"),
-    ),
-    "classifier": ("recurrent_attention", "reverse", "shared_vocabulary", "tie_embeddings"),
-}
+def no_effect(model: str) -> list[str]:
+    """Return the settings that have no effect with a --model."""
+    return [field.name for field in fields(Config) if model in field.metadata["without"]]
+
+
 # What a run that starts with --init-from takes over: the tokenizer and the model, but not dropout.
 OF_THE_MODEL = ("tokenizer", "vocab_size", "shared_vocabulary", "lowercase")
 OF_THE_MODEL += tuple(name for name in names_in_group(Config, "model") if "dropout" not in name)
-MAY_CHANGE_ON_RESUME = (
-    "epochs",
-    "max_steps",
-    "validate_every",
-    "strategy",
-    "keep_checkpoints",
-    "resume",
-    "accept_changes",
-    "runs_dir",
-    "cache_dir",
-)
+MAY_CHANGE_ON_RESUME = tuple(x.name for x in fields(Config) if x.metadata["resume"])

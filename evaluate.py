@@ -6,7 +6,8 @@ import argparse
 import sys
 
 import utils
-from data.splits import TABLES
+from config import TASKS
+from data.splits import TABLES, TEXTS
 from evaluation import command_line, report
 from evaluation.search import Search
 from utils import UserError
@@ -23,10 +24,20 @@ def parse_flags() -> argparse.Namespace:
     add("--split", metavar="STR", help=text)
     text = "score only the first N texts of the split, and write nothing to the run directory"
     add("--limit", type=command_line.positive, metavar="N", help=text)
+    text = "language models: score blocks that begin every N tokens [the length of a block]"
+    add("--stride", type=command_line.positive, metavar="N", help=text)
     utils.add_flags(parser, Search)
-    flags = command_line.parse(parser)
-    other_table = (flags.corpus or "").endswith(TABLES) and not flags.config.corpus.endswith(TABLES)
-    flags.split = flags.split or ("all" if other_table else "test")
+    flags = command_line.parse(parser, {*TASKS.values()})
+    one_file, config = (*TABLES, *TEXTS), flags.config
+    other_file = (flags.corpus or "").endswith(one_file) and not config.corpus.endswith(one_file)
+    flags.split = flags.split or ("all" if other_file else "test")
+    if config.task == "language modeling":
+        if flags.search != Search():
+            utils.fail("language models are scored without a search: remove its flags")
+        if (flags.stride or 1) > config.max_length:
+            utils.fail(f"--stride {flags.stride}: must be at most --max-length {config.max_length}")
+    elif flags.stride:
+        utils.fail("--stride is for language models: remove it")
     return flags
 
 
@@ -36,13 +47,17 @@ def main(flags: argparse.Namespace) -> None:
         raise UserError("--n-best is for translate.py: scores are of the best translation")
     # tensorflow_datasets starts TensorFlow, whose number of threads must be set before.
     translator = command_line.load(flags)
-    split, name = report.load_split(flags.run, flags.config, flags.split, flags.corpus)
-    total = len(split.sources)
+    split, name, documents = report.load_split(flags.run, flags.config, flags.split, flags.corpus)
+    total, unit = len(split.sources), "texts" if documents else "lines"
     if flags.limit:
         split = split.take(range(min(flags.limit, total)))
     elif total > MANY_TEXTS:
-        print(f"scoring {total:,} texts; --limit N scores the first N", file=sys.stderr)
-    scores, table = report.measure(translator, split)
+        print(f"scoring {total:,} {unit}; --limit N scores the first N", file=sys.stderr)
+    if flags.config.task == "language modeling":
+        scores, table = report.measure_text(translator, split, documents, flags.stride)
+        name += f"-stride{flags.stride}" if flags.stride else ""
+    else:
+        scores, table = report.measure(translator, split)
     checkpoint, average = f"{flags.checkpoint} checkpoint", ""
     if flags.average > 1:
         checkpoint, average = f"average of {flags.average} epochs", f"-average{flags.average}"
@@ -56,7 +71,7 @@ def main(flags: argparse.Namespace) -> None:
             written = report.write(flags.run, name, scores, table)
     finally:
         of = f" of {total:,}" if flags.limit else ""
-        print(f"{flags.run}, {report.describe(scores)}, {len(split.sources):,} texts{of}")
+        print(f"{flags.run}, {report.describe(scores)}, {len(split.sources):,} {unit}{of}")
         report.print_scores(scores)
     if written:
         print(f"written in {flags.run}: {', '.join(written)}")

@@ -18,7 +18,7 @@ from utils import UserError
 
 ROOT = Path(__file__).resolve().parent
 PACKAGES = ("model", "data", "training", "evaluation", "experiments", "benchmarks", "tests", "docs")
-MODULES = ("config", "evaluate", "same_code", "train", "translate", "utils")
+MODULES = ("config", "evaluate", "generate", "same_code", "train", "translate", "utils")
 NOT_PARSED = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 # The files and folders that determine the result of each use; "!" excludes. The last pattern that
@@ -27,7 +27,11 @@ NOT_PARSED = (SyntaxError, ValueError, RecursionError, MemoryError)
 # files import count, too.
 USES = {
     # An encoded corpus in the cache. The generator of `mini` belongs to its corpus' fingerprint.
-    "dataset": ("data", "!data/__init__.py", "!data/__main__.py", "!data/mini", "!data/*.tsv"),
+    # Batches are planned when they are needed.
+    "dataset": (
+        *("data", "!data/__init__.py", "!data/__main__.py", "!data/batches.py"),
+        *("!data/mini", "!data/*.tsv"),
+    ),
     # The texts that experiments score.
     "texts": ("data",),
     # `train.py --resume`: the remaining updates.
@@ -42,7 +46,13 @@ USES = {
     # Stored results of experiments: all but what cannot change a score, so that new files count.
     "score": (
         *("[!.]*", "!docs", "!tests", "!benchmarks", "!experiments", "experiments/worker.py"),
-        *("!evaluate.py", "!translate.py", "!same_code.py", "!training/__init__.py"),
+        *(
+            "!evaluate.py",
+            "!generate.py",
+            "!translate.py",
+            "!same_code.py",
+            "!training/__init__.py",
+        ),
         *("!training/description.py", "!training/logs.py", "!training/progress.py"),
         *("!evaluation/__init__.py", "!evaluation/attention.py", "!evaluation/command_line.py"),
         *("!evaluation/compare.py", "!evaluation/export.py", "!evaluation/figures.py"),

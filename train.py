@@ -15,11 +15,14 @@ import tensorflow as tf
 
 from data import pipeline
 from evaluation.attention import attention_image
+from evaluation.generator import Generator
+from evaluation.loading import make_predictor
 from evaluation.report import validation_metrics
 from evaluation.translator import Translator
 from model import build
+from model.interface import Model
 from model.layers import Seed, fold_in, in_float32, step_seed, trainable_variables
-from model.loss import Sums, loss_sums, real_targets, teacher_forced_logits
+from model.loss import Sums, loss_sums, real_targets
 from model.masks import word_dropout
 from model.optimizer import Adam, learning_rate
 from training import distribution, machine
@@ -31,14 +34,16 @@ MEMORY_HINT = "raise --accumulate, or lower --batch-tokens, --max-length or the 
 
 
 def batch_sums(
-    model: tf.Module, source: tf.Tensor, target: tf.Tensor, seed: Seed, config: Config
+    model: Model, source: tf.Tensor, target: tf.Tensor, seed: Seed | None, config: Config
 ) -> Sums:
     """Return what is minimized and what is reported, for a batch or for some rows of one.
 
-    source (rows, source_len) and target (rows, target_len): ids.
+    source (rows, source_len) and target (rows, target_len): ids. An auxiliary loss is added with
+    `Sums.add_loss`. What it needs from a layer is in the intermediates, the third result of
+    `teacher_forced`, if the layer adds it there.
     """
     source = word_dropout(source, config.word_dropout, fold_in(seed, "word_dropout"))
-    logits, labels = teacher_forced_logits(model, source, target, seed)
+    logits, labels, _ = model.teacher_forced(source, target, seed)
     return loss_sums(logits, labels, config.label_smoothing)
 
 
@@ -64,13 +69,13 @@ def dense_gradients(
     return [tf.convert_to_tensor(gradient) for gradient in gradients]
 
 
-def make_train_step(model: tf.Module, optimizer: Adam, config: Config) -> Callable:
+def make_train_step(model: Model, optimizer: Adam, config: Config) -> Callable:
     """Return a function that makes one update and returns a dict of scalars.
 
     The returned function takes ids: source (batch, source_len) and target (batch, target_len).
     "objective" is the loss that is minimized, with label smoothing; "loss" is the cross-entropy of
     the same logits without smoothing. Both are means over the real target tokens, in nats, with
-    dropout. The others are "accuracy", "grad_norm" and "learning_rate".
+    dropout. The others are "accuracy", "grad_norm", "learning_rate" and `Sums.others`.
 
     Call `make_train_step` in the scope of the tf.distribute strategy.
     """
@@ -102,18 +107,19 @@ def make_train_step(model: tf.Module, optimizer: Adam, config: Config) -> Callab
             "accuracy": sums.correct / tokens,
             "grad_norm": grad_norm,
             "learning_rate": rate,
+            **{name: value / tokens for name, value in sums.others.items()},
         }
 
     return train_step
 
 
-def validate(run: Run, translator: Translator, dataset: pipeline.Dataset) -> None:
+def validate(run: Run, predictor: Translator | Generator, dataset: pipeline.Dataset) -> None:
     """Score and log the model; save it as best if its validation loss is the lowest so far."""
     with run.progress.tracing("the validation"):
-        translator.trace()
-    values, samples = validation_metrics(translator, dataset, run.config.validation_sentences)
+        predictor.trace()
+    values, samples = validation_metrics(predictor, dataset, run.config.validation_sentences)
     run.log_validation(values, samples)
-    run.log_attention_and_embedding(attention_image(translator, dataset.validation_texts))
+    run.log_attention_and_embedding(attention_image(predictor, dataset.validation_texts))
     run.progress.restart()
 
 
@@ -130,7 +136,7 @@ def train(config: Config) -> None:
         model = build(config, *(tokenizer.vocab_size for tokenizer in tokenizers))
         optimizer = Adam(trainable_variables(model))
         train_step = make_train_step(model, optimizer, config)
-    translator = Translator(in_float32(model), *tokenizers, config.max_length)
+    predictor = make_predictor(in_float32(model), *tokenizers, config, dataset.corpus_info)
 
     with Run(config, dataset, model, optimizer, strategy) as run:  # restores --resume
         while run.epoch < config.epochs and not run.stop_requested():
@@ -140,7 +146,7 @@ def train(config: Config) -> None:
                 if run.log_due():
                     run.log_training(metrics)
                 if run.validation_due():
-                    validate(run, translator, dataset)
+                    validate(run, predictor, dataset)
                 if run.save_due():
                     run.save()
                 if run.stop_requested():

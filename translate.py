@@ -14,6 +14,7 @@ from typing import BinaryIO
 import utils
 from evaluation import command_line
 from evaluation.search import Search
+from utils import UserError
 
 CHUNK_BYTES = 2**19  # at most as many are read before they are translated
 
@@ -25,10 +26,14 @@ def parse_flags() -> argparse.Namespace:
     text = "text to translate or label"
     add("texts", nargs="*", default=[], type=command_line.valid_text, metavar="TEXT", help=text)
     add("--file", type=Path, help="translate or label each line of this file")
+    text = "what every translation begins with"
+    add("--prefix", type=command_line.valid_text, default="", metavar="TEXT", help=text)
     utils.add_flags(parser, Search)
     flags = command_line.parse(parser)
     if flags.texts and flags.file:
         utils.fail("give either TEXT or --file, not both")
+    if flags.prefix and flags.config.is_classifier:
+        utils.fail("labels have no --prefix: remove it")
     return flags
 
 
@@ -63,16 +68,21 @@ def main(flags: argparse.Namespace) -> None:
     With --n-best, print that many for each line, with the line's number and their scores.
     """
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # does not wait for threads
-    file = open(flags.file, "rb") if flags.file else sys.stdin.buffer
+    file = open(flags.file, "rb") if flags.file else getattr(sys.stdin, "buffer", None)
+    if not flags.texts and file is None:
+        raise UserError("there is no standard input: give a TEXT or --file")
     interactive = not flags.texts and file.isatty()
     translator = command_line.load(flags)
     if interactive:
-        translator.n_best(["a"])  # traces the graph, so that the first answer is fast, too
+        translator.n_best(
+            ["a"], prefix=flags.prefix
+        )  # traces the graph, so that the first answer is fast, too
         print("Type a sentence and press Enter; end with Ctrl-D", file=sys.stderr)
     # Samples depend on their batch, which must not depend on when the lines arrive.
     fixed_size, first = flags.search.sample and not interactive, 1
     for chunk in [flags.texts] if flags.texts else read_lines(file, fixed_size):
-        outputs = translator.n_best(chunk, progress=not interactive, first=first)
+        options = {"progress": not interactive, "first": first, "prefix": flags.prefix}
+        outputs = translator.n_best(chunk, **options)
         for number, best in enumerate(outputs, first):
             for score, text in best:
                 print(f"{number}\t{score:.4f}\t{text}" if len(best) > 1 else text)

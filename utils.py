@@ -9,13 +9,14 @@ import functools
 import json
 import os
 import re
+import shlex
 import signal
 import sys
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, Literal, NoReturn
+from typing import IO, Any, Literal, NoReturn, TextIO
 
 from tqdm import tqdm
 
@@ -27,14 +28,22 @@ class UserError(ValueError):
 
 
 def setting(
-    default: Any, text: str, low: float = 1, high: float = 2**31, group: str | None = None
+    default: Any,
+    text: str,
+    low: float = 1,
+    high: float = 2**31,
+    group: str | None = None,
+    without: Sequence[str] = (),
+    resume: bool = False,
 ) -> Any:
     """Return a dataclass field with a default value and the help text of its flag.
 
     low, high: minimum and exclusive maximum of a number, which `Config` checks. group: if
-    given, the flag starts a group with this title in --help.
+    given, the flag starts a group with this title in --help. without: the values of --model with
+    which it has no effect. resume: whether it may change with --resume.
     """
     metadata = {"help": text, "low": low, "high": high, "group": group}
+    metadata |= {"without": without, "resume": resume}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -82,9 +91,50 @@ def check_value(field: dataclasses.Field, hint: Any, value: Any) -> None:
             raise UserError(f"{flag(name)} {value}: must be less than {high:,}")
 
 
+class BestEffort:
+    """A text stream whose errors are ignored: output that nobody reads must not end work.
+
+    After the first error, such as a closed pipe or a full disk, the output goes to the null device.
+    """
+
+    def __init__(self, stream: TextIO):
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        """Write a text, or drop it."""
+        try:
+            return self.stream.write(text)
+        except (OSError, ValueError):  # ValueError: the stream was closed
+            self.stream = open(os.devnull, "w")
+            return len(text)
+
+    def flush(self) -> None:
+        """Flush the stream."""
+        try:
+            self.stream.flush()
+        except (OSError, ValueError):
+            self.stream = open(os.devnull, "w")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+def prepare_streams(best_effort: bool = False) -> None:
+    """Print in UTF-8, and to the null device if standard output or error is closed.
+
+    best_effort: see `BestEffort`. Streams that are not files, as those of a notebook, are left as
+    they are.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name) or open(os.devnull, "w")
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+        setattr(sys, name, BestEffort(stream) if best_effort else stream)
+
+
 def handle_signals() -> None:
     """Print in UTF-8; end without a traceback at Ctrl-C, or when output is no longer read."""
-    sys.stdout.reconfigure(encoding="utf-8")
+    prepare_streams()
     signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
@@ -126,6 +176,11 @@ def first_line(error: object) -> str:
     """Return the first line of an error message, without TensorFlow's tags and final period."""
     text = re.sub(r"\{\{.*?\}\}\s*", "", str(error)).strip()
     return (text or type(error).__name__).splitlines()[0].rstrip(" :.")
+
+
+def quote(path: str | Path) -> str:
+    """Return a path as it must be typed in a shell."""
+    return shlex.quote(str(path))
 
 
 @functools.cache

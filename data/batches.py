@@ -1,55 +1,45 @@
-"""Batches of pairs of similar length. Their order is a pure function of the seed and the epoch."""
-
-import itertools
-from collections.abc import Sequence
-from typing import NamedTuple
+"""Plan the batches of an epoch. Their order is a pure function of the seed and the epoch."""
 
 import numpy as np
 
-
-class Ragged(NamedTuple):
-    """Sequences of ids, concatenated: sequence i is ids[offsets[i] : offsets[i + 1]].
-
-    Either array may be memory-mapped.
-    """
-
-    ids: np.ndarray  # (tokens,), int32; uint16 in the cache if the vocabulary is small enough
-    offsets: np.ndarray  # (sequences + 1,), int64
-
-    @classmethod
-    def of(cls, sequences: Sequence[Sequence[int]]) -> "Ragged":
-        """Concatenate lists of ids."""
-        lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
-        ids = np.fromiter(itertools.chain.from_iterable(sequences), np.int32, lengths.sum())
-        return cls(ids, np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]))
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """Number of ids of each sequence: (sequences,), int32."""
-        return np.diff(self.offsets).astype(np.int32)
-
-    def padded(self, indices: np.ndarray) -> np.ndarray:
-        """Return the sequences `indices`, padded with 0: (len(indices), longest), int32."""
-        starts = self.offsets[indices]
-        lengths = self.offsets[indices + 1] - starts
-        position = np.arange(lengths.max())
-        where = np.minimum(starts[:, None] + position, len(self.ids) - 1)
-        return np.where(position < lengths[:, None], self.ids[where], 0).astype(np.int32)
-
-
-class Pairs(NamedTuple):
-    """Encoded pairs. A source ends in eos. A target is bos … eos, or bos and a label."""
-
-    source: Ragged
-    target: Ragged
-
-    def batch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return source (batch, source_len) and target (batch, target_len), padded with 0."""
-        return self.source.padded(indices), self.target.padded(indices)
+from data.arrays import Pairs, Text
 
 
 def plan_batches(
-    pairs: Pairs, batch_tokens: int, batch_sentences: int, seed: int | None = None, epoch: int = 0
+    data: Pairs | Text,
+    batch_tokens: int,
+    batch_sentences: int,
+    seed: int | None = None,
+    epoch: int = 0,
+) -> list[np.ndarray]:
+    """Divide data into the batches of an epoch. Each is an argument of `data.batch`."""
+    plan = plan_blocks if isinstance(data, Text) else plan_pairs
+    return plan(data, batch_tokens, batch_sentences, seed, epoch)
+
+
+def plan_blocks(
+    text: Text, batch_tokens: int, batch_sentences: int, seed: int | None, epoch: int
+) -> list[np.ndarray]:
+    """Divide a text into blocks, and group these into batches, (rows, 2) each.
+
+    Every token is in exactly one block. The length of the first block, and so where the others
+    begin, and their order are drawn from (seed, epoch). Without a seed, nothing is random: the
+    first block has full length. A batch has at least one block, and at most `batch_sentences`
+    blocks and `batch_tokens` tokens.
+    """
+    random = None if seed is None else np.random.default_rng([seed, epoch])
+    first = text.block if random is None else random.integers(1, text.block + 1)
+    count = len(text.tokens.ids)
+    bounds = np.concatenate([[0], np.arange(first, count, text.block), [count]])
+    blocks = np.stack([bounds[:-1], bounds[1:]], axis=1)  # (blocks, 2)
+    if random is not None:
+        blocks = random.permutation(blocks)
+    rows = max(1, min(batch_tokens // text.block, batch_sentences))
+    return np.split(blocks, range(rows, len(blocks), rows))
+
+
+def plan_pairs(
+    pairs: Pairs, batch_tokens: int, batch_sentences: int, seed: int | None, epoch: int
 ) -> list[np.ndarray]:
     """Group all pairs into the batches of an epoch, each an array of indices.
 

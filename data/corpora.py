@@ -13,47 +13,79 @@ from pathlib import Path
 
 from config import Config
 from data import local, mini, tfds
-from data.splits import SUPPORTED, TABLES, Corpus, CorpusError, TextPair, keep_share
+from data.splits import (
+    SUPPORTED,
+    TABLES,
+    TEXTS,
+    Corpus,
+    CorpusError,
+    TextPair,
+    keep_share,
+    markup_to_text,
+    strip_markup,
+)
 
 
 def from_config(config: Config) -> Corpus:
     """Return the corpus that a configuration names, in its direction. Raises CorpusError."""
-    corpus = find(config.corpus, config.reverse, config.is_classifier)
+    corpus = find(config.corpus, config.reverse, config.task)
     share = config.train_share
     return corpus if share is None else keep_share(corpus, share)
 
 
-def find(name: str, reverse: bool = False, labelled: bool = False) -> Corpus:
+def find(name: str, reverse: bool = False, task: str = "translation") -> Corpus:
     """Return the corpus with this name. Neither downloads it nor imports TensorFlow.
 
-    reverse: exchange source and target language. labelled: whether labels are needed instead of
-    translations. Raises CorpusError.
+    reverse: exchange source and target language. task: a value of `TASKS`. A language model gets
+    the target side of translations, or texts without their labels. Raises CorpusError.
     """
+    texts, labelled = task == "language modeling", task == "classification"
     if name.partition(":")[0] == "mini":
         corpus = built_in(name)
     elif name == "spa-eng":
         corpus = tfds.spa_eng()
+    elif name == "shakespeare":
+        corpus = tfds.shakespeare()
     elif os.path.isdir(name):
-        corpus = directory(Path(name), labelled)
+        corpus = directory(Path(name), task)
     elif name.endswith(TABLES):
-        corpus = local.table(Path(name), labelled)
+        corpus = local.table(Path(name), labelled, any_columns=texts)
+    elif name.endswith(TEXTS) and os.path.isfile(name):
+        corpus = local.text(Path(name))
     elif os.path.isfile(name):
-        raise CorpusError(f"{name}: not a .tsv file; give its directory, or a .tsv file")
+        raise CorpusError(
+            f"{name}: neither a .tsv nor a .txt file; rename it, or give its directory"
+        )
     elif re.fullmatch(r"\w+(/[\w.:*+/-]+)?", name):
-        corpus = tfds.dataset(name)
+        corpus = tfds.dataset(name, texts)
     else:
-        raise CorpusError(f"{name!r}: no such directory; use {SUPPORTED}")
-    if labelled and not corpus.labelled:
-        raise CorpusError(
-            f"{name} has translations, not labels: use a labelled corpus such as imdb_reviews, or "
-            "train without --model classifier"
-        )
-    if corpus.labelled and not labelled:
-        raise CorpusError(
-            f"{name} has labels, not translations: use a corpus of translations such as mini, or "
-            "train with --model classifier"
-        )
-    return corpus.swap() if reverse and not labelled else corpus
+        raise CorpusError(f"{name!r}: no such file or directory; use {SUPPORTED}")
+    if texts and corpus.task != task:
+        return (corpus.swap() if reverse and not corpus.labelled else corpus).texts_only()
+    if corpus.task != task:
+        raise CorpusError(f"{name} has {MISMATCHES[corpus.task, task]}")
+    return corpus.swap() if reverse and not (labelled or texts) else corpus
+
+
+# What is wrong, and what to do, if a corpus for one task is given for another.
+MISMATCHES = {
+    ("translation", "classification"): (
+        "translations, not labels: use a labelled corpus such as imdb_reviews, or train without "
+        "--model classifier"
+    ),
+    ("classification", "translation"): (
+        "labels, not translations: use a corpus of translations such as mini, or train with "
+        "--model classifier or --model language_model"
+    ),
+    ("language modeling", "translation"): (
+        "text without translations: use a corpus of translations such as mini, or train with "
+        "--model language_model"
+    ),
+    ("language modeling", "classification"): (
+        "text without labels: use a labelled corpus such as imdb_reviews, or train with --model "
+        "language_model"
+    ),
+}
 
 
 def built_in(name: str) -> Corpus:
@@ -70,9 +102,16 @@ def built_in(name: str) -> Corpus:
     return Corpus(name, ("pt", "en"), lambda: files, pairs)
 
 
-def directory(path: Path, labelled: bool) -> Corpus:
-    """Return the corpus in a directory. If it has train/*/ but no train.*, it is a labelled one."""
+def directory(path: Path, task: str) -> Corpus:
+    """Return the corpus in a directory.
+
+    For a language model, one with train.txt is a text. If it has train/*/ but no train.*, it is a
+    labelled one.
+    """
+    if task == "language modeling" and any((path / f"train{end}").exists() for end in TEXTS):
+        return local.text_folder(path)
     has_labels = any(file.is_dir() for file in path.glob("train/*"))
-    if labelled or (has_labels and not any(path.glob("train.*"))):
-        return local.labelled_folder(path)
+    if task == "classification" or (has_labels and not any(path.glob("train.*"))):
+        keep_lines = task == "language modeling"
+        return local.labelled_folder(path, markup_to_text if keep_lines else strip_markup)
     return local.folder(path)

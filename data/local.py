@@ -1,16 +1,19 @@
-"""Corpora in local files: directories and tables, with translations or labels."""
+"""Corpora in local files: directories, tables and texts."""
 
 import codecs
+import functools
 import gzip
 import itertools
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from data.splits import (
     SPLITS,
+    TEXTS,
     Corpus,
     CorpusError,
     TextPair,
@@ -20,6 +23,7 @@ from data.splits import (
 )
 from utils import first_line, warn
 
+PART = 1 << 12  # maximum bytes of a line of text: text without line feeds is divided
 MOST_LABELS = 1000  # a column of a table with more different texts does not hold labels
 HEADERS = ("category", "class", "label", "sentiment")  # names of a column of labels
 
@@ -37,7 +41,8 @@ def folder(path: Path) -> Corpus:
     if len(extensions) != 2:
         raise CorpusError(
             f"{path}: needs train.SRC and train.TGT with exactly two extensions, of which the "
-            f"alphabetically first is the source; found {', '.join(sorted(present)[:12]) or 'none'}"
+            "alphabetically first is the source, or, with --model language_model, train.txt and "
+            f"validation.txt; found {', '.join(sorted(present)[:12]) or 'none'}"
         )
     files = {}
     for split in SPLITS:
@@ -61,11 +66,11 @@ def folder(path: Path) -> Corpus:
     return Corpus(str(path), tuple(extensions), lambda: files, pairs, local=True)
 
 
-def labelled_folder(path: Path) -> Corpus:
+def labelled_folder(path: Path, clean: Callable[[str], str] = strip_markup) -> Corpus:
     """Open a directory with train/LABEL/*.txt, and likewise test and validation, as in `aclImdb`.
 
-    The labels are the directories that all splits have: not `aclImdb/train/unsup`. Raises
-    CorpusError.
+    The labels are the directories that all splits have: not `aclImdb/train/unsup`. clean: applied
+    to each text. Raises CorpusError.
     """
     splits = [split for split in SPLITS if (path / split).is_dir()]
     folders = [{f.name for f in (path / split).iterdir() if f.is_dir()} for split in splits]
@@ -88,20 +93,22 @@ def labelled_folder(path: Path) -> Corpus:
         files = [(file, label) for label in labels for file in text_files(split, label)]
         for i in np.random.default_rng(0).permutation(len(files)):
             file, label = files[i]
-            yield strip_markup("\n".join(read_lines(file))), label
+            yield clean("\n".join(read_lines(file))), label
 
     def files() -> dict[str, list[Path]]:
         return {
             split: [f for label in labels for f in text_files(split, label)] for split in splits
         }
 
-    return hold_out(Corpus(str(path), ("text", "label"), files, pairs, labelled=True, local=True))
+    corpus = Corpus(str(path), ("text", "label"), files, pairs, "classification", local=True)
+    return hold_out(corpus)
 
 
-def table(path: Path, labelled: bool = False) -> Corpus:
+def table(path: Path, labelled: bool = False, any_columns: bool = False) -> Corpus:
     """Open a .tsv or .tsv.gz file with source TAB target, or with label TAB text.
 
-    Its split `all` is every line. Raises CorpusError.
+    Its split `all` is every line. any_columns: the first column may also have labels, because only
+    the second one is used, whose hash then decides the split. Raises CorpusError.
     """
     if not path.is_file():
         raise CorpusError(f"{path}: no such file")
@@ -122,17 +129,98 @@ def table(path: Path, labelled: bool = False) -> Corpus:
                     texts.add(text)
             # With labels, further columns belong to the text.
             yield (" ".join(columns[1:]), columns[0]) if labelled else tuple(columns[:2])
-        check_columns(path, labelled, number, *map(len, different))
+        if not any_columns:
+            check_columns(path, labelled, number, *map(len, different))
         if longer and not labelled:
             warn(f"{path}: lines of which only the first two columns are used: {longer:,}")
         if labelled and header.lower() in HEADERS and not repeated:
             warn(f"{path}: the first line looks like a header but is used as a text: remove it")
 
     def pairs(split: str) -> Iterator[TextPair]:
-        return all_pairs() if split == "all" else select_by_hash(str(path), all_pairs(), split)
+        if split == "all":
+            return all_pairs()
+        return select_by_hash(str(path), all_pairs(), split, column=1 if any_columns else 0)
+
+    files, task = dict.fromkeys(SPLITS, [path]), "classification" if labelled else "translation"
+    return Corpus(str(path), languages, lambda: files, pairs, task, local=True)
+
+
+def text_folder(path: Path) -> Corpus:
+    """Open a directory with train.txt, validation.txt and, optionally, test.txt: one text each.
+
+    Files may be compressed (.gz). Raises CorpusError.
+    """
+    found = {split: [path / f"{split}{ending}" for ending in TEXTS] for split in SPLITS}
+    files = {split: [f for f in each if f.is_file()][:1] for split, each in found.items()}
+    files = {split: each for split, each in files.items() if each}
+    for split in ("train", "validation"):
+        if split not in files:
+            raise CorpusError(f"{path / split}.txt: missing; add it, or give one .txt file instead")
+
+    def pairs(split: str) -> Iterator[TextPair]:
+        return (("", text) for text in read_text(files[split][0]))
+
+    return Corpus(
+        str(path), ("text",), lambda: files, pairs, "language modeling", True, documents=False
+    )
+
+
+def text(path: Path) -> Corpus:
+    """Open a .txt or .txt.gz file: the first 90 % of its characters train, 5 % validate, 5 % test.
+
+    A line is in the split of its first character. The split `all` is the whole file.
+    """
+    return replace(split_by_position(str(path), lambda: read_text(path), path), local=True)
+
+
+def split_by_position(name: str, read: Callable[[], Iterator[str]], path: Path) -> Corpus:
+    """Divide one text into splits. read: returns its lines. Raises CorpusError if one is empty."""
+    length = functools.cache(lambda: sum(map(len, read())))
+
+    def pairs(split: str) -> Iterator[TextPair]:
+        if split == "all":
+            yield from (("", line) for line in read())
+            return
+        position, counts = 0, dict.fromkeys(SPLITS, 0)
+        for line in read():
+            share = position / length()
+            own = "train" if share < 0.9 else "validation" if share < 0.95 else "test"
+            counts[own] += 1
+            position += len(line)
+            if split == own:
+                yield "", line
+        if not all(counts.values()):
+            raise CorpusError(
+                f"{name}: its {sum(counts.values())} lines are too few for three splits: add text, "
+                "or use a directory with one file per split"
+            )
 
     files = dict.fromkeys(SPLITS, [path])
-    return Corpus(str(path), languages, lambda: files, pairs, labelled, local=True)
+    return Corpus(name, ("text",), lambda: files, pairs, "language modeling", documents=False)
+
+
+def read_text(path: Path) -> Iterator[str]:
+    """Read the lines of a UTF-8 file, each with its line feed. Raises CorpusError.
+
+    A line of more than PART bytes is divided. Carriage returns before a line feed are removed.
+    """
+    decoder, number, empty = codecs.getincrementaldecoder("utf-8-sig")(), 1, True
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            while part := file.readline(PART):
+                while part.endswith(b"\r") and (following := file.readline(1)):
+                    part += following
+                if line := decoder.decode(part).replace("\r\n", "\n"):
+                    empty = False
+                    yield line
+                number += part.endswith(b"\n")
+            decoder.decode(b"", final=True)
+    except (OSError, EOFError, zlib.error) as error:
+        raise CorpusError(f"{path}: cannot be read: {first_line(error)}") from error
+    except UnicodeDecodeError as error:
+        raise CorpusError(f"{path}:{number}: not UTF-8; convert the file") from error
+    if empty:
+        raise CorpusError(f"{path}: the file is empty")
 
 
 def check_columns(path: Path, labelled: bool, lines: int, first: int, second: int) -> None:

@@ -8,14 +8,15 @@ import hashlib
 import json
 import shutil
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from config import Config
 from data import corpora, tokenizer
-from data.batches import Pairs
-from data.encoding import encode_to_files, map_pairs
-from data.splits import Corpus, CorpusError, Split, Summary
+from data.arrays import Pairs, Text
+from data.encoding import encode_texts_to_files, encode_to_files, map_pairs, map_text, start_id
+from data.splits import Corpus, CorpusError, Split, Summary, TextPair
 from data.tokenizer import Labels, Tokenizer
 from same_code import fingerprint
 from utils import first_line, lock, names_in_group, warn, write_json
@@ -27,23 +28,29 @@ VALIDATION_PAIRS = 5_000  # maximum number of validation pairs used
 class Dataset(NamedTuple):
     """An encoded corpus."""
 
-    train: Pairs
-    validation: Pairs
+    train: Pairs | Text
+    validation: Pairs | Text
     validation_texts: Split  # includes pairs that are too long for `validation`
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer | Labels
     # "languages", "max_length", and "splits": of each, "pairs", their "sha256", and how many are
     # "used", "dropped" or "cut" (train and validation), or have a source that is also "in_train".
+    # Of texts, "documents", see `Corpus`, and the number of "tokens" of train and validation.
     corpus_info: dict
 
     def describe_splits(self) -> str:
         """Return the sizes: "train 7 of 9 pairs (2 longer than 8 tokens), validation 3 pairs"."""
         unit = "texts" if isinstance(self.target_tokenizer, Labels) else "pairs"
+        if (documents := self.corpus_info.get("documents")) is not None:
+            unit = "texts" if documents else "lines"
         tokens, splits = f"{self.corpus_info['max_length']} tokens", []
         for name, counts in self.corpus_info["splits"].items():
             pairs, dropped, cut = (counts.get(key, 0) for key in ("pairs", "dropped", "cut"))
             used = counts.get("used", pairs)
-            notes = [f"{used + dropped:,} evenly spaced"] * (used + dropped < pairs)
+            which = f"{used + dropped:,} evenly spaced" if documents is None else "the first ones"
+            notes = [which] * (used + dropped < pairs)
+            if "tokens" in counts:
+                notes.append(f"{counts['tokens']:,} tokens")
             notes += [f"{dropped:,} longer than {tokens}"] * (dropped > 0)
             notes += [f"{cut:,} cut to {tokens}"] * (cut > 0)
             shared = counts.get("in_train", 0)
@@ -86,7 +93,9 @@ def cache_folder(config: Config, corpus: Corpus) -> Path:
     the versions of libraries.
     """
     names = {*names_in_group(Config, "data")} - {"corpus", "batch_tokens", "batch_sentences"}
-    settings = [[name, getattr(config, name)] for name in sorted(names)] + [config.is_classifier]
+    if config.task == "language modeling":  # blocks are cut when they are needed
+        names -= {"max_length"}
+    settings = [[name, getattr(config, name)] for name in sorted(names)] + [config.task]
     if config.init_from:
         settings += [hashlib.sha256(each.model).hexdigest() for each in initial_tokenizers(config)]
     inputs = json.dumps([settings, corpus.fingerprint(), fingerprint("dataset")])
@@ -134,19 +143,26 @@ def encode(folder: Path, config: Config, corpus: Corpus) -> None:
     tokenizer.save_pair(folder, *tokenizers)
     write_json(folder / "validation.json", Split.of(validation.sample))
 
-    counts = {}
+    if corpus.task == "language modeling":
+        counts = encode_texts(folder, corpus, splits, tokenizers[1])
+        info = {"documents": corpus.documents}
+    else:
+        counts, info = encode_pairs(folder, config, corpus, splits, tokenizers), {}
+    info |= {"languages": corpus.languages, "max_length": config.max_length, "splits": counts}
+    write_json(folder / "corpus.json", info)
+
+
+def encode_pairs(
+    folder: Path, config: Config, corpus: Corpus, splits: dict[str, Summary], tokenizers: tuple
+) -> dict[str, dict]:
+    """Encode pairs to files. Returns the counts of each split for `corpus_info`."""
+    counts, train = count_texts(splits), splits["train"]
     for name, split in splits.items():
-        counts[name] = {"sha256": split.sha256, "pairs": split.pairs}
         if name != "train" and (shared := len(split.sources & train.sources)):
             of = f"{len(split.sources):,} sources of {name} ({shared / len(split.sources):.1%})"
             warn(f"{shared:,} of {of} are also in train")
             counts[name]["in_train"] = shared
-    in_memory = len(train.sample) == train.pairs
-    texts = {
-        "train": train.sample if in_memory else corpus.read("train"),
-        "validation": validation.sample,
-    }
-    for name, pairs in texts.items():
+    for name, pairs in texts_to_encode(corpus, splits).items():
         log(f"encoding {name}")
         used, too_long = encode_to_files(
             folder, name, pairs, splits[name].pairs, tokenizers, config.max_length
@@ -157,8 +173,36 @@ def encode(folder: Path, config: Config, corpus: Corpus) -> None:
                 "tokens: raise --max-length"
             )
         counts[name] |= {"used": used, "cut" if config.is_classifier else "dropped": too_long}
-    info = {"languages": corpus.languages, "max_length": config.max_length, "splits": counts}
-    write_json(folder / "corpus.json", info)
+    return counts
+
+
+def encode_texts(
+    folder: Path, corpus: Corpus, splits: dict[str, Summary], tokenizer: Tokenizer
+) -> dict[str, dict]:
+    """Encode texts to files. Returns the counts of each split for `corpus_info`."""
+    counts = count_texts(splits)
+    for name, pairs in texts_to_encode(corpus, splits).items():
+        log(f"encoding {name}")
+        total = splits[name].pairs
+        tokens = encode_texts_to_files(folder, name, pairs, total, tokenizer, corpus.documents)
+        if not tokens:
+            raise CorpusError(f"{corpus.name}: its {name} split has no tokens: add texts")
+        counts[name] |= {"tokens": tokens}
+    counts["validation"] |= {"used": len(splits["validation"].sample)}
+    return counts
+
+
+def count_texts(splits: dict[str, Summary]) -> dict[str, dict]:
+    """Return the hash and the number of pairs of each split."""
+    return {name: {"sha256": each.sha256, "pairs": each.pairs} for name, each in splits.items()}
+
+
+def texts_to_encode(corpus: Corpus, splits: dict[str, Summary]) -> dict[str, Iterable[TextPair]]:
+    """Return the training pairs, from memory if all are there, and the validation pairs."""
+    train, validation = splits["train"], splits["validation"]
+    in_memory = len(train.sample) == train.pairs
+    pairs = train.sample if in_memory else corpus.read("train")
+    return {"train": pairs, "validation": validation.sample}
 
 
 def summarize(corpus: Corpus) -> dict[str, Summary]:
@@ -169,7 +213,7 @@ def summarize(corpus: Corpus) -> dict[str, Summary]:
     limits = {"train": TOKENIZER_PAIRS, "validation": VALIDATION_PAIRS}
     names, splits, sources = dict.fromkeys([*corpus.files(), *limits]), {}, set()
     for name in sorted(names, key=lambda name: name == "train"):  # train last
-        looked_for = sources if name == "train" else None
+        looked_for = sources if name == "train" or corpus.task == "language modeling" else None
         splits[name] = corpus.summarize(name, limits.get(name, 1), looked_for)
         sources |= splits[name].sources
         if not splits[name].pairs:
@@ -195,14 +239,20 @@ def read(folder: Path, config: Config) -> Dataset:
     """Open the Dataset that `write` wrote. Raises CorpusError if a file is damaged."""
     try:
         tokenizers = tokenizer.load_pair(folder, config.lowercase, config.tokenizer == "word")
-        pairs = [map_pairs(folder, name, tokenizers) for name in ("train", "validation")]
         texts = Split(*json.loads((folder / "validation.json").read_text("utf-8")))
         info = json.loads((folder / "corpus.json").read_text("utf-8"))
+        if config.task == "language modeling":
+            info["max_length"] = config.max_length
+            start = start_id(tokenizers[1], info["documents"])
+            options = tokenizers[1], start, config.max_length
+            data = [map_text(folder, name, *options) for name in ("train", "validation")]
+        else:
+            data = [map_pairs(folder, name, tokenizers) for name in ("train", "validation")]
     except (OSError, ValueError) as error:
         raise CorpusError(
             f"{folder} is damaged ({first_line(error)}): delete it and run the command again"
         ) from error
-    return Dataset(*pairs, texts, *tokenizers, info)
+    return Dataset(*data, texts, *tokenizers, info)
 
 
 def log(message: str) -> None:

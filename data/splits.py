@@ -22,12 +22,13 @@ if TYPE_CHECKING:
     from data.tokenizer import Labels, Tokenizer
 
 SPLITS = ("train", "validation", "test")
-TABLES = (".tsv", ".tsv.gz")
+TABLES, TEXTS = (".tsv", ".tsv.gz"), (".txt", ".txt.gz")
 SUPPORTED = (
     "mini, mini:SIZE, spa-eng, a translation dataset of tensorflow_datasets such as "
     "ted_hrlr_translate/pt_to_en, a directory with train.SRC and train.TGT, or a .tsv file; with "
     "--model classifier a dataset such as imdb_reviews, a directory with train/LABEL/*.txt, or a "
-    ".tsv file"
+    ".tsv file; with --model language_model also shakespeare, a dataset with texts such as lm1b, a "
+    "directory with train.txt and validation.txt, or a .txt file"
 )
 
 
@@ -35,7 +36,8 @@ class CorpusError(UserError):
     """A corpus cannot be used. The message names the place, the reason and the remedy."""
 
 
-TextPair = tuple[str, ...]  # a source and a target; in `mini` also a tag
+# A source and a target; in `mini` also a tag. A text of a language model has the source "".
+TextPair = tuple[str, ...]
 
 
 class Split(NamedTuple):
@@ -75,30 +77,39 @@ class Summary(NamedTuple):
 
 @dataclass(frozen=True)
 class Corpus:
-    """A corpus of translations, or of texts with labels.
+    """A corpus of translations, of texts with labels, or of texts.
 
     Only `files` and `pairs`, and the methods that call them, need the data. `files` downloads it if
     necessary, and is called before `pairs`. They raise CorpusError.
     """
 
     name: str
-    languages: tuple[str, str]  # source and target, such as ("pt", "en")
+    languages: tuple[str, ...]  # source and target, such as ("pt", "en"); one of texts
     files: Callable[[], dict[str, list[Path]]]  # returns the files of each existing split
     pairs: Callable[[str], Iterator[TextPair]]  # yields the pairs of an existing split
-    labelled: bool = False  # whether the targets are labels instead of translations
+    task: str = "translation"  # what it is for: a value of `config.TASKS`
     local: bool = False  # whether the files are the user's own
+    documents: bool = True  # of texts: whether they are separate, not the lines of one file
+
+    @property
+    def labelled(self) -> bool:
+        """Whether the targets are labels."""
+        return self.task == "classification"
 
     def read(self, split: str) -> Iterator[TextPair]:
         """Read a split, always in the same order. Pairs with an empty text are left out.
 
-        split: one of `files()`, or `all`, which is every line of a table. Raises CorpusError if it
+        split: one of `files()`, or `all`, which is every line of a file. Raises CorpusError if it
         does not exist.
         """
-        if split not in self.files() and not (split == "all" and self.name.endswith(TABLES)):
+        one_file = self.name.endswith((*TABLES, *TEXTS))
+        if split not in self.files() and not (split == "all" and one_file):
             raise CorpusError(f"{self.name} has no {split} split; {self.found(split)}")
         empty = 0
+        texts = self.task == "language modeling"
         for pair in self.pairs(split):
-            if pair[0].strip() and pair[1].strip():
+            source, target = (pair[1] if texts else pair[0]), pair[1]
+            if not self.documents or (source.strip() and target.strip()):
                 yield pair
             else:
                 empty += 1
@@ -110,8 +121,9 @@ class Corpus:
         folder = Path(self.name)
         if not self.local or not folder.is_dir():
             return f"it has {', '.join(self.files())}"
-        files = [f"{split}.{language}" for language in self.languages]
-        expected = [f"{split}/"] if self.labelled else files
+        expected = [f"{split}.{language}" for language in self.languages]
+        if self.labelled or not self.documents:
+            expected = [f"{split}/" if self.labelled else f"{split}.txt"]
         names = sorted(file.name for file in folder.iterdir())
         return f"expected {' and '.join(expected)}, found {', '.join(names[:12])}"
 
@@ -124,13 +136,15 @@ class Corpus:
     ) -> Summary:
         """Read a split once, keeping at most `limit` of its pairs in memory.
 
-        If there are more, keeps every second, fourth, … pair: between limit / 2 and limit. sources:
-        the hashes of the sources to look for; None collects all.
+        If there are more, keeps every second, fourth, … pair: between limit / 2 and limit. Of texts
+        other than those of the training split, keeps the first ones, because they belong together.
+        sources: the hashes of the sources to look for; None collects all.
         """
+        in_order = self.task == "language modeling" and split != "train"
         digest, pairs, sample, step, labels, found = hashlib.sha256(), 0, [], 1, set(), set()
         for pair in progress_bar(self.read(split), f"reading {split}"):
             digest.update(json.dumps(pair[:2]).encode())
-            if pairs % step == 0:
+            if pairs % step == 0 and not (in_order and pairs >= limit):
                 sample.append(pair)
             if len(sample) > limit:
                 sample, step = sample[::2], 2 * step
@@ -140,6 +154,16 @@ class Corpus:
                 found.add(hash(pair[0]))
             pairs += 1
         return Summary(pairs, digest.hexdigest(), sample, labels, found)
+
+    def texts_only(self) -> "Corpus":
+        """Return the targets of translations, or the texts without their labels, as texts."""
+        column = 0 if self.labelled else 1
+
+        def pairs(split: str) -> Iterator[TextPair]:
+            return (("", pair[column]) for pair in self.pairs(split))
+
+        languages = (self.languages[column],)
+        return replace(self, languages=languages, pairs=pairs, task="language modeling")
 
     def swap(self) -> "Corpus":
         """Exchange source and target language."""
@@ -169,6 +193,11 @@ def strip_markup(text: str) -> str:
     return " ".join(re.sub(r"<br\s*/?>", " ", text).split())
 
 
+def markup_to_text(text: str) -> str:
+    """Replace <br /> with line feeds, and remove those at the ends."""
+    return text.replace("<br />", "\n").strip("\n")
+
+
 def assign_split(text: str) -> str:
     """Assign a text to a split by its hash: 96 % train, 2 % validation, 2 % test.
 
@@ -182,12 +211,18 @@ def keep_share(corpus: Corpus, share: float) -> Corpus:
     """Keep this share of the training split, chosen by the hashes of the sources.
 
     Equal sources are kept or left out together, and a larger share includes all of a smaller one.
+    Raises CorpusError for the lines of one text.
     """
+    if not corpus.documents:
+        raise CorpusError(
+            f"--train-share {share}: {corpus.name} is one text, of which no lines can "
+            "be left out: shorten the file"
+        )
 
     def pairs(split: str) -> Iterator[TextPair]:
         if split != "train":
             return corpus.pairs(split)
-        return (pair for pair in corpus.pairs(split) if hash_share(pair[0]) < share)
+        return (pair for pair in corpus.pairs(split) if hash_share(pair[0] or pair[1]) < share)
 
     return replace(corpus, pairs=pairs)
 
@@ -197,14 +232,16 @@ def hash_share(text: str) -> float:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[8:16], "big") / 2**64
 
 
-def select_by_hash(name: str, pairs: Iterable[TextPair], split: str) -> Iterator[TextPair]:
-    """Yield the pairs whose source is assigned to `split`.
+def select_by_hash(
+    name: str, pairs: Iterable[TextPair], split: str, column: int = 0
+) -> Iterator[TextPair]:
+    """Yield the pairs whose source, or the text in another column, is assigned to `split`.
 
     name: used in error messages. Raises CorpusError if one of the splits is empty.
     """
     counts = dict.fromkeys(SPLITS, 0)
     for pair in pairs:
-        assigned = assign_split(pair[0])
+        assigned = assign_split(pair[column])
         counts[assigned] += 1
         if assigned == split:
             yield pair
@@ -217,8 +254,12 @@ def select_by_hash(name: str, pairs: Iterable[TextPair], split: str) -> Iterator
 
 
 def hold_out(corpus: Corpus) -> Corpus:
-    """Use a random fifth of the training split for validation if there is no such split."""
+    """Use a random fifth of the training split for validation if there is no such split.
+
+    For language models, which can have millions of texts, at most 5,000 of them.
+    """
     count = functools.cache(lambda: sum(1 for _ in corpus.pairs("train")))
+    most = 5_000 if corpus.task == "language modeling" else sys.maxsize
 
     def files() -> dict[str, list[Path]]:
         existing = corpus.files()
@@ -230,7 +271,7 @@ def hold_out(corpus: Corpus) -> Corpus:
         if split not in ("train", "validation") or "validation" in corpus.files():
             return corpus.pairs(split)
         held_out = np.zeros(count(), bool)
-        held_out[np.random.default_rng(0).permutation(count())[: count() // 5]] = True
+        held_out[np.random.default_rng(0).permutation(count())[: min(count() // 5, most)]] = True
         kept = held_out if split == "validation" else ~held_out
         return itertools.compress(corpus.pairs("train"), kept)
 

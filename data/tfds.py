@@ -1,4 +1,4 @@
-"""Corpora that are downloaded: tensorflow_datasets, and English-Spanish sentence pairs."""
+"""Corpora that are downloaded: tensorflow_datasets, Tatoeba's English-Spanish, and Shakespeare."""
 
 import contextlib
 import functools
@@ -9,10 +9,12 @@ import sys
 import zipfile
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from data.download import TIMEOUT, fetch
+from data.local import read_text, split_by_position
 from data.splits import (
     SPLITS,
     SUPPORTED,
@@ -20,6 +22,7 @@ from data.splits import (
     CorpusError,
     TextPair,
     hold_out,
+    markup_to_text,
     select_by_hash,
     strip_markup,
 )
@@ -38,17 +41,30 @@ ANKI_TEXT = "spa-eng/spa.txt"  # English TAB Spanish
 ANKI_SHA256 = "6ec60e212f812ee3430f7568ea6f33b6fb080e32193c5952e8da0ee8ba45574c"  # of the text
 
 
-def dataset(name: str) -> Corpus:
-    """Open a dataset of tensorflow_datasets: translations, or texts with labels.
+SHAKESPEARE_URL = (
+    "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
+)
+SHAKESPEARE_SIZE = 1_115_394  # bytes
+SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 
-    Raises CorpusError.
+
+def dataset(name: str, texts: bool = False) -> Corpus:
+    """Open a dataset of tensorflow_datasets: translations, texts with labels, or texts.
+
+    texts: whether only texts are needed, as in lm1b and wiki40b. Raises CorpusError.
     """
     import tensorflow_datasets  # 0.3 s; imports TensorFlow only when data is read or written
 
     builder = make_builder(name)
     features, keys = builder.info.features, builder.info.supervised_keys
     labelled = not isinstance(features, tensorflow_datasets.features.Translation)
-    if labelled:
+    if labelled and texts:
+        text = features["text"] if "text" in features else None
+        if not isinstance(text, tensorflow_datasets.features.Text):
+            raise CorpusError(f"{name}: has no feature named text; use {SUPPORTED}")
+        keys, languages = ("text",), ("text",)
+        decoders = (lambda text: markup_to_text(text.decode()),)
+    elif labelled:
         kinds = [type(features[key]) for key in keys] if keys and len(keys) == 2 else None
         if kinds != [tensorflow_datasets.features.Text, tensorflow_datasets.features.ClassLabel]:
             raise CorpusError(f"{name}: neither translations nor labelled texts; use {SUPPORTED}")
@@ -80,13 +96,19 @@ def dataset(name: str) -> Corpus:
         )
         examples = builder.as_dataset(split=split, shuffle_files=False, read_config=in_file_order)
         for batch in examples.batch(1024).as_numpy_iterator():  # 60 times as fast as row by row
-            if labelled and min(batch[keys[1]]) < 0:  # tfds' value for a missing label is -1
+            if (
+                labelled and not texts and min(batch[keys[1]]) < 0
+            ):  # tfds' value for a missing label is -1
                 raise CorpusError(f"{name}: its {split} split has texts without a label")
-            columns = (map(f, batch[key]) for f, key in zip(decoders, keys, strict=True))
-            yield from zip(*columns, strict=True)
+            columns = [map(f, batch[key]) for f, key in zip(decoders, keys, strict=True)]
+            yield from (
+                zip(*columns, strict=True) if len(keys) > 1 else (("", x) for x in columns[0])
+            )
 
-    corpus = Corpus(name, languages, files, pairs, labelled)
-    return hold_out(corpus) if labelled else corpus
+    if not labelled:
+        return Corpus(name, languages, files, pairs)
+    task = "language modeling" if texts else "classification"
+    return hold_out(Corpus(name, languages, files, pairs, task))
 
 
 def make_builder(name: str) -> "DatasetBuilder":
@@ -187,3 +209,29 @@ def spa_eng() -> Corpus:
         return select_by_hash("spa-eng", all_pairs(), split)
 
     return Corpus("spa-eng", ("en", "es"), files, pairs)
+
+
+def shakespeare() -> Corpus:
+    """Open Karpathy's tiny Shakespeare, one text of 1,115,394 characters (Karpathy 2015)."""
+    path = archive_path(SHAKESPEARE_URL).with_name("tinyshakespeare.txt")
+
+    def lines() -> Iterator[str]:
+        if not path.exists():
+            try:
+                fetch([SHAKESPEARE_URL], path, SHAKESPEARE_SIZE, SHAKESPEARE_SHA256)
+            except OSError as error:
+                raise CorpusError(
+                    f"shakespeare: {first_line(error)}; save {SHAKESPEARE_URL} as {path}"
+                ) from error
+        if hashlib.sha256(path.read_bytes()).hexdigest() != SHAKESPEARE_SHA256:
+            raise CorpusError(f"{path} is damaged: delete it and run the command again")
+        return read_text(path)
+
+    corpus = split_by_position("shakespeare", lines, path)
+
+    def files() -> dict[str, list[Path]]:
+        if not path.exists():
+            lines()
+        return corpus.files()
+
+    return replace(corpus, files=files)

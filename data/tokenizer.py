@@ -22,7 +22,8 @@ class Tokenizer:
 
     Decoding undoes encoding, except that U+2581, SentencePiece's symbol for a space, becomes a
     space, and that text is in lower case with `lowercase`. With `words`, spaces surround
-    punctuation, and words that are not in the vocabulary are omitted.
+    punctuation, and words that are not in the vocabulary are omitted; so are unknown characters of
+    a tokenizer of characters.
     """
 
     ending = [EOS]  # the last ids of a target
@@ -108,15 +109,25 @@ def word_pattern() -> re.Pattern:
 
 
 def train(
-    texts: Iterable[str], vocab_size: int, lowercase: bool = False, words: bool = False
+    texts: Iterable[str],
+    vocab_size: int,
+    lowercase: bool = False,
+    kind: str = "bpe",
+    leading_space: bool = True,
 ) -> Tokenizer:
     """Train a tokenizer of at most `vocab_size` tokens, fewer if the texts do not yield as many.
 
-    Byte-pair encoding (Sennrich et al. 2016). Unseen characters are encoded as bytes, text is not
-    normalised, and numbers are split into digits. words: use the most frequent words instead.
+    kind: a value of --tokenizer. Byte-pair encoding (Sennrich et al. 2016): unseen characters are
+    encoded as bytes, text is not normalised, and numbers are split into digits. "word": the most
+    frequent words. "char": the most frequent characters. leading_space: encode a text as if it
+    began with a space, so that its first word is the same token as elsewhere; always so for words.
     Raises UserError if `texts` is empty, or if its characters exceed the vocabulary.
     """
-    options = {"model_type": "bpe", "byte_fallback": True, "split_digits": True}
+    words = kind == "word"
+    options = {"bpe": {"byte_fallback": True, "split_digits": True}}.get(kind, {})
+    if kind == "char":
+        # Line feeds would be left out.
+        options = {"character_coverage": 1.0, "user_defined_symbols": "\n"}
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -124,7 +135,7 @@ def train(
             model_writer=model,
             vocab_size=vocab_size,
             hard_vocab_limit=False,  # vocab_size is a maximum
-            character_coverage=0.9999,
+            add_dummy_prefix=leading_space or words,
             normalization_rule_name="identity",
             remove_extra_whitespaces=False,
             max_sentence_length=1 << 20,
@@ -133,7 +144,7 @@ def train(
             bos_id=BOS,
             eos_id=EOS,
             minloglevel=2,
-            **({"model_type": "word"} if words else options),
+            **{"model_type": kind, "character_coverage": 0.9999} | options,
         )
     except RuntimeError as error:
         if needed := re.search(r"required_chars\. \d+ vs (\d+)", str(error)):
@@ -148,13 +159,17 @@ def train(
 def train_pair(
     split: Split, labels: Iterable[str], config: Config
 ) -> tuple[Tokenizer, Tokenizer | Labels]:
-    """Train the tokenizers of source and target. A shared vocabulary is the same object twice.
+    """Train the tokenizers of source and target. A shared vocabulary is the same object twice, as
+    is that of a language model.
 
     labels: those of a labelled corpus; not used for translations.
     """
-    options = (config.vocab_size, config.lowercase, config.tokenizer == "word")
+    options = (config.vocab_size, config.lowercase, config.tokenizer)
     if config.is_classifier:
         return train(split.sources, *options), Labels(sorted(labels))
+    if config.task == "language modeling":  # texts follow one another, and so do parts of a text
+        shared = train(split.targets, *options, leading_space=False)
+        return shared, shared
     if config.shared_vocabulary:
         shared = train(split.sources + split.targets, *options)
         return shared, shared

@@ -1,6 +1,7 @@
 """Draw attention weights of a text into RUN/attention: heat maps, and a page to explore them."""
 
 import argparse
+import itertools
 import tempfile
 import textwrap
 from collections.abc import Sequence
@@ -9,28 +10,32 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from config import TASKS
 from data.splits import Split
 from evaluation import command_line, page
 from evaluation.figures import figure
 from utils import UserError
 
 if TYPE_CHECKING:
+    from evaluation.generator import Generator
     from evaluation.translator import Translator
 
 MAX_TOKEN_LENGTH = 16  # characters of a label
+TOKENS_SHOWN = 20  # in TensorBoard
 
 
 def axis_labels(tokens: Sequence[str]) -> list[str]:
     """Return SentencePiece tokens as labels of an axis.
 
-    Most tokens begin with "▁", a space: it is left out, and tokens that continue a word begin with
-    "·" instead. Long ones are truncated.
+    Many tokens begin with "▁", a space: it is left out, and tokens that continue a word begin with
+    "·" instead. A line feed is "⏎". Long ones are truncated.
     """
     labels = []
-    for i, token in enumerate(tokens):
-        joined = i > 0 and token[:1].isalnum()
+    for before, token in itertools.pairwise(["\n", *tokens]):
+        starts = before.endswith(("▁", "\n")) or before in ("<s>", "</s>")
+        joined = token[:1].isalnum() and not starts
         text = token[1:] if len(token) > 1 and token[0] == "▁" else token
-        text = text.replace("▁", "␣")
+        text = text.replace("▁", "␣").replace("\n", "⏎")
         if len(text) > MAX_TOKEN_LENGTH:
             text = text[: MAX_TOKEN_LENGTH - 1] + "…"
         labels.append("·" + text if joined else text)
@@ -76,18 +81,20 @@ def heat_maps(
         canvas.suptitle(title, fontsize=13 * scale)
 
 
-def attention_image(translator: "Translator", split: Split) -> bytes | None:
+def attention_image(predictor: "Translator | Generator", split: Split) -> bytes | None:
     """Return a PNG of the attention in one text and its target, or None without attention.
 
     It shows the mean of the last layer's heads. The text is the first of those closest to six
-    words.
+    words, and of both, the first TOKENS_SHOWN. For a language model, the target is the text.
     """
-    i = min(range(len(split.sources)), key=lambda i: abs(len(split.sources[i].split()) - 6))
-    kinds = translator.attention(split.sources[i], split.targets[i])
+    texts = split.sources if any(split.sources) else split.targets
+    i = min(range(len(texts)), key=lambda i: abs(len(texts[i].split()) - 6))
+    kinds = predictor.attention(split.sources[i], split.targets[i])
     if not kinds:
         return None
     name, (weights, queries, keys) = list(kinds.items())[-1]
-    mean = weights[-1].mean(axis=0)  # (query_len, key_len)
+    queries, keys = queries[:TOKENS_SHOWN], keys[:TOKENS_SHOWN]
+    mean = weights[-1].mean(axis=0)[: len(queries), : len(keys)]  # (query_len, key_len)
     with tempfile.TemporaryDirectory() as folder:
         stem = Path(folder, "attention")
         # The size of a card in TensorBoard, 374 × 215 pixels: scaling would blur the text.
@@ -103,11 +110,13 @@ def attention_image(translator: "Translator", split: Split) -> bytes | None:
 
 def main(flags: argparse.Namespace) -> None:
     """Draw the figures and the page, and print their paths. Raises UserError and OSError."""
-    translator = command_line.load(flags)
-    kinds, (output,) = translator.attention(flags.text), translator.translate([flags.text])
+    predictor = command_line.load(flags)
+    kinds, title = predictor.attention(flags.text), flags.text
     if not kinds:
         raise UserError("this model has no attention")
-    folder, title = flags.run / "attention", f"{flags.text} → {output}"
+    if flags.config.task != "language modeling":
+        title += f" → {predictor.translate([flags.text])[0]}"
+    folder = flags.run / "attention"
     for name, (weights, queries, keys) in kinds.items():
         stem = folder / name.replace(" ", "-")
         heat_maps(stem, weights, queries, keys, f"{name}: {title}")
@@ -119,4 +128,4 @@ def main(flags: argparse.Namespace) -> None:
 if __name__ == "__main__":
     PARSER = command_line.make_parser(__doc__)
     PARSER.add_argument("text", type=command_line.valid_text, metavar="TEXT")
-    command_line.run(main, command_line.parse(PARSER))
+    command_line.run(main, command_line.parse(PARSER, [*TASKS.values()]))

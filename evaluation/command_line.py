@@ -5,7 +5,7 @@ Does not import TensorFlow before `load`, so that mistakes on the command line a
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,9 +17,10 @@ from same_code import changed_files
 from training import machine
 from training.checkpoints import checkpoint_folder
 from training.records import load_config
-from utils import UserError, errors_in_one_line, fail, handle_signals
+from utils import UserError, errors_in_one_line, fail, handle_signals, quote
 
 if TYPE_CHECKING:
+    from evaluation.generator import Generator
     from evaluation.translator import Translator
 
 MEMORY_HINT = "use fewer cores (taskset -c 0 python …), lower --beam, or shorten the longest lines"
@@ -56,19 +57,30 @@ def valid_text(text: str, name: str = "the command line", warn: bool = True) -> 
     return valid
 
 
-def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
+def parse(
+    parser: argparse.ArgumentParser,
+    tasks: Sequence[str] = ("translation", "classification"),
+    make_search: Callable[..., Search] = Search,
+) -> argparse.Namespace:
     """Parse the command line; a mistake exits with one line and status 2.
 
-    Adds `config` and `tokenizers`, those of the run, and `search`, a Search.
+    tasks: those of models that the program is for. make_search: creates the Search from the flags
+    that were given. Adds `config` and `tokenizers`, those of the run, and `search`.
     """
     handle_signals()
     flags = parser.parse_intermixed_args()  # TEXT may follow flags
     with errors_in_one_line():
         names = {field.name for field in fields(Search)} & vars(flags).keys()
-        flags.search = Search(**{name: getattr(flags, name) for name in names})
+        flags.search = make_search(**{name: getattr(flags, name) for name in names})
         if flags.average > 1 and flags.checkpoint == "best":
             raise UserError("there is only one best checkpoint: use --average without --checkpoint")
         flags.config = load_config(flags.run)
+        if flags.config.task not in tasks:
+            program = "generate" if flags.config.task == "language modeling" else "translate"
+            raise UserError(
+                f"{flags.run} is not a model for {' or '.join(tasks)}: use python {program}.py "
+                f"{quote(flags.run)}"
+            )
         if flags.config.is_classifier and flags.search.sample:
             raise UserError("labels cannot be sampled: remove --sample")
         if not getattr(flags, "text", "-").strip():
@@ -93,24 +105,31 @@ def check_code(run: Path, accept_changes: bool) -> None:
         return
     if names := changed_files("evaluation", source):
         program = Path(sys.argv[0])
-        own = f"python {source}/{program.name} {run}"
+        own = f"python {quote(source / program.name)} {quote(run)}"
         if program.parent.name == "evaluation":
-            own = f"cd {source} && python -m evaluation.{program.stem} {run.resolve()}"
+            module = f"evaluation.{program.stem}"
+            own = f"cd {quote(source)} && python -m {module} {quote(run.resolve())}"
         raise UserError(
             f"{names[0]} has changed since {run} was trained: run the run's own code with "
             f"`{own} …`, or give --accept-changes to use the current code"
         )
 
 
-def load(flags: argparse.Namespace) -> "Translator":
-    """Load the model that the flags of `parse` select. Imports TensorFlow. Raises UserError."""
+def load(flags: argparse.Namespace, one_core: bool = False) -> "Translator | Generator":
+    """Load the model that the flags of `parse` select. Imports TensorFlow. Raises UserError.
+
+    one_core: use one thread, which is faster if the operations are tiny.
+    """
     machine.import_tensorflow()
     if sys.stderr.isatty():
         print(f"loading {flags.run}", file=sys.stderr)
-    machine.set_parallelism(len(machine.cores()))
-    from evaluation import translator
+    if one_core:
+        machine.set_parallelism(1, threads=1)
+    else:
+        machine.set_parallelism(len(machine.cores()))
+    from evaluation import loading
 
-    return translator.load(flags.run, flags.config, flags.checkpoint, flags.average, flags.search)
+    return loading.load(flags.run, flags.config, flags.checkpoint, flags.average, flags.search)
 
 
 def run(main: Callable[[argparse.Namespace], None], flags: argparse.Namespace) -> None:

@@ -1,5 +1,6 @@
 """Compare the outputs of two runs that evaluate.py has written: differences of BLEU, chrF and exact
-match, or of accuracy, with 95 % intervals, and the texts on which the runs differ most.
+match, of accuracy, or of nats per character, with 95 % intervals, and the texts on which the runs
+differ most.
 """
 
 import argparse
@@ -12,11 +13,12 @@ from sacrebleu.metrics import CHRF
 from evaluation import command_line, metrics, report
 from evaluation.report import Table
 from training.records import load_config, read_json
-from utils import UserError, handle_signals, make_parser
+from utils import UserError, handle_signals, make_parser, quote, warn
 
 Statistics = tuple[np.ndarray, Callable[[np.ndarray], float]]
 SAMPLES, SEED = 1000, 12345  # those of sacreBLEU
 TEXTS_SHOWN = 10
+MIN_CHARACTERS = 20  # of a text of a language model that is shown
 
 
 def read_outputs(run: Path, name: str) -> Table:
@@ -25,14 +27,17 @@ def read_outputs(run: Path, name: str) -> Table:
     if not path.exists():
         load_config(run)  # raises UserError if it is not a run
         raise UserError(
-            f"{path} is missing: run python evaluate.py {run}, with the same flags for both runs, "
-            "or select other outputs with --outputs"
+            f"{path} is missing: run python evaluate.py {quote(run)}, with the same flags for both "
+            "runs, or select other outputs with --outputs"
         )
     return report.read_outputs(run, name)
 
 
 def statistics(table: Table) -> dict[str, Statistics]:
     """Return by metric the statistics of each text (texts, n), and what scores their sum (n,)."""
+    if "nats" in table:
+        counts = np.array([table["nats"], table["characters"]], float).T  # (texts, 2)
+        return {"nats_per_character": (counts, lambda sums: sums[0] / sums[1])}
     right = np.equal(table["output"], table["reference"])
     correct = np.stack([right, np.ones_like(right)], 1).astype(float), lambda x: 100 * x[0] / x[1]
     if "probability" in table:
@@ -59,7 +64,12 @@ def interval(one: Statistics, other: Statistics) -> tuple[float, float]:
 
 
 def text_scores(table: Table) -> np.ndarray:
-    """Return the chrF of each text, or the probability of its label, negative if it is wrong."""
+    """Return the chrF of each text, or the probability of its label, negative if it is wrong, or
+    its nats per character.
+    """
+    if "nats" in table:
+        nats, characters = np.array([table["nats"], table["characters"]], float)
+        return nats / np.maximum(characters, 1)
     if "probability" not in table:
         return np.array(table["chrf"], float)
     right = np.equal(table["output"], table["reference"])
@@ -72,28 +82,51 @@ def main(flags: argparse.Namespace) -> None:
     one, other = map(read_outputs, runs, names)
     scores = [read_json(run / f"scores-{name}.json") for run, name in zip(runs, names, strict=True)]
     about = [f"{run}, {report.describe(each)}" for run, each in zip(runs, scores, strict=True)]
+    *sources, target = report.text_columns(one)
+    if target not in other:
+        raise UserError(f"{runs[0]} and {runs[1]} are not models for the same task")
     if not report.same_texts(one, other):
-        lower = [[text.lower() for text in table["reference"]] for table in (one, other)]
-        if one["source"] == other["source"] and lower[0] == lower[1]:
+        lower = [[text.lower() for text in table[target]] for table in (one, other)]
+        if lower[0] == lower[1] and all(one[name] == other[name] for name in sources):
             raise UserError("one run is in lower case (--lowercase): scores are not comparable")
         raise UserError(
             f"different texts ({about[0]}; {about[1]}): score the second run on those of the first "
-            f"with python evaluate.py {flags.other} --corpus {scores[0]['corpus']} --split "
-            f"{scores[0]['split']}, and name both outputs: --outputs {names[0]} NAME"
+            f"with python evaluate.py {quote(flags.other)} --corpus {quote(scores[0]['corpus'])} "
+            f"--split {scores[0]['split']}, and name both outputs: --outputs {names[0]} NAME"
         )
-    print(f"A: {about[0]}\nB: {about[1]}\n{len(one['source']):,} texts\n")
-    print(f"{'A':>21}{'B':>9}{'B - A':>9}  95 % interval")
+    print(f"A: {about[0]}\nB: {about[1]}\n{len(one[target]):,} texts\n")
+    width, digits = (20, 4) if "nats" in one else (12, 2)
+    print(f"{'A':>{width + 9}}{'B':>9}{'B - A':>9}  95 % interval")
     for (name, a), b in zip(statistics(one).items(), statistics(other).values(), strict=True):
         values = [score(counts.sum(axis=0)) for counts, score in (a, b)]
         low, high = interval(a, b)
-        shown = f"{values[0]:9.2f}{values[1]:9.2f}{values[1] - values[0]:+9.2f}"
-        print(f"{name:12}{shown}  [{low:+.2f}, {high:+.2f}]")
+        difference = (
+            f"{values[1] - values[0]:+9.{digits}f}  [{low:+.{digits}f}, {high:+.{digits}f}]"
+        )
+        print(f"{name:{width}}{values[0]:9.{digits}f}{values[1]:9.{digits}f}{difference}")
+    for run, each in zip(runs, scores, strict=True):
+        if each.get("unknown"):
+            share = f"{each['unknown']:.1%} of the tokens"
+            warn(
+                f"{run} does not predict the letters of unknown tokens, {share}: compare with care"
+            )
     differences = text_scores(other) - text_scores(one)
-    order = np.argsort(-abs(differences), kind="stable")
-    for i in [i for i in order if one["output"][i] != other["output"][i]][:TEXTS_SHOWN]:
-        print(f"\n{'B - A':12}{differences[i]:+.1f}")
-        print(f"{'source':12}{one['source'][i]}\n{'reference':12}{one['reference'][i]}")
-        print(f"{'A':12}{one['output'][i]}\n{'B':12}{other['output'][i]}")
+    shown = [i for i in np.argsort(-abs(differences), kind="stable") if differs(one, other, i)]
+    for i in shown[:TEXTS_SHOWN]:
+        print(f"\n{'B - A':12}{differences[i]:+.{digits - 1}f}")
+        for name in report.text_columns(one):
+            print(f"{name:12}{one[name][i]}")
+        if "output" in one:
+            print(f"{'A':12}{one['output'][i]}\n{'B':12}{other['output'][i]}")
+
+
+def differs(one: Table, other: Table, i: int) -> bool:
+    """Return whether the outputs of text i differ, or, without outputs, whether it is long enough
+    to be shown.
+    """
+    if "output" in one:
+        return one["output"][i] != other["output"][i]
+    return int(one["characters"][i]) >= MIN_CHARACTERS
 
 
 def parse_flags() -> argparse.Namespace:

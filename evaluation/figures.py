@@ -1,5 +1,6 @@
 """Draw figures of a run into RUN/figures, for each set of outputs that evaluate.py has written:
-BLEU by the length of the source, of all runs that are named, or the confusion matrix of the first.
+BLEU by the length of the source, or the loss by the number of tokens of context, of all runs that
+are named, or the confusion matrix of the first.
 """
 
 import argparse
@@ -13,7 +14,7 @@ import numpy as np
 
 from evaluation import command_line, metrics, report
 from training.records import load_config, read_json
-from utils import UserError, handle_signals, make_parser, warn
+from utils import UserError, handle_signals, make_parser, quote, warn
 
 # Matplotlib is imported when a figure is drawn.
 
@@ -48,7 +49,9 @@ def main(flags: argparse.Namespace) -> None:
     first, folder = flags.runs[0], flags.runs[0] / "figures"
     paths = sorted(first.glob("outputs-*.tsv"))
     if not paths:
-        raise UserError(f"{first} has no scored outputs: run python evaluate.py {first} first")
+        raise UserError(
+            f"{first} has no scored outputs: run python evaluate.py {quote(first)} first"
+        )
     for path in paths:
         name = path.stem.removeprefix("outputs-")
         draw_outputs(folder, name, read_json(first / f"scores-{name}.json"), runs)
@@ -70,6 +73,10 @@ def draw_outputs(folder: Path, name: str, scores: dict, runs: dict[str, Path]) -
     tables = {label: each for label, each in tables.items() if report.same_texts(each, table)}
     for label in runs.keys() - tables.keys():
         warn(f"{runs[label]} has no outputs-{name}.tsv of the same texts, so it is not drawn")
+    if "loss_by_context" in scores:
+        all_scores = {label: read_json(runs[label] / f"scores-{name}.json") for label in tables}
+        loss_by_context(folder / f"loss-by-context-{name}", all_scores, title)
+        return
     references = table["reference"]
     groups = group_by_length(table["source"])
     bleu = {
@@ -160,6 +167,29 @@ def by_length(
         plot.set_ylim(0, 1.05 * plot.dataLim.y1 or 1)
         plot.yaxis.set_major_formatter("{x:,g}")
         plot.grid(axis="y")
+        canvas.legend(loc="outside upper center", ncols=min(2, len(runs)))
+
+
+def loss_by_context(stem: str | Path, runs: dict[str, dict], title: str = "") -> None:
+    """Draw the loss by the number of tokens that a language model has read, a line for each run.
+
+    runs: {name: scores of `report.measure_text`}. In nats per token; of runs with different
+    tokenizers, in nats per character.
+    """
+    same_tokens = len({scores["tokens"] for scores in runs.values()}) == 1
+    with figure(stem, 8, 4) as canvas:
+        plot = canvas.subplots()
+        for number, (run, scores) in enumerate(runs.items()):
+            low, high, loss = np.array(scores["loss_by_context"]).T
+            loss = loss if same_tokens else loss * scores["tokens"] / scores["characters"]
+            style = {"color": COLOURS[number % 6], "marker": MARKERS[number % 5]}
+            plot.plot(np.sqrt(low * high), loss, label=run, **style)
+        plot.set_xscale("log", base=2)
+        plot.xaxis.set_major_formatter("{x:,g}")
+        unit = "token" if same_tokens else "character"
+        plot.set(xlabel="tokens of context", ylabel=f"loss, nats per {unit}")
+        plot.set_title(textwrap.fill(title, 70))
+        plot.grid()
         canvas.legend(loc="outside upper center", ncols=min(2, len(runs)))
 
 

@@ -13,26 +13,35 @@ import numpy as np
 
 from config import Config
 from data import corpora, encoding, pipeline
+from data.arrays import Text
 from data.splits import Split
+from data.tokenizer import UNK
 from evaluation import metrics
 from training.records import read_json
-from utils import UserError
+from utils import UserError, quote
 
 if TYPE_CHECKING:
+    from evaluation.generator import Generator
     from evaluation.translator import Translator
 
 Table = dict[str, list[str]]  # columns of equal length: source, reference, output and more
 MISTAKES_SHOWN = 20
+FINE = ("loss", "nats_per_character", "bits_per_byte")  # scores that are shown with four decimals
+
+
+Samples = list[tuple[str, str, str]]  # (source, reference, output); the source may be a prompt
 
 
 def validation_metrics(
-    translator: "Translator", dataset: pipeline.Dataset, max_sentences: int
-) -> tuple[dict[str, float], list[tuple[str, str, str]]]:
+    translator: "Translator | Generator", dataset: pipeline.Dataset, max_sentences: int
+) -> tuple[dict[str, float], Samples]:
     """Return loss, accuracy and BLEU on the validation split, and three samples.
 
-    BLEU is computed on at most `max_sentences` evenly spaced sentences. A sample is (source,
-    reference, output). Labels have no BLEU.
+    BLEU is computed on at most `max_sentences` evenly spaced sentences. Labels have no BLEU, and
+    language models have nats per character instead.
     """
+    if isinstance(dataset.validation, Text):
+        return text_metrics(translator, dataset)
     loss, accuracy = translator.loss_and_accuracy(dataset.validation)
     values = {"validation_loss": loss, "validation_accuracy": accuracy}
     count = len(dataset.validation_texts.sources)
@@ -50,12 +59,42 @@ def validation_metrics(
     return values, samples
 
 
-def load_split(run: Path, config: Config, split: str, name: str | None = None) -> tuple[Split, str]:
+def text_metrics(
+    generator: "Generator", dataset: pipeline.Dataset
+) -> tuple[dict[str, float], Samples]:
+    """Return the scores of a language model on the validation split, and three continuations."""
+    text = dataset.validation
+    loss, accuracy = generator.loss_and_accuracy(text)
+    nats = loss * len(text.tokens.ids)
+    values = {"validation_loss": loss, "validation_accuracy": accuracy}
+    values["validation_perplexity"] = math.exp(min(loss, 99))
+    characters = sum(map(len, dataset.validation_texts.targets))
+    values["validation_nats_per_character"] = nats / characters
+    # From three evenly spaced texts: a prompt, what follows, and a continuation of equal length.
+    length, offsets = min(text.block // 2, 50), text.tokens.offsets
+    prompts, references = [], []
+    for i in np.linspace(0, len(offsets) - 2, 4)[:3].astype(int):
+        ids = text.tokens.ids[offsets[i] : offsets[i] + 2 * length]
+        if dataset.corpus_info["documents"]:
+            ids = text.tokens.ids[offsets[i] : min(offsets[i + 1], offsets[i] + 2 * length)]
+        middle = min(length, len(ids) // 2)
+        prompt, whole = generator.tokenizer.decode([ids[:middle], ids])
+        prompt = prompt.rstrip("\ufffd")  # the first bytes of a character
+        prompts.append(prompt)
+        references.append(whole[len(prompt) :])
+    outputs = generator.generate(prompts, length)
+    return values, list(zip(prompts, references, outputs, strict=True))
+
+
+def load_split(
+    run: Path, config: Config, split: str, name: str | None = None
+) -> tuple[Split, str, bool]:
     """Load a split of the corpus of a run, or of the one with this name, in the run's direction.
 
     Also returns what identifies the texts in file names: the split, after the corpus if the texts
-    are not those that the run recorded. Raises OSError, and UserError if the split does not exist,
-    or if it is the run's own and has changed since training.
+    are not those that the run recorded; and whether they are documents, see `Corpus`. Raises
+    OSError, and UserError if the split does not exist, or if it is the run's own and has changed
+    since training.
     """
     record = read_json(run / "corpus.json")
     if name is None and split not in record["splits"]:
@@ -63,21 +102,22 @@ def load_split(run: Path, config: Config, split: str, name: str | None = None) -
     if name is None:
         corpus = corpora.from_config(config)  # with its share of the training split
     else:
-        corpus = corpora.find(name, labelled=config.is_classifier)
-    if corpus.languages != tuple(record["languages"]) == corpus.languages[::-1]:
-        corpus = corpus.swap()
+        sides = [corpora.find(name, reverse, config.task) for reverse in (False, True)]
+        same = (each for each in sides if [*each.languages] == record["languages"])
+        corpus = next(same, sides[0])
     summary = corpus.summarize(split, limit=sys.maxsize)
     recorded = record["splits"].get(split, {}).get("sha256")
     if name is None and summary.sha256 != recorded:
         raise UserError(
             f"the {split} split of {config.corpus} differs from the one recorded in "
             f"{run}/corpus.json, so scores would not be comparable: restore the text, or score it "
-            f"as another corpus with --corpus {config.corpus}"
+            f"as another corpus with --corpus {quote(config.corpus)}"
         )
     if not summary.sample:
         raise UserError(f"the {split} split of {corpus.name} has no texts to score")
-    slug = re.sub(r"[^\w.+-]+", "-", corpus.name.removesuffix(".tsv")).strip("-.")
-    return Split.of(summary.sample), split if summary.sha256 == recorded else f"{slug}-{split}"
+    slug = re.sub(r"[^\w.+-]+", "-", re.sub(r"\.(tsv|txt)(\.gz)?$", "", corpus.name)).strip("-.")
+    name = split if summary.sha256 == recorded else f"{slug}-{split}"
+    return Split.of(summary.sample), name, corpus.documents
 
 
 def measure(translator: "Translator", split: Split) -> tuple[dict, Table]:
@@ -126,6 +166,65 @@ def measure(translator: "Translator", split: Split) -> tuple[dict, Table]:
     return scores, table
 
 
+def measure_text(
+    generator: "Generator", split: Split, documents: bool, stride: int | None = None
+) -> tuple[dict, Table]:
+    """Score a split with a language model. Returns the scores, and a row for each text.
+
+    The loss is in nats per token. stride: see `Generator.token_scores`. Raises UserError if the
+    texts have no tokens.
+    """
+    texts = split.match_case(generator.tokenizer).targets
+    text = generator.encode(texts, documents)
+    if not len(text.tokens.ids):
+        raise UserError("the texts have no tokens to score")
+    generator.trace()
+    start = time.perf_counter()
+    tokens = generator.token_scores(text, stride)
+    seconds = time.perf_counter() - start
+    counts = text.tokens.lengths
+    of_texts = np.add.reduceat(np.append(tokens.losses.astype(float), 0), text.tokens.offsets[:-1])
+    of_texts = np.where(counts, of_texts, 0.0)
+    # With a stride, only tokens of the first block have less context than others.
+    least = min(text.block - stride, tokens.context.max() - 1) if stride else 0
+    usual = tokens.context > least
+    nats, loss = tokens.losses.sum(dtype=float), tokens.losses.mean(dtype=float)
+    characters, octets = [len(x) for x in texts], [len(x.encode()) for x in texts]
+    blocks = f"blocks of {text.block} tokens"
+    scores = {
+        "loss": float(loss),
+        "perplexity": math.exp(min(loss, 99)),
+        "nats_per_character": nats / sum(characters),
+        "bits_per_byte": nats / math.log(2) / sum(octets),
+        "accuracy": float(tokens.correct.mean()),
+        "context": float(tokens.context.mean()),
+        "loss_by_context": loss_by_context(tokens.losses[usual], tokens.context[usual]),
+        "tokens": len(tokens.losses),
+        "characters": sum(characters),
+        "tokens_per_second": len(tokens.losses) / seconds,
+        "parameters": generator.num_parameters,
+        "search": blocks + (f", one every {stride} tokens" if stride else ""),
+    }
+    if unknown := np.count_nonzero(text.tokens.ids == UNK):
+        scores["unknown"] = unknown / len(text.tokens.ids)
+    columns = {"text": texts, "characters": map(str, characters), "tokens": map(str, counts)}
+    columns |= {"nats": (f"{value:.4f}" for value in of_texts)}
+    return scores, {name: [*column] for name, column in columns.items()}
+
+
+def loss_by_context(losses: np.ndarray, context: np.ndarray) -> list[tuple[int, int, float]]:
+    """Return the mean loss of tokens with 1, 2, 3–4, 5–8, … tokens of context: (from, to, nats)."""
+    result, high = [], 1
+    while high // 2 < context.max():
+        low = high // 2 + 1
+        chosen = (context >= low) & (context <= high)
+        if chosen.any():
+            bounds = int(context[chosen].min()), int(context[chosen].max())
+            result.append((*bounds, float(losses[chosen].mean(dtype=float))))
+        high *= 2
+    return result
+
+
 def label_scores(predicted: Sequence[str], true: Sequence[str], names: Sequence[str]) -> dict:
     """Return accuracy and macro-averaged F1 (van Rijsbergen 1979), 0 to 1, with the F1 of each
     label and the confusion matrix.
@@ -152,14 +251,16 @@ def print_scores(scores: dict) -> None:
     """
     notes = {
         "exact_match": "% of sentences",
-        "accuracy": "% of tokens" if "bleu" in scores else "% of texts",
+        "accuracy": "% of texts" if "f1" in scores else "% of tokens",
         "f1": "%, mean over labels",
-        "loss": "nats per token" if "bleu" in scores else "nats per text",
+        "loss": "nats per text" if "f1" in scores else "nats per token",
+        "context": "tokens that the model reads before a token, on average",
+        "unknown": "% of tokens, whose letters are not predicted",
     } | scores.get("signatures", {})
     for name, value in scores.items():
         if isinstance(value, int | float):
-            value = 100 * value if name in ("accuracy", "f1") else value
-            decimals = 0 if isinstance(value, int) or value >= 1000 else 4 if name == "loss" else 2
+            value = 100 * value if name in ("accuracy", "f1", "unknown") else value
+            decimals = 0 if isinstance(value, int) or value >= 1000 else 4 if name in FINE else 2
             print(f"{name:28}{value:12,.{decimals}f}  {notes.get(name, '')}".rstrip())
     for tag, (count, exact) in scores.get("exact_match_by_tag", {}).items():
         print(f"  {tag:26}{exact:12.2f}  % of {count:,} sentences, exact match")
@@ -199,6 +300,8 @@ def worst(table: Table) -> str:
     """List the translations with the lowest chrF, or the wrong labels with the highest
     probability.
     """
+    if "nats" in table:
+        return least_likely(table)
     score, sign = ("probability", -1) if "probability" in table else ("chrf", 1)
     pairs = enumerate(zip(table["reference"], table["output"], strict=True))
     wrong = [i for i, (reference, output) in pairs if output != reference]
@@ -206,6 +309,15 @@ def worst(table: Table) -> str:
     columns = (score, "source", "reference", "output")
     blocks = ("".join(f"{c:12}{table[c][i]}\n" for c in columns) for i in wrong[:MISTAKES_SHOWN])
     return "\n".join(blocks)
+
+
+def least_likely(table: Table) -> str:
+    """List the texts of at least 20 characters with the most nats per character."""
+    characters = [int(x) for x in table["characters"]]
+    nats = [float(x) / max(1, n) for x, n in zip(table["nats"], characters, strict=True)]
+    order = sorted(range(len(nats)), key=lambda i: -nats[i])
+    shown = [i for i in order if characters[i] >= 20][:MISTAKES_SHOWN]
+    return "".join(f"{nats[i]:.3f} nats per character  {table['text'][i].strip()}\n" for i in shown)
 
 
 def outputs_path(run: Path, name: str) -> Path:
@@ -220,6 +332,11 @@ def read_outputs(run: Path, name: str) -> Table:
     return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
 
 
+def text_columns(table: Table) -> tuple[str, ...]:
+    """Return the names of the columns that identify the texts of a table."""
+    return ("text",) if "text" in table else ("source", "reference")
+
+
 def same_texts(one: Table, other: Table) -> bool:
-    """Return whether two tables have the same sources and references."""
-    return all(one[column] == other[column] for column in ("source", "reference"))
+    """Return whether two tables have the same sources and references, or the same texts."""
+    return all(one[column] == other.get(column) for column in text_columns(one))

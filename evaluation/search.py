@@ -65,3 +65,14 @@ class Search:
             for name, value in self.changed().items()
             if name != "n_best"
         )
+
+
+@dataclass(frozen=True)
+class Sampling(Search):
+    """A Search that samples unless a beam is given: the defaults of generate.py."""
+
+    sample: bool = setting(
+        True, "sample each token; --no-sample or --beam: do not", group="sampling"
+    )
+    temperature: float = setting(0.8, "divides the logits", low=1e-3, high=float("inf"))
+    seed: int | None = setting(None, "random seed [drawn, and printed]", low=0)

@@ -7,13 +7,20 @@ import tensorflow as tf
 
 from config import Config
 from model.classifier import Classifier
+from model.interface import Model
+from model.language_model import LanguageModel
 from model.recurrent import Recurrent
 from model.transformer import Transformer
 
-MODELS = {"transformer": Transformer, "recurrent": Recurrent, "classifier": Classifier}
+MODELS = {
+    "transformer": Transformer,
+    "recurrent": Recurrent,
+    "classifier": Classifier,
+    "language_model": LanguageModel,
+}
 IDS = tf.TensorSpec([None, None], tf.int32)  # (batch, length): one trace for all shapes
 
 
-def build(config: Config, source_vocab_size: int, target_vocab_size: int) -> tf.Module:
+def build(config: Config, source_vocab_size: int, target_vocab_size: int) -> Model:
     """Create the model that `config.model` names, with all of its variables."""
     return MODELS[config.model](config, source_vocab_size, target_vocab_size)

@@ -90,6 +90,7 @@ class MultiHeadAttention(tf.Module):
         heads, weights = scaled_dot_product_attention(
             queries, keys, values, mask, self.dropout_rate, seed
         )
+        heads.set_shape((*queries.shape[:3], None))  # the mask may hide that the length is static
         return self.output(self.merge_heads(heads)), weights
 
     def self_attend(
@@ -142,4 +143,6 @@ class MultiHeadAttention(tf.Module):
         grouped = tf.reshape(x, (sources, hypotheses * tf.shape(x)[1], x.shape[-1]))
         queries = self.split_heads(self.query(grouped))
         y, weights = self.attend(queries, keys, values, mask, seed)
-        return tf.reshape(y, tf.shape(x)), weights
+        y = tf.reshape(y, tf.shape(x))
+        y.set_shape(x.shape)
+        return y, weights

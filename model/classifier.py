@@ -7,9 +7,10 @@ translators are.
 import tensorflow as tf
 
 from config import Config
+from model.interface import Intermediates, TeacherForcing
 from model.layers import Dense, Embedding, Seed, dropout, fold_in, initial_seed
 from model.masks import FIRST_WORD, padding_mask
-from model.transformer import Encoder
+from model.transformer import Stack, stack_weights
 
 # Poolings: memory (batch, length, d_model) and real (batch, length), bool, False at padding →
 # (batch, d_model). The maximum and the mean of a text without tokens are zero.
@@ -35,8 +36,8 @@ def first_pooling(memory: tf.Tensor, real: tf.Tensor) -> tf.Tensor:
 POOLING = {"max": max_pooling, "mean": mean_pooling, "first": first_pooling}
 
 
-class Classifier(tf.Module):
-    """An Encoder, a pooling and a projection to the labels.
+class Classifier(TeacherForcing):
+    """An encoder, a pooling and a projection to the labels. Its methods are described in `Model`.
 
     Labels are ids of a vocabulary that begins with padding and other special ids. Special ids are
     never correct and become unlikely in training, although label smoothing gives them a share. In
@@ -46,7 +47,7 @@ class Classifier(tf.Module):
     def __init__(self, config: Config, source_vocab_size: int, target_vocab_size: int):
         seed = initial_seed(config.seed)
         embedding = Embedding(source_vocab_size, config.d_model, fold_in(seed, "source_embedding"))
-        self.encoder = Encoder(config, embedding, fold_in(seed, "encoder"))
+        self.encoder = Stack(config, embedding, fold_in(seed, "encoder"))
         self.pooling, self.dropout_rate = POOLING[config.pooling], config.dropout_rate
         self.output = Dense(
             config.d_model, target_vocab_size, fold_in(seed, "output"), config.precision
@@ -59,9 +60,9 @@ class Classifier(tf.Module):
 
     def encode(
         self, source: tf.Tensor, source_mask: tf.Tensor, seed: Seed | None = None
-    ) -> tf.Tensor:
-        """source (batch, source_len), int → memory (batch, source_len, d_model)."""
-        return self.encoder(source, source_mask, fold_in(seed, "encoder"))[0]
+    ) -> tuple[tf.Tensor, list[Intermediates]]:
+        """source (batch, source_len) → memory (batch, source_len, d_model), intermediates."""
+        return self.encoder(source, source_mask, fold_in(seed, "encoder"))[:2]
 
     def decode(
         self,
@@ -71,7 +72,7 @@ class Classifier(tf.Module):
         cross_mask: tf.Tensor,
         seed: Seed | None = None,
     ) -> tuple[tf.Tensor, list]:
-        """Pool memory (batch, source_len, d_model) → hidden (batch, 1, d_model), no weights.
+        """Pool memory (batch, source_len, d_model) → hidden (batch, 1, d_model).
 
         target_in, which is bos, and its mask are ignored.
         """
@@ -84,13 +85,13 @@ class Classifier(tf.Module):
 
     def attention_weights(self, source: tf.Tensor, target_in: tf.Tensor) -> dict[str, tf.Tensor]:
         """Return {"encoder": (batch, num_layers, num_heads, source_len, source_len)}."""
-        _, weights = self.encoder(source, padding_mask(source))
-        return {"encoder": tf.stack(weights, axis=1)}
+        return {"encoder": stack_weights(self.encode(source, padding_mask(source))[1], "self")}
 
     def init_decode(self, source: tf.Tensor) -> dict:
         """Encode and pool source (batch, source_len) → the state of decoding."""
         source_mask = padding_mask(source)
-        hidden, _ = self.decode(None, self.encode(source, source_mask), None, source_mask)
+        memory, _ = self.encode(source, source_mask)
+        hidden, _ = self.decode(None, memory, None, source_mask)
         return {"caches": hidden[:, 0]}  # (batch, d_model)
 
     def decode_step(self, token: tf.Tensor, state: dict) -> tuple[tf.Tensor, dict]:

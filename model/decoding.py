@@ -1,8 +1,6 @@
-"""Greedy search, sampling and beam search, with `init_decode` and `decode_step` of any model.
+"""Greedy search, sampling and beam search, with `init_decode` and `decode_step` of any `Model`.
 
-A model's decoding state is a dict of tensors, which may be nested. Tensors under "caches" have one
-row per hypothesis, the others one row per source. Finished sentences are removed from the batch
-while the others continue.
+Finished sentences are removed from the batch while the others continue.
 """
 
 from collections.abc import Callable
@@ -10,6 +8,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from model.interface import Model
 from model.masks import PAD
 
 INF = float("inf")
@@ -21,6 +20,16 @@ def output_limit(source: tf.Tensor) -> tf.Tensor:
     Depends only on the sentence, not on its batch.
     """
     return 2 * tf.math.count_nonzero(source != PAD, axis=1, dtype=tf.int32) + 20
+
+
+def forced_tokens(prefix: tf.Tensor, rows: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
+    """Return the token that each output must have at a position, 0 where the search is free.
+
+    prefix: (batch, prefix_len), padded. rows: (rows,), indices into the batch → (rows,), int32.
+    """
+    prefix = tf.pad(prefix, [[0, 0], [0, 1]], constant_values=PAD)
+    column = prefix[:, tf.minimum(position, tf.shape(prefix)[1] - 1)]  # (batch,)
+    return tf.gather(column, rows)
 
 
 def loop(running: Callable, step: Callable, state: Any) -> Any:
@@ -53,18 +62,22 @@ class DecodeState(NamedTuple):
 
 
 def decode_loop(
-    model: Any,
+    model: Model,
     source: tf.Tensor,
-    bos: int,
+    bos: int | tf.Tensor,
     eos: int,
     choose: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
     limit: tf.Tensor | None = None,
+    prefix: tf.Tensor | None = None,
 ) -> tf.Tensor:
     """Generate one token at a time until `eos`: (batch, source_len) → (batch, output_len), int32.
 
+    bos: what precedes the outputs: one id for all, or (batch,).
+
     choose: function of logits (rows, vocab_size) and position, returns ids (rows,). limit: maximum
-    tokens per output, (batch,), by default `output_limit(source)`. Outputs end in `eos` unless they
-    reach the limit, and are padded.
+    tokens per output, (batch,), by default `output_limit(source)`. prefix: the first tokens of each
+    output, (batch, prefix_len), padded. Outputs end in `eos` unless they reach the limit, and are
+    padded.
     """
     source = tf.convert_to_tensor(source)
     limit = output_limit(source) if limit is None else tf.convert_to_tensor(limit)
@@ -72,8 +85,13 @@ def decode_loop(
 
     def step(state: DecodeState) -> DecodeState:
         outputs, rows, token, done, model_state = state
+        position = tf.shape(outputs)[1]
         logits, model_state = model.decode_step(token, model_state)
-        token = tf.where(done, PAD, choose(logits, tf.shape(outputs)[1]))
+        token = choose(logits, position)
+        if prefix is not None:
+            forced = forced_tokens(prefix, rows, position)
+            token = tf.where(forced == PAD, token, forced)
+        token = tf.where(done, PAD, token)
         # Rows that are no longer in the batch get 0, which is PAD.
         column = tf.scatter_nd(rows[:, tf.newaxis], token, [batch])
         outputs = tf.concat([outputs, column[:, tf.newaxis]], axis=1)  # (batch, length + 1)
@@ -83,7 +101,7 @@ def decode_loop(
     start = DecodeState(
         outputs=tf.zeros((batch, 0), tf.int32),
         rows=tf.range(batch),
-        token=tf.fill([batch], bos),
+        token=tf.broadcast_to(bos, [batch]),
         done=tf.zeros(batch, tf.bool),
         model_state=model.init_decode(source),
     )
@@ -91,14 +109,19 @@ def decode_loop(
 
 
 def greedy(
-    model: Any, source: tf.Tensor, bos: int, eos: int, limit: tf.Tensor | None = None
+    model: Model,
+    source: tf.Tensor,
+    bos: int | tf.Tensor,
+    eos: int,
+    limit: tf.Tensor | None = None,
+    prefix: tf.Tensor | None = None,
 ) -> tf.Tensor:
     """Generate the most likely token at each position: arguments and result as `decode_loop`."""
 
     def choose(logits, position):
         return tf.argmax(logits, axis=-1, output_type=tf.int32)
 
-    return decode_loop(model, source, bos, eos, choose, limit)
+    return decode_loop(model, source, bos, eos, choose, limit, prefix)
 
 
 def filter_logits(
@@ -125,15 +148,16 @@ def filter_logits(
 
 
 def sample(
-    model: Any,
+    model: Model,
     source: tf.Tensor,
-    bos: int,
+    bos: int | tf.Tensor,
     eos: int,
     seed: tf.Tensor,
     temperature: float = 1.0,
     top_k: int = 0,
     top_p: float = 1.0,
     limit: tf.Tensor | None = None,
+    prefix: tf.Tensor | None = None,
 ) -> tf.Tensor:
     """Draw each token from the filtered softmax: (batch, source_len) → (batch, output_len), int32.
 
@@ -149,7 +173,7 @@ def sample(
         logits = filter_logits(logits, temperature, top_k, top_p)
         return tf.argmax(logits + noise, axis=-1, output_type=tf.int32)
 
-    return decode_loop(model, source, bos, eos, choose, limit)
+    return decode_loop(model, source, bos, eos, choose, limit, prefix)
 
 
 class Hypotheses(NamedTuple):
@@ -244,27 +268,31 @@ def update_outputs(outputs: Hypotheses, sources: tf.Tensor, finished: Hypotheses
     )
 
 
-def start_beams(model: Any, source: tf.Tensor, bos: int, beam: int, n_best: int) -> BeamState:
+def start_beams(
+    model: Model, source: tf.Tensor, bos: int | tf.Tensor, beam: int, n_best: int
+) -> BeamState:
     """Return the initial state of `beam_search`: one empty hypothesis per source."""
     batch = tf.shape(source)[0]
     state = model.init_decode(source)
     caches = tf.nest.map_structure(lambda x: tf.repeat(x, beam, axis=0), state["caches"])
-    empty = Hypotheses(tf.fill((batch, n_best, 1), bos), tf.fill((batch, n_best), -INF))
+    first = tf.reshape(tf.broadcast_to(bos, [batch]), (batch, 1, 1))
+    empty = Hypotheses(tf.tile(first, (1, n_best, 1)), tf.fill((batch, n_best), -INF))
     # The first hypothesis of each beam is empty, with probability 1; the others do not exist yet.
     scores = tf.tile([[0.0] + [-INF] * (beam - 1)], (batch, 1))
-    alive = Hypotheses(tf.fill((batch, beam, 1), bos), scores)
+    alive = Hypotheses(tf.tile(first, (1, beam, 1)), scores)
     return BeamState(empty, tf.range(batch), alive, empty, state | {"caches": caches})
 
 
 def beam_search(
-    model: Any,
+    model: Model,
     source: tf.Tensor,
-    bos: int,
+    bos: int | tf.Tensor,
     eos: int,
     beam: int,
     length_penalty: float = 0.0,
     n_best: int = 1,
     limit: tf.Tensor | None = None,
+    prefix: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the best outputs, (batch, n_best, output_len), int32, and scores (batch, n_best).
 
@@ -273,7 +301,8 @@ def beam_search(
     limit, and are padded. With a beam of 1 and no penalty, equal to `greedy`.
 
     length_penalty: at least 0. n_best: at most `beam`. limit: maximum tokens per output, (batch,),
-    by default `output_limit(source)`.
+    by default `output_limit(source)`. prefix: the first tokens of each output, (batch, prefix_len),
+    padded, which have probability 1.
     """
     source = tf.convert_to_tensor(source)
     limit = output_limit(source) if limit is None else tf.convert_to_tensor(limit)
@@ -284,6 +313,10 @@ def beam_search(
         source_limit = tf.gather(limit, sources)  # (rows,)
         at_limit = length >= source_limit
         logits, state = model.decode_step(tf.reshape(alive.tokens[:, :, -1], [-1]), state)
+        if prefix is not None:
+            forced = tf.repeat(forced_tokens(prefix, sources, length - 1), beam)[:, tf.newaxis]
+            others = tf.range(logits.shape[-1]) != forced  # (rows · beam, vocab_size)
+            logits = tf.where((forced != PAD) & others, -INF, logits)
         extended, parent = extend_hypotheses(alive, logits, beam)
         is_eos = extended.tokens[:, :, -1] == eos  # (rows, 2 · beam)
 

@@ -1,11 +1,10 @@
-"""Teacher forcing and the loss over the real target tokens."""
+"""The loss over the real target tokens, and other sums over a batch."""
 
 from typing import NamedTuple
 
 import tensorflow as tf
 
-from model.layers import Seed
-from model.masks import PAD, look_ahead_mask, padding_mask
+from model.masks import PAD
 
 
 def real_targets(target: tf.Tensor) -> tf.Tensor:
@@ -16,30 +15,21 @@ def real_targets(target: tf.Tensor) -> tf.Tensor:
     return target[:, 1:] != PAD
 
 
-def teacher_forced_logits(
-    model: tf.Module, source: tf.Tensor, target: tf.Tensor, seed: Seed | None = None
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Predict every target token from the true tokens before it.
-
-    source (batch, source_len) and target (batch, target_len): ids, 0 = padding. Returns the logits
-    (tokens, vocab_size) and the labels (tokens,) of the real target tokens only: padding is left
-    out before the projection to the vocabulary.
-    """
-    target_in, target_out = target[:, :-1], target[:, 1:]  # (batch, target_len − 1)
-    source_mask = padding_mask(source)  # (batch, 1, 1, source_len)
-    self_mask = look_ahead_mask(tf.shape(target_in)[1])  # (target_len − 1, target_len − 1)
-    memory = model.encode(source, source_mask, seed)
-    hidden, _ = model.decode(target_in, memory, self_mask, source_mask, seed)
-    real = tf.where(real_targets(target))  # (tokens, 2): row and position of each
-    return model.logits(tf.gather_nd(hidden, real)), tf.gather_nd(target_out, real)
-
-
 class Sums(NamedTuple):
     """Sums over tokens, so that the parts of a batch can simply be added."""
 
     objective: tf.Tensor  # in nats; the training step minimizes it per target token
     loss: tf.Tensor  # cross-entropy without label smoothing, in nats
     correct: tf.Tensor  # number of correct predictions
+    others: dict[str, tf.Tensor]  # by name; per target token in the log and in TensorBoard
+
+    def add_loss(self, name: str, value: tf.Tensor, weight: float = 1.0) -> "Sums":
+        """Add an auxiliary loss to the objective, `weight` times its value, and log the value.
+
+        value: a scalar, a sum over the real tokens of the batch.
+        """
+        others = self.others | {name: value}
+        return self._replace(objective=self.objective + weight * value, others=others)
 
 
 def loss_sums(logits: tf.Tensor, labels: tf.Tensor, label_smoothing: float = 0.0) -> Sums:
@@ -64,4 +54,4 @@ def loss_sums(logits: tf.Tensor, labels: tf.Tensor, label_smoothing: float = 0.0
     loss = log_sum_exp - label_logit
     highest = tf.reduce_max(logits, axis=-1)  # (tokens,)
     correct = tf.math.count_nonzero(label_logit >= highest, dtype=tf.float32)  # a tie counts
-    return Sums(tf.reduce_sum(objective), tf.reduce_sum(loss), correct)
+    return Sums(tf.reduce_sum(objective), tf.reduce_sum(loss), correct, {})

@@ -7,6 +7,7 @@ Dot-product attention: Luong et al. 2015.
 import tensorflow as tf
 
 from config import Config
+from model.interface import Intermediates, TeacherForcing
 from model.layers import (
     Dense,
     Seed,
@@ -180,8 +181,8 @@ class LuongCell(DecoderCell):
 CELLS = {"none": NoAttentionCell, "additive": BahdanauCell, "dot": LuongCell}
 
 
-class Recurrent(tf.Module):
-    """Recurrent translator from ids to logits, with the same methods as `Transformer`.
+class Recurrent(TeacherForcing):
+    """Recurrent translator from ids to logits. Its methods are described in `Model`.
 
     config: d_model, num_layers (of the encoder and of the decoder), dropout_rate,
     recurrent_attention, shared_vocabulary, tie_embeddings, precision, seed.
@@ -201,12 +202,12 @@ class Recurrent(tf.Module):
 
     def encode(
         self, source: tf.Tensor, source_mask: tf.Tensor, seed: Seed | None = None
-    ) -> tf.Tensor:
-        """source (batch, source_len), int → memory (batch, source_len, d_model)."""
+    ) -> tuple[tf.Tensor, list]:
+        """source (batch, source_len) → memory (batch, source_len, d_model), no intermediates."""
         x, real = self.source_embedding(source), source_mask[:, 0, 0]  # real (batch, source_len)
         for i, layer in enumerate(self.encoder):
             x = layer(dropout(x, self.dropout_rate, fold_in(seed, f"encoder_{i}")), real)
-        return x
+        return x, []
 
     def init_decoder(
         self, memory: tf.Tensor, source_mask: tf.Tensor
@@ -241,10 +242,10 @@ class Recurrent(tf.Module):
         self_mask: tf.Tensor,
         cross_mask: tf.Tensor,
         seed: Seed | None = None,
-    ) -> tuple[tf.Tensor, list[dict[str, tf.Tensor]]]:
-        """target_in (batch, target_len), int → hidden (batch, target_len, d_model), weights.
+    ) -> tuple[tf.Tensor, list[Intermediates]]:
+        """target_in (batch, target_len) → hidden (batch, target_len, d_model), intermediates.
 
-        weights: a list of one dict, "cross" (batch, 1, target_len, source_len). self_mask is
+        The latter are of all layers: [{"cross": (batch, 1, target_len, source_len)}]. self_mask is
         ignored: a recurrent decoder reads from left to right.
         """
         x = dropout(self.target_embedding(target_in), self.dropout_rate, fold_in(seed, "target"))
@@ -268,26 +269,18 @@ class Recurrent(tf.Module):
         if isinstance(self.cell, NoAttentionCell):
             return {}
         source_mask, self_mask = padding_mask(source), look_ahead_mask(tf.shape(target_in)[1])
-        memory = self.encode(source, source_mask)
+        memory, _ = self.encode(source, source_mask)
         _, (weights,) = self.decode(target_in, memory, self_mask, source_mask)
         return {"cross": weights["cross"][:, tf.newaxis]}
 
     def init_decode(self, source: tf.Tensor) -> dict:
-        """Encode source (batch, source_len) → the state of decoding before the first token.
-
-        All tensors have a row for each source; beam search repeats those of "caches", the states of
-        the GRUs.
-        """
+        """source (batch, source_len) → the state of decoding; "caches" has the GRUs' states."""
         source_mask = padding_mask(source)
-        encoded, h = self.init_decoder(self.encode(source, source_mask), source_mask)
+        encoded, h = self.init_decoder(self.encode(source, source_mask)[0], source_mask)
         return {"encoded": encoded, "caches": [state[:, 0] for state in h]}  # each (batch, d_model)
 
     def decode_step(self, token: tf.Tensor, state: dict) -> tuple[tf.Tensor, dict]:
-        """The newest token of each hypothesis, (rows,), and the state → logits, next state.
-
-        The logits are (rows, vocab_size). Consecutive rows are hypotheses of one source, which
-        share its memory.
-        """
+        """token (rows,), the newest, and the state → logits (rows, vocab_size), next state."""
         x = self.target_embedding(token)  # (rows, d_model)
         sources, size = tf.shape(state["encoded"]["memory"])[0], x.shape[-1]
         x, *h = (tf.reshape(rows, (sources, -1, size)) for rows in (x, *state["caches"]))

@@ -13,9 +13,31 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 
+# The settings with which the invariants are tested, by model. A model that is not listed, such as a
+# new one, is tested with its defaults.
+VARIANTS = {
+    "transformer": {"post": {"norm": "post"}, "pre": {"norm": "pre"}},
+    "recurrent": {name: {"recurrent_attention": name} for name in ("none", "additive", "dot")},
+    "language_model": {"post": {"norm": "post"}, "pre": {"norm": "pre"}},
+    "classifier": {name: {"pooling": name} for name in ("max", "mean", "first")},
+}
+
+
+def variants(*tasks):
+    """Return pytest parameters: the flags of every variant of every model for these tasks."""
+    from config import TASKS
+
+    return [
+        pytest.param({"model": model} | flags, id=f"{model}-{name}" if name else model)
+        for model, task in TASKS.items()
+        if task in tasks
+        for name, flags in VARIANTS.get(model, {"": {}}).items()
+    ]
+
+
 def pytest_collection_modifyitems(items):
     """Start the longest files first, so that parallel processes end at the same time."""
-    longest = ["test_evaluate", "test_run", "test_transformer", "test_export"]
+    longest = ["test_evaluate", "test_run", "test_invariants", "test_export"]
     places = {name: place for place, name in enumerate(longest)}
     items.sort(key=lambda item: places.get(item.path.stem, len(places)))
 
@@ -25,13 +47,13 @@ def tiny():
     """Create tiny models with random variables: a bias of 0 or a scale of 1 could hide a bug."""
     import numpy as np  # here, so that the tests without TensorFlow start without it
 
-    from config import NOT_APPLICABLE, Config
+    from config import Config, no_effect
     from model import MODELS
 
     def make(source_vocab=11, target_vocab=11, spread=0.2, **flags):
         sizes = {"num_layers": 2, "d_model": 16, "num_heads": 4, "dff": 24, "max_length": 20}
         kind = flags.get("model", "transformer")
-        sizes = {name: size for name, size in sizes.items() if name not in NOT_APPLICABLE[kind]}
+        sizes = {name: size for name, size in sizes.items() if name not in no_effect(kind)}
         model = MODELS[kind](Config(**(sizes | flags)), source_vocab, target_vocab)
         rng = np.random.default_rng(0)
         for variable in model.trainable_variables:
@@ -64,7 +86,7 @@ def run_program(monkeypatch, capsys, tmp_path_factory):
         monkeypatch.setattr(sys, "argv", [str(ROOT / program), *map(str, flags)])
         monkeypatch.setattr("signal.signal", lambda *_: None)  # pytest handles signals
         # Threads cannot be set any more once TensorFlow has run.
-        monkeypatch.setattr("training.machine.set_parallelism", lambda tasks: None)
+        monkeypatch.setattr("training.machine.set_parallelism", lambda *_, **__: None)
         status = 0
         try:
             runpy.run_path(str(ROOT / program), run_name="__main__")

@@ -171,12 +171,13 @@ class Readers:
         assert not any("\n" in text for column in split[:2] for text in column)
         return True
 
-    def table(self, draws, labelled=False):
+    def table(self, draws, task="translation"):
         """A .tsv: each line is in one split, but for those with an empty text."""
+        labelled = task == "classification"
         content = damaged(draws, self.labels if labelled else self.rows)
         path = self.new("table.tsv")
         path.write_bytes(content)
-        splits = [load_split(str(path), name, labelled=labelled) for name in SPLITS]
+        splits = [load_split(str(path), name, task=task) for name in SPLITS]
         columns = 1 if labelled else -1
         pairs = ((line + "\t").split("\t", columns)[:2] for line in text_lines(content))
         assert sum(len(split.sources) for split in splits) == count_pairs(pairs)
@@ -184,7 +185,17 @@ class Readers:
 
     def labelled_table(self, draws):
         """A .tsv of labels and texts."""
-        return self.table(draws, labelled=True)
+        return self.table(draws, task="classification")
+
+    def text(self, draws):
+        """A .txt for a language model: every character is in one split."""
+        content = damaged(draws, self.rows)
+        path = self.new("text.txt")
+        path.write_bytes(content)
+        splits = [load_split(str(path), name, task="language modeling") for name in SPLITS]
+        text = "".join(line for split in splits for line in split.targets)
+        assert text == content.decode("utf-8-sig").replace("\r\n", "\n")
+        return True
 
     def labelled_folder(self, draws):
         """A directory of train/LABEL/*.txt."""
@@ -206,7 +217,7 @@ class Readers:
         path.write_bytes(damaged(draws, self.rows))
         flags = {name: draws.random() < 0.5 for name in ("lowercase", "shared_vocabulary")}
         flags |= {"vocab_size": draws.choice((264, 300, 2000)), "max_length": draws.choice((4, 40))}
-        flags |= {"tokenizer": draws.choice(("bpe", "word"))}
+        flags |= {"tokenizer": draws.choice(("bpe", "word", "char"))}
         cache = str(self.folder / "input/cache")
         dataset = pipeline.load(Config(corpus=str(path), cache_dir=cache, **flags))
         counts = dataset.corpus_info["splits"]["train"]
@@ -317,7 +328,8 @@ class Readers:
 SHARES = {
     "corpus_folder": 14,
     "table": 9,
-    "labelled_table": 8,
+    "labelled_table": 7,
+    "text": 1,
     "labelled_folder": 4,
     "configuration": 33,
     "tokenizer_model": 5,

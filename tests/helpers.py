@@ -31,9 +31,9 @@ TINY = {
 METRICS = {"objective": 1.5, "loss": 1.0, "accuracy": 0.5, "grad_norm": 2.0, "learning_rate": 0.1}
 
 
-def load_split(name: str, split: str, reverse: bool = False, labelled: bool = False) -> Split:
+def load_split(name: str, split: str, reverse: bool = False, task: str = "translation") -> Split:
     """Load one split of a corpus."""
-    return corpora.find(name, reverse, labelled).load(split)
+    return corpora.find(name, reverse, task).load(split)
 
 
 def command_line(settings: dict) -> list[str]:

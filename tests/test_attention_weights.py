@@ -34,7 +34,7 @@ def test_weights_come_with_their_tokens(tiny, pieces):
     ids = [pieces.encode([text])[0] for text in ("the cat", "a dog")]
     source, target_in = np.int32([[*ids[0], 3]]), np.int32([[2, *ids[1]]])
     source_mask, target_mask = padding_mask(source), look_ahead_mask(target_in.shape[1])
-    memory = translator.model.encode(source, source_mask)
+    memory, _ = translator.model.encode(source, source_mask)
     _, layers = translator.model.decode(target_in, memory, target_mask, source_mask)
     for name, kind in ("decoder self-attention", "self"), ("cross-attention", "cross"):
         expected = [weights[kind][0] for weights in layers]  # one per layer

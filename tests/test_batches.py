@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import itertools
 import shutil
+import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,8 @@ from helpers import load_split
 from config import Config
 from data import corpora, encoding, mini, pipeline, tokenizer
 from data.__main__ import parse_config, show
-from data.batches import Pairs, Ragged, plan_batches
+from data.arrays import Pairs, Ragged
+from data.batches import plan_batches
 from data.splits import Corpus, CorpusError, Split, assign_split
 from same_code import fingerprint
 from utils import UserError, setting
@@ -338,6 +340,19 @@ def test_a_new_file_of_the_code_encodes_again(settings, tmp_path, monkeypatch, f
     assert len(set(folders)) == 3
 
 
+def test_an_edit_of_the_plan_of_batches_does_not_encode_again(tmp_path):
+    copy = shutil.copytree(Path(mini.__file__).parents[1], tmp_path / "data")
+    hashes = [fingerprint("dataset", tmp_path)]
+    for file in ("batches.py", "encoding.py", "arrays.py"):
+        with (copy / file).open("a") as code:
+            code.write("ONE = 1\n")
+        hashes.append(fingerprint("dataset", tmp_path))
+    assert hashes[0] == hashes[1] and len({*hashes}) == 3
+    # It could not have an effect: what encodes does not import it.
+    program = "import sys, data.pipeline; assert 'data.batches' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], cwd=Path(mini.__file__).parents[2], check=True)
+
+
 def test_a_new_module_that_encoding_imports_encodes_again(settings, tmp_path, monkeypatch):
     copy = shutil.copytree(Path(mini.__file__).parents[1], tmp_path / "data")
     monkeypatch.setattr(pipeline, "fingerprint", lambda use: fingerprint(use, tmp_path))
@@ -466,7 +481,7 @@ def test_labelled_texts_are_cut_and_targets_are_bos_and_a_label(tmp_path):
     )
     assert len(data.train.source.lengths) == data.corpus_info["splits"]["train"]["pairs"]
     labels = dict(zip((f"text number {i}" for i in range(500)), "ab" * 250, strict=True))
-    split = load_split(str(tmp_path / "a.tsv"), "train", labelled=True)
+    split = load_split(str(tmp_path / "a.tsv"), "train", task="classification")
     for text, target in zip(split.sources, id_rows(data.train.target), strict=True):
         assert target == [2, 4 + "ab".index(labels[text])]
 

@@ -12,7 +12,7 @@ from model.attention import MultiHeadAttention
 from model.classifier import POOLING
 from model.decoding import greedy
 from model.layers import Seed
-from model.loss import loss_sums, teacher_forced_logits
+from model.loss import loss_sums
 
 SOURCES = [[3, 4, 5, 2], [7, 2], [8, 3, 9, 4, 6, 2]]
 TARGET = np.int32([[2, 4], [2, 5], [2, 5]])  # bos, label
@@ -49,16 +49,16 @@ def test_pooling_without_real_positions_is_zero_with_finite_gradients(pooling):
 @every_pooling
 def test_row_of_padding_has_finite_logits_and_leaves_other_rows_unchanged(tiny, pooling):
     model = tiny(model="classifier", pooling=pooling, target_vocab=6)
-    logits, _ = teacher_forced_logits(model, batch([*SOURCES[:2], []]), TARGET)
+    logits = model.teacher_forced(batch([*SOURCES[:2], []]), TARGET).logits
     assert np.all(np.isfinite(logits))
-    expected, _ = teacher_forced_logits(model, batch(SOURCES[:2]), TARGET[:2])
+    expected = model.teacher_forced(batch(SOURCES[:2]), TARGET[:2]).logits
     np.testing.assert_allclose(logits[:2], expected, atol=1e-6)
 
 
 def test_without_positions_word_order_does_not_matter(tiny):
     model = tiny(model="classifier", positions="none", target_vocab=6)
     texts = batch([[7, 8, 9, 3], [9, 8, 7, 3]])
-    logits, _ = teacher_forced_logits(model, texts, TARGET[:2])
+    logits = model.teacher_forced(texts, TARGET[:2]).logits
     np.testing.assert_allclose(logits[0], logits[1], atol=1e-5)
 
 
@@ -66,21 +66,21 @@ def test_without_positions_word_order_does_not_matter(tiny):
 @pytest.mark.parametrize("extra", [0, 4])
 def test_logits_of_a_batch_equal_those_of_single_texts(tiny, pooling, extra):
     model = tiny(model="classifier", pooling=pooling, target_vocab=6)
-    logits, labels = teacher_forced_logits(model, batch(SOURCES, extra), TARGET)
+    logits, labels, _ = model.teacher_forced(batch(SOURCES, extra), TARGET)
     np.testing.assert_array_equal(labels, TARGET[:, 1])
     for row, target, row_logits in zip(SOURCES, TARGET, logits, strict=True):
-        single, _ = teacher_forced_logits(model, np.int32([row]), target[np.newaxis])
+        single = model.teacher_forced(np.int32([row]), target[np.newaxis]).logits
         np.testing.assert_allclose(single[0], row_logits, atol=1e-5)
 
 
 @every_pooling
 def test_logits_depend_on_every_token(tiny, pooling):
     model, source = tiny(model="classifier", pooling=pooling, target_vocab=6), batch(SOURCES[:1])
-    before, _ = teacher_forced_logits(model, source, TARGET[:1])
+    before = model.teacher_forced(source, TARGET[:1]).logits
     for place in range(source.shape[1]):
         changed = source.copy()
         changed[0, place] = 9
-        after, _ = teacher_forced_logits(model, changed, TARGET[:1])
+        after = model.teacher_forced(changed, TARGET[:1]).logits
         assert np.max(np.abs(after - before)) > 1e-4
 
 
@@ -88,7 +88,7 @@ def test_logits_depend_on_every_token(tiny, pooling):
 def test_gradient_reaches_every_variable(tiny, pooling):
     model = tiny(model="classifier", pooling=pooling, target_vocab=6, positions="learned")
     with tf.GradientTape() as tape:
-        losses = loss_sums(*teacher_forced_logits(model, batch(SOURCES), TARGET)).loss
+        losses = loss_sums(*model.teacher_forced(batch(SOURCES), TARGET)[:2]).loss
     attentions = [module for module in model.submodules if isinstance(module, MultiHeadAttention)]
     key_biases = {attention.key.bias.ref() for attention in attentions}
     gradients = tape.gradient(losses, model.trainable_variables)
@@ -122,7 +122,7 @@ def test_score_of_a_label_is_its_log_probability(tiny, tokenizers):
     ranked = Translator(model, *tokenizers, 20, Search(beam=2, n_best=2)).n_best(texts)
     for text, (first,), both in zip(texts[:3], best[:3], ranked[:3], strict=True):
         source = np.int32([[*tokenizers[0].encode([text])[0], tokenizer.EOS]])
-        logits, _ = teacher_forced_logits(model, source, TARGET[:1])
+        logits = model.teacher_forced(source, TARGET[:1]).logits
         log_probs = dict(zip(["neg", "pos"], tf.nn.log_softmax(logits[0, 4:]).numpy(), strict=True))
         assert first[1] == max(log_probs, key=log_probs.get)
         assert {label for _, label in both} == {"neg", "pos"}
@@ -134,7 +134,7 @@ def test_score_of_a_label_is_its_log_probability(tiny, tokenizers):
 def test_greedy_search_stops_after_one_label(tiny):
     model = tiny(11, 6, model="classifier")
     outputs = greedy(model, batch(SOURCES), 2, 3, limit=tf.ones(3, tf.int32))
-    expected = 4 + tf.argmax(teacher_forced_logits(model, batch(SOURCES), TARGET)[0][:, 4:], axis=1)
+    expected = 4 + tf.argmax(model.teacher_forced(batch(SOURCES), TARGET).logits[:, 4:], axis=1)
     np.testing.assert_array_equal(outputs[:, 0], expected)
     assert outputs.shape[1] == 1
 

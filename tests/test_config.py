@@ -7,10 +7,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
-from config import MAY_CHANGE_ON_RESUME, Config
+from config import MAY_CHANGE_ON_RESUME, TASKS, Config, no_effect
 from training import command_line, records
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -87,6 +88,25 @@ def test_a_flag_sets_its_field(parse):
 def test_heads_share_d_model_evenly_without_key_dim(parse):
     assert parse("--d-model", "48", "--num-heads", "6").head_dim == 8
     assert parse("--d-model", "50", "--num-heads", "6", "--key-dim", "16").head_dim == 16
+
+
+def test_everything_that_names_models_names_the_same_ones():
+    from model import MODELS  # here, because it imports TensorFlow
+
+    choices = get_args(get_type_hints(Config)["model"])
+    assert choices == tuple(TASKS) == tuple(MODELS)
+    assert {name for field in FIELDS for name in field.metadata["without"]} == {*choices}
+    for model in choices:
+        assert set(no_effect(model)) < {field.name for field in FIELDS}
+        assert Config(model=model).task == TASKS[model]
+
+
+def test_language_models_are_trained_without_label_smoothing_unless_it_is_given(parse):
+    assert parse().label_smoothing == parse("--model", "recurrent").label_smoothing == 0.1
+    assert parse("--label-smoothing", "0").label_smoothing == 0
+    assert parse("--model", "language_model").label_smoothing == 0
+    smoothed = parse("--model", "language_model", "--label-smoothing", "0.2")
+    assert smoothed.label_smoothing == 0.2
 
 
 # ---- Mistakes ------------------------------------------------------------------------------------

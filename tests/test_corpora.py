@@ -375,11 +375,11 @@ def reviews(tmp_path):
 
 def test_a_directory_of_labels_is_read_and_shuffled(reviews, capfd):
     name = str(reviews)
-    corpora.find(name, labelled=True)
+    corpora.find(name, task="classification")
     assert "ignoring unsup" in capfd.readouterr().err
-    assert corpora.find(name, labelled=True).languages == ("text", "label")
-    assert set(corpora.find(name, labelled=True).files()) == {"train", "validation", "test"}
-    test = load_split(name, "test", labelled=True)
+    assert corpora.find(name, task="classification").languages == ("text", "label")
+    assert set(corpora.find(name, task="classification").files()) == {"train", "validation", "test"}
+    test = load_split(name, "test", task="classification")
     expected = [(f"test {label} review {i}", label) for label in ("neg", "pos") for i in range(10)]
     assert sorted(zip(test.sources, test.targets, strict=True)) == sorted(expected)
     assert len({*test.targets[:10]}) == 2  # shuffled
@@ -387,23 +387,23 @@ def test_a_directory_of_labels_is_read_and_shuffled(reviews, capfd):
 
 def test_names_of_files_need_not_be_utf_8(reviews):
     (reviews / "train" / "pos" / "0_7.txt").rename(reviews / "train" / "pos" / "b\udcea.txt")
-    assert corpora.find(str(reviews), labelled=True).fingerprint()
+    assert corpora.find(str(reviews), task="classification").fingerprint()
 
 
 def test_a_fifth_of_train_is_held_out_without_a_validation_split(reviews):
     name = str(reviews)
-    train, held_out = (load_split(name, s, labelled=True) for s in ("train", "validation"))
+    train, held_out = (load_split(name, s, task="classification") for s in ("train", "validation"))
     assert len(train.sources) == 16 and len(held_out.sources) == 4
     everything = {f"train {label} review {i}" for label in ("pos", "neg") for i in range(10)}
     assert {*train.sources, *held_out.sources} == everything
     for split in train, held_out:
         assert all(target in source for source, target in zip(*split[:2], strict=True))
     assert len({*held_out.targets}) == 2
-    assert load_split(name, "validation", labelled=True) == held_out
+    assert load_split(name, "validation", task="classification") == held_out
     write(reviews / "validation" / "pos" / "a.txt", "own")
     write(reviews / "validation" / "neg" / "b.txt", "own")
-    assert len(load_split(name, "train", labelled=True).sources) == 20
-    assert load_split(name, "validation", labelled=True).sources == ["own", "own"]
+    assert len(load_split(name, "train", task="classification").sources) == 20
+    assert load_split(name, "validation", task="classification").sources == ["own", "own"]
 
 
 def write_labelled_table(path, line):
@@ -412,24 +412,27 @@ def write_labelled_table(path, line):
 
 
 @pytest.mark.parametrize(
-    "labelled, line, words",
+    "task, line, words",
     [
-        (True, "{text}\t{label}\n", "put the label first"),
-        (False, "{text}\t{label}\n", "train with --model classifier and put the label first"),
-        (False, "{label}\t{text}\n", "train with --model classifier$"),
+        ("classification", "{text}\t{label}\n", "put the label first"),
+        ("translation", "{text}\t{label}\n", "with --model classifier and put the label first"),
+        ("translation", "{label}\t{text}\n", "train with --model classifier$"),
     ],
 )
-def test_labels_in_an_unexpected_column_are_recognized(tmp_path, labelled, line, words):
+def test_labels_in_an_unexpected_column_are_recognized(tmp_path, task, line, words):
     write_labelled_table(tmp_path / "a.tsv", line)
     with pytest.raises(CorpusError, match=words):
-        load_split(str(tmp_path / "a.tsv"), "train", labelled=labelled)
+        load_split(str(tmp_path / "a.tsv"), "train", task=task)
 
 
 def test_a_labelled_table_is_label_tab_text(tmp_path):
     write_labelled_table(tmp_path / "a.tsv", "{label}\t{text}\tmore\n")
-    splits = [load_split(str(tmp_path / "a.tsv"), s, labelled=True) for s in SPLITS]
+    splits = [load_split(str(tmp_path / "a.tsv"), s, task="classification") for s in SPLITS]
     assert sum(len(split.sources) for split in splits) == 600
-    assert load_split(str(tmp_path / "a.tsv"), "test", reverse=True, labelled=True) == splits[2]
+    assert (
+        load_split(str(tmp_path / "a.tsv"), "test", reverse=True, task="classification")
+        == splits[2]
+    )
     for split in splits:
         assert {*split.targets} == {"pos", "neg"}  # split by text, not by label
         for text, label in zip(split.sources, split.targets, strict=True):
@@ -441,7 +444,7 @@ def test_a_labelled_table_is_label_tab_text(tmp_path):
 def test_a_header_of_a_labelled_table_is_named(tmp_path, capfd, first, count):
     write_labelled_table(tmp_path / "a.tsv", "{label}\t{text}\n")
     write(tmp_path / "a.tsv", first + "\n" + (tmp_path / "a.tsv").read_text())
-    load_split(str(tmp_path / "a.tsv"), "train", labelled=True)
+    load_split(str(tmp_path / "a.tsv"), "train", task="classification")
     assert capfd.readouterr().err.count("looks like a header") == count
 
 
@@ -456,8 +459,8 @@ def test_a_header_of_a_labelled_table_is_named(tmp_path, capfd, first, count):
 def test_bad_directories_of_labels_are_rejected(reviews, damage, words):
     damage(reviews)
     with pytest.raises(CorpusError) as error:
-        for split in corpora.find(str(reviews), labelled=True).files():
-            load_split(str(reviews), split, labelled=True)
+        for split in corpora.find(str(reviews), task="classification").files():
+            load_split(str(reviews), split, task="classification")
     for word in words:
         assert word in str(error.value)
     assert "\n" not in str(error.value)
@@ -466,22 +469,22 @@ def test_bad_directories_of_labels_are_rejected(reviews, damage, words):
 def test_the_fingerprint_depends_on_the_label_of_a_text(tmp_path):
     for place in "neg/a", "neg/m", "pos/z":
         write(tmp_path / "train" / f"{place}.txt", place[-1])
-    before = corpora.find(str(tmp_path), labelled=True).fingerprint()
+    before = corpora.find(str(tmp_path), task="classification").fingerprint()
     # The same texts in the same order.
     (tmp_path / "train" / "neg" / "m.txt").rename(tmp_path / "train" / "pos" / "m.txt")
-    assert corpora.find(str(tmp_path), labelled=True).fingerprint() != before
+    assert corpora.find(str(tmp_path), task="classification").fingerprint() != before
 
 
 def test_a_labelled_directory_needs_splits(tmp_path):
     with pytest.raises(CorpusError, match="two labels"):
-        corpora.find(str(tmp_path), labelled=True)
+        corpora.find(str(tmp_path), task="classification")
 
 
 def test_labels_and_translations_are_not_confused(reviews, tmp_path):
     with pytest.raises(CorpusError, match="train with --model classifier"):
         corpora.find(str(reviews))
     with pytest.raises(CorpusError, match="train without --model classifier"):
-        corpora.find("mini", labelled=True)
+        corpora.find("mini", task="classification")
 
 
 # ---- Hashes -------------------------------------------------------------------------------------
@@ -694,11 +697,13 @@ def test_a_labelled_dataset_has_label_names_and_no_markup(tmp_path, monkeypatch)
 
     Feelings(data_dir=tmp_path).download_and_prepare()
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    splits = corpora.find("feelings", labelled=True).files()
+    splits = corpora.find("feelings", task="classification").files()
     assert set(splits) == {"train", "validation", "test"}
-    sizes = {split: len(load_split("feelings", split, labelled=True).sources) for split in splits}
+    sizes = {
+        split: len(load_split("feelings", split, task="classification").sources) for split in splits
+    }
     assert sizes == {"train": 16, "validation": 4, "test": 20}
-    test = load_split("feelings", "test", labelled=True)
+    test = load_split("feelings", "test", task="classification")
     expected = {("so bad !", "neg"), ("good", "pos")}
     assert set(zip(test.sources, test.targets, strict=True)) == expected
 

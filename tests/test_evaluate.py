@@ -18,9 +18,10 @@ from helpers import TINY, load_split, train_here, write_corpus
 
 from config import Config
 from data import corpora
-from data.batches import Pairs, Ragged
+from data.arrays import Pairs, Ragged
 from data.splits import Split
-from evaluation import report, translator
+from data.tokenizer import train_pair
+from evaluation import loading, report
 from evaluation.metrics import bleu
 from evaluation.translator import Translator
 from model.decoding import filter_logits
@@ -175,7 +176,7 @@ def test_the_train_split_is_the_share_that_was_trained_on(tmp_path):
     summary = corpora.from_config(config).summarize("train", limit=300)
     record = {"languages": ["pt", "en"], "splits": {"train": {"sha256": summary.sha256}}}
     (tmp_path / "corpus.json").write_text(json.dumps(record))
-    split, name = report.load_split(tmp_path, config, "train")
+    split, name, _ = report.load_split(tmp_path, config, "train")
     assert name == "train" and 100 < len(split.sources) < 200
 
 
@@ -191,17 +192,17 @@ def test_every_line_of_another_table_is_scored(copy, score, texts, tmp_path, mon
 
 def test_another_corpus_has_the_direction_of_the_run(copy, texts, tmp_path):
     config, corpus = load_config(copy), read_json(copy / "config.json")["corpus"]
-    assert report.load_split(copy, config, "test", corpus) == (texts, "test")
+    assert report.load_split(copy, config, "test", corpus) == (texts, "test", True)
     facts = read_json(copy / "corpus.json")
     (copy / "corpus.json").write_text(json.dumps(facts | {"languages": ["en", "pt"]}))
-    backward, _ = report.load_split(copy, config, "test", corpus)
+    backward, *_ = report.load_split(copy, config, "test", corpus)
     assert (backward.sources, backward.targets) == (texts.targets, texts.sources)
 
 
 def test_tensorflow_is_set_up_before_a_corpus_is_read(copy, score, monkeypatch):
     """Reading a dataset of tensorflow_datasets starts it, after which its threads are fixed."""
     monkeypatch.setattr(report, "load_split", lambda *_: pytest.fail("read"))
-    monkeypatch.setattr(translator, "load", lambda *_: sys.exit(7))
+    monkeypatch.setattr(loading, "load", lambda *_: sys.exit(7))
     assert score(copy, "--corpus", "mini:300").status == 7
 
 
@@ -219,6 +220,7 @@ def test_the_search_is_part_of_the_file_name(copy, score):
         "evaluate.py nosuch",
         "evaluate.py",
         "evaluate.py RUN --limit 0",
+        "evaluate.py RUN --stride 9",
         "evaluate.py RUN --average 0",
         "evaluate.py RUN --average x",
         "evaluate.py RUN --average 9",
@@ -245,6 +247,7 @@ def test_the_search_is_part_of_the_file_name(copy, score):
         "translate.py RUN --file nosuch",
         "translate.py RUN a --file LINES",
         "translate.py RUN a --beam 0",
+        "generate.py RUN a",
         "evaluation/attention.py RUN",
         "evaluation/attention.py RUN ,",
         "evaluation/compare.py RUN RUN",
@@ -330,7 +333,7 @@ def test_an_average_is_the_mean_of_the_weights(run, score):
     tables = [reader.get_tensor(name) for reader in readers]
     assert not np.array_equal(*tables)
     for average, expected in ((1, tables[0]), (2, np.mean(tables, axis=0))):
-        model = translator.load(run, load_config(run), average=average).model
+        model = loading.load(run, load_config(run), average=average).model
         np.testing.assert_allclose(model.decoder.embedding.table, expected, atol=1e-7)
 
 
@@ -376,7 +379,7 @@ def test_bfloat16_runs_are_evaluated_in_float32(run, copy, translate):
     """Whatever the precision of training, so that its rounding is not part of the score."""
     config = read_json(copy / "config.json") | {"precision": "bfloat16"}
     (copy / "config.json").write_text(json.dumps(config))
-    models = [translator.load(path, load_config(path)).model for path in (run, copy)]
+    models = [loading.load(path, load_config(path)).model for path in (run, copy)]
     hidden = np.random.default_rng(0).normal(size=(3, 16)).astype(np.float32)
     np.testing.assert_array_equal(*(model.logits(hidden) for model in models))
 
@@ -478,6 +481,45 @@ def test_every_translation_is_one_line():
     model = Translator(None, tokenizer, tokenizer, 128)
     model.decode = lambda source, number: (tf.constant([[[5]]]), tf.constant([[0.0]]))
     assert model.translate(["a"]) == ["a b c d"]
+
+
+# ---- Prefixes -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("search", ["", "--beam 3", "--beam 3 --n-best 2", "--sample --seed 1"])
+def test_every_translation_begins_with_the_prefix(run, translate, search):
+    flags = ["--prefix", "a house", *search.split()]
+    lines = translate(run, *flags, stdin=f"{SENTENCE}\n\num menino\n".encode()).out.split("\n")
+    texts = [line.split("\t")[-1] for line in lines[:-1]]
+    count = 2 if "n-best" in search else 1
+    assert len(texts) == 3 * count and texts[count : 2 * count] == [""] * count
+    for text in (*texts[:count], *texts[2 * count :]):
+        assert text.startswith("a house") and len(text) > 7
+
+
+def test_a_prefix_is_encoded_as_a_target(tiny):
+    """With two vocabularies, in which the same ids are other words."""
+    config = Config(vocab_size=400, shared_vocabulary=False)
+    tokenizers = train_pair(load_split("mini:300", "train"), [], config)
+    sizes = [each.vocab_size for each in tokenizers]
+    translator = Translator(tiny(*sizes, shared_vocabulary=False), *tokenizers, 20)
+    outputs = translator.translate([SENTENCE, "", "o menino"], prefix="the house")
+    assert outputs[0].startswith("the house") and outputs[2].startswith("the house")
+    assert outputs[1] == ""
+
+
+@pytest.mark.parametrize(
+    ("model", "flags", "word"),
+    [("classifier", ["--prefix", "a"], "--prefix"), ("language_model", [], "generate.py")],
+)
+def test_labels_have_no_prefix_and_language_models_another_program(
+    copy, translate, model, flags, word
+):
+    config = read_json(copy / "config.json") | {"model": model}
+    (copy / "config.json").write_text(json.dumps(config))
+    if model == "classifier":
+        (copy / "labels.txt").write_text("neg\npos\n")
+    assert keyword(translate(copy, "a text", *flags), word)
 
 
 # ---- Searching ----------------------------------------------------------------------------------
@@ -670,7 +712,7 @@ def test_documented_programs_use_exports_which_are_never_overwritten(
 
 
 def test_a_run_is_loaded_in_a_notebook_with_a_warning_if_its_code_has_changed(copy, capsys):
-    (program,) = (text for text in programs() if "translator.load" in text)
+    (program,) = (text for text in programs() if "model.attention" in text)
     attention = copy / "source" / "model" / "attention.py"
     attention.write_text(attention.read_text("utf-8") + "print('my own code')\n", "utf-8")
     names = {}

@@ -170,7 +170,7 @@ def test_no_two_draws_of_a_model_share_a_seed(monkeypatch):
     matrices = 2 * (4 + 2) + 2 * (4 + 4 + 2) + 3  # two layers each way, embeddings, output
     assert len(seeds) == matrices
     ids, seed, mask = np.int32([[1, 2, 3]]), Seed(0, 0), tf.constant(True)
-    model.decode(ids, model.encode(ids, mask, seed), mask, mask, seed)
+    model.decode(ids, model.encode(ids, mask, seed)[0], mask, mask, seed)
     assert len(seeds) == matrices + 2 * 2 + 2 * 3 + 2  # after each sublayer and both embeddings
     assert len({tuple(seed) for seed in seeds}) == len(seeds)
 

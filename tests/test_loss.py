@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from data.batches import Pairs, Ragged
+from data.arrays import Pairs, Ragged
 from evaluation.translator import Translator
-from model.loss import loss_sums, teacher_forced_logits
+from model.interface import TeacherForcing
+from model.loss import loss_sums
 
 SOURCE = np.int32([[3, 4, 2, 0], [5, 6, 7, 2]])
 TARGET = np.int32([[1, 6, 5, 4, 2], [1, 3, 2, 0, 0]])
@@ -41,9 +42,17 @@ def test_sums_are_over_the_tokens():
     labels = np.int32([0, 1, 1])  # correct, correct, a close second
     sums = loss_sums(logits, labels, label_smoothing=0.3)
     single = [loss_sums(logits[i : i + 1], labels[i : i + 1], 0.3) for i in range(3)]
-    np.testing.assert_allclose(sums, np.sum(single, axis=0), rtol=1e-6)
+    np.testing.assert_allclose(sums[:3], np.sum([each[:3] for each in single], axis=0), rtol=1e-6)
     np.testing.assert_allclose(sums.loss, -log(0.5) - log(0.8) - log(0.4), rtol=1e-6)
     assert sums.correct == 2
+
+
+def test_an_auxiliary_loss_is_minimized_and_is_not_part_of_the_loss():
+    before = loss_sums(LOGITS, np.int32([0, 2]), label_smoothing=0.3)
+    sums = before.add_loss("z_loss", tf.constant(6.0), 0.5).add_loss("balance", tf.constant(2.0))
+    assert float(sums.objective) == pytest.approx(float(before.objective) + 0.5 * 6 + 2)
+    assert sums.others == {"z_loss": 6.0, "balance": 2.0} and before.others == {}
+    assert sums[1:3] == before[1:3]
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e4])
@@ -63,17 +72,17 @@ def test_objective_and_its_gradient_equal_keras(scale):
     np.testing.assert_allclose(*gradients, atol=1e-5)
 
 
-class Recorder:
+class Recorder(TeacherForcing):
     """A model that records its arguments. Its hidden vectors are the input ids."""
 
     def encode(self, source, source_mask, seed):
         self.encoded = (source, source_mask)
-        return "memory"
+        return "memory", [{"self": 1}]
 
     def decode(self, target_in, memory, self_mask, cross_mask, seed):
         assert memory == "memory"
         self.target_in, self.self_mask, self.cross_mask = target_in, self_mask, cross_mask
-        return tf.cast(target_in, tf.float32)[:, :, tf.newaxis], None
+        return tf.cast(target_in, tf.float32)[:, :, tf.newaxis], [{"cross": 2}, {"cross": 3}]
 
     def logits(self, hidden):
         return hidden
@@ -81,7 +90,8 @@ class Recorder:
 
 def test_teacher_forcing_predicts_each_token_from_the_true_tokens_before_it():
     model = Recorder()
-    logits, labels = teacher_forced_logits(model, SOURCE, TARGET)
+    logits, labels, intermediates = model.teacher_forced(SOURCE, TARGET)
+    assert intermediates == [{"self": 1}, {"cross": 2}, {"cross": 3}]
     np.testing.assert_array_equal(model.target_in, [[1, 6, 5, 4], [1, 3, 2, 0]])
     # The real tokens, and the token before each.
     np.testing.assert_array_equal(labels, [6, 5, 4, 2, 3, 2])
@@ -90,7 +100,7 @@ def test_teacher_forcing_predicts_each_token_from_the_true_tokens_before_it():
 
 def test_teacher_forcing_masks_later_tokens_and_the_padding_of_the_source():
     model = Recorder()
-    teacher_forced_logits(model, SOURCE, TARGET)
+    model.teacher_forced(SOURCE, TARGET)
     source_mask = [[[[True, True, True, False]]], [[[True, True, True, True]]]]
     np.testing.assert_array_equal(model.encoded[1], source_mask)
     np.testing.assert_array_equal(model.cross_mask, source_mask)
@@ -100,18 +110,18 @@ def test_teacher_forcing_masks_later_tokens_and_the_padding_of_the_source():
 @pytest.mark.parametrize("columns", [1, 5])
 def test_loss_and_accuracy_do_not_depend_on_padding(tiny, columns):
     model = tiny()
-    sums = loss_sums(*teacher_forced_logits(model, SOURCE, TARGET), 0.1)
-    logits, labels = teacher_forced_logits(model, wider(SOURCE, columns), wider(TARGET, columns))
-    np.testing.assert_allclose(loss_sums(logits, labels, 0.1), sums, rtol=1e-5)
+    sums = loss_sums(*model.teacher_forced(SOURCE, TARGET)[:2], 0.1)
+    logits, labels, _ = model.teacher_forced(wider(SOURCE, columns), wider(TARGET, columns))
+    np.testing.assert_allclose(loss_sums(logits, labels, 0.1)[:3], sums[:3], rtol=1e-5)
     assert len(labels) == 6
 
 
 def test_teacher_forcing_passes_the_seed_to_encoder_and_decoder():
     model, seeds = Recorder(), []
-    model.encode = lambda source, mask, seed: seeds.append(seed) or "memory"
+    model.encode = lambda source, mask, seed: seeds.append(seed) or ("memory", [])
     decode = model.decode
     model.decode = lambda *arguments: seeds.append(arguments[-1]) or decode(*arguments)
-    teacher_forced_logits(model, SOURCE, TARGET, "seed")
+    model.teacher_forced(SOURCE, TARGET, "seed")
     assert seeds == ["seed", "seed"]
 
 
@@ -119,6 +129,6 @@ def test_validation_loss_is_computed_without_dropout_of_any_kind(tiny):
     model = tiny(dropout_rate=0.5, word_dropout=0.5)
     pairs = Pairs(Ragged.of([[5, 6, 7, 8, 3]]), Ragged.of([[2, 8, 7, 6, 5, 3]]))
     loss, _ = Translator(model, None, None, 20).loss_and_accuracy(pairs)
-    logits, labels = teacher_forced_logits(model, *pairs.batch(np.array([0])))
+    logits, labels, _ = model.teacher_forced(*pairs.batch(np.array([0])))
     expected = loss_sums(logits, labels).loss / len(labels)
     assert loss == pytest.approx(float(expected), rel=1e-5)

@@ -8,7 +8,6 @@ import pytest
 import tensorflow as tf
 
 from model.layers import Seed, initial_seed
-from model.loss import teacher_forced_logits
 from model.recurrent import GRU, Bidirectional, attend
 
 keras = tf.keras
@@ -121,7 +120,7 @@ def test_dropout_depends_on_the_seed(tiny):
     seven, eight = Seed(0, 7), Seed(0, 8)
 
     def logits(model, seed=None):
-        return teacher_forced_logits(model, source, target, seed)[0].numpy()
+        return model.teacher_forced(source, target, seed).logits.numpy()
 
     np.testing.assert_array_equal(logits(model), logits(no_dropout))
     np.testing.assert_array_equal(logits(model, seven), logits(model, seven))

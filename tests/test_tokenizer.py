@@ -158,12 +158,55 @@ def test_lowercase_is_optional(split, tmp_path):
         assert round_trip(tokenizer.load_pair(tmp_path, lowercase)[0], "Não É ÁGUA") == [text]
 
 
+# ---- Characters ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=[True, False])
+def characters(split, request):
+    """A tokenizer of characters, for translations or for the text of a language model."""
+    texts = [text + "\n" for text in (*split.targets, "\ta  b")]
+    return tokenizer.train(texts, 600, kind="char", leading_space=request.param)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["the book\n", "\n", "\n\n\n", "  two  spaces \n in front", "a\tb\t\n\t", " ", "", "the\n" * 3],
+)
+def test_decoding_characters_undoes_encoding_line_feeds_tabs_and_spaces(characters, text):
+    assert round_trip(characters, text) == [text]
+
+
+def test_a_token_is_a_character(split):
+    trained = tokenizer.train(split.targets, 600, kind="char", leading_space=False)
+    text = "the  book\n"
+    (ids,) = trained.encode([text])
+    assert trained.tokens(ids) == [*text.replace(" ", "▁")]
+
+
+def test_the_vocabulary_of_characters_is_that_of_the_text(characters, split):
+    tokens = characters.tokens(range(4, characters.vocab_size))
+    assert {token.replace("▁", " ") for token in tokens} == {*"".join(split.targets), "\t", "\n"}
+    assert len(set(tokens)) == len(tokens)
+
+
+def test_unknown_characters_are_left_out(characters):
+    assert round_trip(characters, "日 book🙂\n", "日本") == [" book\n", ""]
+
+
+def test_the_most_frequent_characters_are_kept():
+    letters = "".join(map(chr, range(0x4E00, 0x4E00 + 300)))
+    text = "".join(letter * (400 - i) for i, letter in enumerate(letters))
+    trained = tokenizer.train([text], 270, kind="char", leading_space=False)
+    assert trained.vocab_size == 270
+    assert {*trained.tokens(range(4, 270))} == {"\n", *letters[:265]}
+
+
 # ---- Words and labels ---------------------------------------------------------------------------
 
 
 def test_words_and_punctuation_are_separate_and_rare_words_unknown():
     texts = ["It isn't bad, is it?"] * 5 + ["rare"]
-    trained = tokenizer.train(texts, 260, lowercase=True, words=True)
+    trained = tokenizer.train(texts, 260, lowercase=True, kind="word")
     (ids,) = trained.encode(["IT is,bad unheard"])
     assert [token.lstrip("▁") for token in trained.tokens(ids)] == ["it", "is", ",", "bad", "<unk>"]
     assert trained.decode([ids]) == ["it is , bad"]

@@ -10,7 +10,7 @@ from config import Config
 from model import build, layers
 from model.decoding import greedy
 from model.layers import trainable_variables
-from model.loss import loss_sums, teacher_forced_logits
+from model.loss import loss_sums
 from model.masks import look_ahead_mask, padding_mask
 from model.optimizer import Adam
 from train import make_train_step
@@ -71,12 +71,14 @@ def test_a_variable_that_the_model_does_not_find_is_named(monkeypatch):
     class Gate:
         weight = tf.Variable(1.0, name="weight")
 
-    def gated(*words):
-        logits, labels = teacher_forced_logits(*words)
-        return logits * Gate.weight, labels
+    model, _, train_step = model_and_step(config_of())
+    forward = model.teacher_forced
 
-    monkeypatch.setattr("train.teacher_forced_logits", gated)
-    _, _, train_step = model_and_step(config_of())
+    def gated(*words):
+        predictions = forward(*words)
+        return predictions._replace(logits=predictions.logits * Gate.weight)
+
+    monkeypatch.setattr(model, "teacher_forced", gated)
     with pytest.raises(UserError, match="does not find its variable weight:0"):
         train_step(random_ids(4), random_ids(4))
 
@@ -121,7 +123,7 @@ def test_the_step_follows_the_gradient_of_the_objective(eager):
     model, _, train_step = model_and_step(config)
     ids = random_ids(5)
     with tf.GradientTape() as tape:
-        logits, labels = teacher_forced_logits(model, tf.constant(ids), tf.constant(ids))
+        logits, labels, _ = model.teacher_forced(tf.constant(ids), tf.constant(ids))
         objective = loss_sums(logits, labels, 0.3).objective / len(labels)
     gradients = list(map(tf.convert_to_tensor, tape.gradient(objective, model.trainable_variables)))
     before = [variable.numpy() for variable in model.trainable_variables]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from training.records import RunError
-from utils import UserError, first_line
+from utils import UserError, first_line, quote
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -119,7 +119,7 @@ def checkpoint_folder(run: str | Path, checkpoint: str = "last", average: int = 
     if average > 1:
         paths = [path for path in paths if checkpoint_step(path) > 0]
     if not paths:
-        advice = f"run python train.py --resume {run}"
+        advice = f"run python train.py --resume {quote(run)}"
         if not saved_checkpoints(Path(run, "checkpoints")):
             advice = "restore it, or train again"
         raise UserError(f"{folder} has no checkpoint: {advice}")

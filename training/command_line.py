@@ -5,10 +5,18 @@ import signal
 import sys
 from pathlib import Path
 
-from config import MAY_CHANGE_ON_RESUME, NOT_APPLICABLE, OF_THE_MODEL, Config
+from config import MAY_CHANGE_ON_RESUME, OF_THE_MODEL, Config, no_effect
 from data import corpora, pipeline
 from training.records import check_path, load_config, read_json
-from utils import UserError, add_flags, errors_in_one_line, flag, make_parser
+from utils import (
+    UserError,
+    add_flags,
+    errors_in_one_line,
+    flag,
+    make_parser,
+    prepare_streams,
+    quote,
+)
 
 
 def resume_config(flags: dict) -> Config:
@@ -61,9 +69,9 @@ def parse_config(description: str) -> Config:
     """Parse the command line of a training program. A mistake exits with one line and status 2.
 
     Call this before importing TensorFlow, so that `--help` and mistakes are answered at once. From
-    here on, Ctrl-C exits with status 130 instead of a traceback.
+    here on, Ctrl-C exits with status 130 instead of a traceback, and output is best effort.
     """
-    sys.stdout.reconfigure(errors="replace")
+    prepare_streams(best_effort=True)
     signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
     parser = make_parser(description, usage="%(prog)s [FLAG ...]")
     add_flags(parser, Config)
@@ -85,8 +93,10 @@ def config_from_flags(flags: dict) -> Config:
     run = Path(config.runs_dir, config.name or "")
     check_path(run)
     if config.name and not config.resume and run.exists():
-        raise UserError(f"{run} already exists: choose another --name, or use --resume {run}")
-    for name in NOT_APPLICABLE[config.model]:
+        raise UserError(
+            f"{run} already exists: choose another --name, or use --resume {quote(run)}"
+        )
+    for name in no_effect(config.model):
         if name in flags and getattr(config, name) != getattr(Config, name):
             print(f"note: {flag(name)} has no effect with --model {config.model}", file=sys.stderr)
     for folder in config.runs_dir, config.cache_dir:

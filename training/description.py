@@ -32,7 +32,7 @@ from same_code import (
 )
 from training import records
 from training.records import RunError
-from utils import warn, write_json
+from utils import quote, warn, write_json
 
 SOURCE = ["*.py", "*.cfg", "*.toml", "*.md", "constraints.txt", "data/mini/*.tsv"]
 SOURCE += [f"{p}/**/*.{kind}" for p in PACKAGES for kind in ("py", "md", "html", "patch")]
@@ -160,7 +160,7 @@ def check_code(run: Path, accept_changes: bool) -> bool:
     if names and not accept_changes:
         raise RunError(
             f"{names[0]} has changed since {run} was started: resume with the run's own code, "
-            f"python {run}/source/train.py --resume {run}, or with --accept-changes"
+            f"python {quote(source / 'train.py')} --resume {quote(run)}, or with --accept-changes"
         )
     return bool(names)
 

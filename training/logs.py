@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,23 @@ import tensorflow as tf
 
 from data.tokenizer import Tokenizer
 from training.records import RunError
+from utils import quote
 
 # TensorBoard sorts groups by name and opens the first two: "metrics", and "samples", with texts and
 # attention. The other measures are in "training".
-METRICS = ("loss", "accuracy", "bleu")
+METRICS = ("loss", "accuracy", "bleu", "nats_per_character", "perplexity")
+# Names of the texts of a sample, by task.
+SAMPLE = {
+    "translation": ("source", "reference", "translation"),
+    "classification": ("text", "label", "prediction"),
+    "language modeling": ("prompt", "reference", "continuation"),
+}
+
+
+def markdown(text: str) -> str:
+    """Return a text as a cell of a table: line breaks as <br>, and no character as markup."""
+    text = re.sub(r"[^\w\s.,:;!?'\"()-]|_", lambda match: f"&#{ord(match[0])};", text)
+    return "<br>".join(text.splitlines())
 
 
 class Logs:
@@ -43,7 +57,8 @@ class Logs:
             self.file.flush()
         except OSError as error:
             raise RunError(
-                f"{self.file.name}: {error.strerror}; free some space, then use --resume {self.run}"
+                f"{self.file.name}: {error.strerror}; free some space, then use --resume "
+                f"{quote(self.run)}"
             ) from None
         with self.events[name].as_default(step):
             for key, value in values.items():
@@ -52,12 +67,15 @@ class Logs:
                     group = "metrics" if measure in METRICS else "training"
                     tf.summary.scalar(f"{group}/{measure}", value)
 
-    def write_samples(self, step: int, samples: list[tuple[str, str, str]]) -> None:
-        """Show (source, reference, output) texts in TensorBoard."""
+    def write_samples(self, step: int, samples: list[tuple[str, str, str]], task: str) -> None:
+        """Show the samples of `validation_metrics` in TensorBoard, as tables."""
         with self.events["validation"].as_default(step):
-            for number, (source, reference, output) in enumerate(samples, 1):
-                rows = f"**source** | {source}\n--- | ---\n**reference** | {reference}\n"
-                tf.summary.text(f"samples/{number}", f"{rows}**translation** | {output}")
+            for number, sample in enumerate(samples, 1):
+                cells = map(markdown, sample)
+                rows = zip(SAMPLE[task], cells, strict=True)
+                first, *others = (f"| **{name}** | {cell} |" for name, cell in rows)
+                table = "\n".join([first, "| --- | --- |", *others])
+                tf.summary.text(f"samples/{number}", table)
 
     def write_image(self, name: str, step: int, png: bytes) -> None:
         """Show a PNG in TensorBoard."""

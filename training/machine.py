@@ -140,8 +140,10 @@ def cores() -> list[int]:
     return sorted(os.sched_getaffinity(0))
 
 
-def set_parallelism(tasks: int) -> None:
+def set_parallelism(tasks: int, threads: int | None = None) -> None:
     """Divide the cores among `tasks` parallel computations: shards or batches.
+
+    threads: of each; by default, such that all cores are used.
 
     Call it before the first TensorFlow operation. With one core per shard, no thread waits. If
     every operation used all cores, its threads would have to synchronize after each operation,
@@ -150,7 +152,8 @@ def set_parallelism(tasks: int) -> None:
     import tensorflow as tf
 
     tf.config.threading.set_inter_op_parallelism_threads(tasks)
-    tf.config.threading.set_intra_op_parallelism_threads(max(1, len(cores()) // tasks))
+    threads = threads or max(1, len(cores()) // tasks)
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
 
 
 class StopSignal:

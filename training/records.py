@@ -43,7 +43,12 @@ def parse_object(text: bytes, name: str) -> dict:
 
 
 def check_path(run: str | Path) -> None:
-    """Raise UserError if TensorFlow would read the path of checkpoints as a pattern."""
+    """Raise UserError if TensorFlow cannot read checkpoints there.
+
+    It would read some characters as a pattern, and its paths are UTF-8.
+    """
+    if str(run) != str(run).encode("utf-8", "replace").decode():
+        raise UserError(f"{str(run)!r} is not UTF-8: rename the directory")
     if re.search(r"[\[*?\\]", str(run)):
         raise UserError(
             f"{run}: TensorFlow cannot read checkpoints if their path contains [ * ? or \\: rename "

@@ -25,7 +25,8 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from config import MAY_CHANGE_ON_RESUME, Config
-from data.batches import Pairs, plan_batches
+from data.arrays import Pairs, Text
+from data.batches import plan_batches
 from data.pipeline import Dataset
 from model.layers import named_variables
 from model.optimizer import Adam
@@ -41,13 +42,13 @@ from training.logs import Logs
 from training.progress import Progress
 from training.records import Diverged, RunError
 from training.saving import COUNTERS, Checkpoints
-from utils import lock
+from utils import lock, quote
 
 LOG_EVERY = 50  # steps
 SAVE_EVERY = 180  # seconds, within an epoch
 
 
-def with_total_steps(config: Config, train: Pairs) -> Config:
+def with_total_steps(config: Config, train: Pairs | Text) -> Config:
     """Return the config with `total_steps` set, by default to the updates of --epochs.
 
     Epochs differ by a few batches; the first one counts for all. With --max-steps, it is at most
@@ -59,6 +60,11 @@ def with_total_steps(config: Config, train: Pairs) -> Config:
     batches = plan_batches(train, config.batch_tokens, config.batch_sentences, config.seed, epoch=0)
     steps = min(len(batches) * config.epochs, config.max_steps or sys.maxsize)
     return dataclasses.replace(config, total_steps=max(1, steps))
+
+
+def one_line(text: str, length: int = 99) -> str:
+    """Return the beginning of a text, with ⏎ for a line feed."""
+    return text[:length].replace("\n", " ⏎ ")
 
 
 class Run:
@@ -215,12 +221,15 @@ class Run:
             raise Diverged(f"step {self.step}: the validation loss is {loss}; {self.advice()}")
         values = {"epoch": self.epoch + 1, **values, "seconds": seconds}
         self.logs.write("validation", self.step, values)
-        self.logs.write_samples(self.step, samples)
-        bleu = f", BLEU {values['validation_bleu']:.1f}" if "validation_bleu" in values else ""
+        self.logs.write_samples(self.step, samples, self.config.task)
+        quality = f"{values['validation_accuracy']:.3f}"
+        if "validation_bleu" in values:
+            quality += f", BLEU {values['validation_bleu']:.1f}"
+        if "validation_nats_per_character" in values:
+            quality += f", {values['validation_nats_per_character']:.3f} nats per character"
         tqdm.write(
             f"epoch {self.epoch + 1}, step {self.step:,}: validation loss {loss:.3f}, accuracy "
-            f"{values['validation_accuracy']:.3f}{bleu}; {seconds:.0f} s\n"
-            f"    {samples[0][0][:99]} → {samples[0][2]}"
+            f"{quality}; {seconds:.0f} s\n    {one_line(samples[0][0])} → {one_line(samples[0][2])}"
         )
         sys.stdout.flush()
         if loss < self.best_loss:
@@ -231,10 +240,8 @@ class Run:
         """Show a picture of attention, if there is one, and the source embedding in TensorBoard."""
         if attention_png:
             self.logs.write_image("attention", self.step, attention_png)
-        ids = self.dataset.train.source.ids
-        self.logs.write_embedding(
-            self.model.source_embedding.table, self.dataset.source_tokenizer, ids
-        )
+        table, ids = self.model.source_embedding.table, self.dataset.train.read_ids
+        self.logs.write_embedding(table, self.dataset.source_tokenizer, ids)
 
     # ---- The state ----
 
@@ -301,7 +308,8 @@ class Run:
             f"{config.corpus}: {' → '.join(self.dataset.corpus_info['languages'])}; "
             f"{self.dataset.describe_splits()}\n"
             f"{config.model}: {size:,} parameters; {config.precision} on {device}\n"
-            f"{start}run directory {self.path}; to watch: tensorboard --logdir {self.path.parent}",
+            f"{start}run directory {self.path}; to watch: "
+            f"tensorboard --logdir {quote(self.path.parent)}",
             flush=True,
         )
 
@@ -309,18 +317,18 @@ class Run:
         """Print how to continue. After a signal, exit with its status: 128 plus its number."""
         stopped = self.stopped_by and self.epoch < self.config.epochs
         if self.is_chief and stopped:
-            print(f"stopped; resume with\n    python train.py --resume {self.path}")
+            print(f"stopped; resume with\n    python train.py --resume {quote(self.path)}")
         elif self.is_chief:
             done = f"{self.epoch} epoch{'s' * (self.epoch != 1)}, {self.step:,} steps"
             nothing_left = self.config.resume and self.step == self.first_step
             done = f"nothing was left to do after {done}" if nothing_left else f"finished {done}"
             more = "--max-steps" if self.epoch < self.config.epochs else "--epochs"
-            has_test = "test" in self.dataset.corpus_info["splits"]
+            split = "" if "test" in self.dataset.corpus_info["splits"] else " --split validation"
             print(
                 f"{done}; score the run with\n"
-                f"    python evaluate.py {self.path}{'' if has_test else ' --split validation'}\n"
+                f"    python evaluate.py {quote(self.path)}{split}\n"
                 "or continue training with\n"
-                f"    python train.py --resume {self.path} {more} N"
+                f"    python train.py --resume {quote(self.path)} {more} N"
             )
         if stopped:
             raise SystemExit(128 + self.stopped_by)

@@ -14,7 +14,7 @@ from training.checkpoints import (
     saved_checkpoints,
 )
 from training.records import RunError
-from utils import first_line
+from utils import first_line, quote
 
 COUNTERS = {
     "epoch": tf.int64,
@@ -87,7 +87,7 @@ class Checkpoints:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
             raise RunError(
                 f"cannot save step {step} in {manager.directory}: {first_line(error)}; older "
-                f"checkpoints are intact: free some space, then use --resume {self.run}"
+                f"checkpoints are intact: free some space, then use --resume {quote(self.run)}"
             ) from None
 
     def delete_old(self, step: int, within_epoch: bool) -> None:

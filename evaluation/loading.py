@@ -1,0 +1,84 @@
+"""Load a trained model: with its tokenizers, it is a Translator or a Generator."""
+
+import dataclasses
+from pathlib import Path
+
+import tensorflow as tf
+
+from config import Config
+from data import tokenizer
+from data.encoding import start_id
+from data.tokenizer import Labels, Tokenizer
+from evaluation.generator import Generator
+from evaluation.predictor import GREEDY
+from evaluation.search import Search
+from evaluation.translator import Translator
+from model import build
+from model.interface import Model
+from same_code import changed_files
+from training.checkpoints import checkpoint_folder, readable_checkpoints, restore_model
+from training.records import load_config, read_json
+from utils import UserError, warn
+
+
+def make_predictor(
+    model: Model,
+    source_tokenizer: Tokenizer,
+    target_tokenizer: Tokenizer | Labels,
+    config: Config,
+    corpus_info: dict,
+    search: Search = GREEDY,
+) -> Translator | Generator:
+    """Create a Generator for a language model, a Translator for any other.
+
+    corpus_info: see `Dataset`.
+    """
+    if config.task == "language modeling":
+        start = start_id(target_tokenizer, corpus_info["documents"])
+        return Generator(model, target_tokenizer, config.max_length, start, search)
+    return Translator(model, source_tokenizer, target_tokenizer, config.max_length, search)
+
+
+def load(
+    run: str | Path,
+    config: Config | None = None,
+    checkpoint: str = "last",
+    average: int = 1,
+    search: Search = GREEDY,
+) -> Translator | Generator:
+    """Load the model of a run directory from its `last` or `best` checkpoint, in float32.
+
+    config: by default the run's own; a warning says if the code of the model has changed since.
+    average: number of latest epochs whose final weights are averaged (section 6.1). Raises OSError
+    for a missing file, and UserError if a checkpoint is missing or does not fit the model.
+    """
+    if config is None:
+        config, source = load_config(run), Path(run, "source")
+        if names := source.exists() and changed_files("evaluation", source):
+            warn(f"{names[0]} has changed since {run} was trained")
+    tokenizers = tokenizer.load_pair(run, config.lowercase, config.tokenizer == "word")
+    config = dataclasses.replace(config, precision="float32")
+    model = build(config, *(each.vocab_size for each in tokenizers))
+    folder = checkpoint_folder(run, checkpoint, average)
+    paths = readable_checkpoints(folder, average, ends_of_epochs=average > 1)
+    if len(paths) < average:
+        count = len(paths)
+        raise UserError(
+            f"{folder} has {count} intact checkpoints at ends of epochs: lower --average {average}"
+        )
+    restore(model, paths)
+    texts = config.task == "language modeling"  # only then it is needed
+    corpus_info = read_json(Path(run, "corpus.json")) if texts else {}
+    return make_predictor(model, *tokenizers, config, corpus_info, search)
+
+
+def restore(model: tf.Module, paths: list[str]) -> None:
+    """Restore a model from a checkpoint, or from the mean of several. Raises RunError."""
+    variables = [variable for variable in model.variables if variable.dtype.is_floating]
+    totals = [0.0] * len(variables)
+    for path in paths:
+        restore_model(path, model)
+        totals = [t + v.numpy().astype(float) for t, v in zip(totals, variables, strict=True)]
+    if len(paths) > 1:
+        for variable, total in zip(variables, totals, strict=True):
+            variable.assign(total / len(paths))

@@ -1,0 +1,89 @@
+"""What predictors share: a model with its tokenizers, searches, and attention weights."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import tensorflow as tf
+
+from data.tokenizer import BOS, EOS, Labels, Tokenizer
+from evaluation.page import Attention
+from evaluation.search import Search
+from model.decoding import beam_search, greedy, sample
+from model.interface import Model
+
+GREEDY = Search()
+# Name of each kind of attention in the models: its title, its query tokens, its key tokens.
+ATTENTION = {
+    "encoder": ("encoder self-attention", "source", "source"),
+    "decoder": ("decoder self-attention", "target_out", "target_in"),
+    "cross": ("cross-attention", "target_out", "source"),
+}
+
+
+def decode_with(
+    search: Search,
+    model: Model,
+    source: tf.Tensor,
+    batch_number: tf.Tensor | int = 0,
+    scores: bool = True,
+    bos: tf.Tensor | int = BOS,
+    limit: tf.Tensor | None = None,
+    prefix: tf.Tensor | None = None,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Decode source (batch, source_len) → ids (batch, n_best, output_len), scores (batch, n_best).
+
+    Scores are log probabilities, divided by the length penalty in beam search. They are NaN for
+    samples, and for greedy search with scores=False, which is faster. Samples depend on
+    `batch_number`, a scalar. bos, limit, prefix: see `decode_loop`.
+    """
+    special = (bos, EOS)
+    if search.sample:
+        filters = (search.temperature, search.top_k, search.top_p)
+        stream = tf.cast(batch_number, tf.int64) * 2**20
+        seed = tf.stack([tf.constant(search.seed, tf.int64), stream])
+        outputs = sample(model, source, *special, seed, *filters, limit, prefix)
+    elif search.beam == 1 and not scores:
+        outputs = greedy(model, source, *special, limit, prefix)
+    else:
+        penalty = search.length_penalty if search.beam > 1 else 0.0
+        sizes = search.beam, penalty, search.n_best
+        return beam_search(model, source, *special, *sizes, limit, prefix)
+    return outputs[:, tf.newaxis], tf.fill((tf.shape(source)[0], 1), float("nan"))
+
+
+class Predictor:
+    """A trained model with its tokenizers: what translators and text generators share."""
+
+    def __init__(
+        self,
+        model: Model,
+        source_tokenizer: Tokenizer,
+        target_tokenizer: Tokenizer | Labels,
+        max_length: int,
+        search: Search = GREEDY,
+    ):
+        self.model, self.max_length, self.search = model, max_length, search
+        self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
+        self.pool = ThreadPoolExecutor(tf.config.threading.get_inter_op_parallelism_threads() or 1)
+
+    @property
+    def num_parameters(self) -> int:
+        """Number of trainable parameters."""
+        return sum(variable.shape.num_elements() for variable in self.model.trainable_variables)
+
+    def weights_by_kind(
+        self, source: list[int], target_out: list[int], bos: int
+    ) -> dict[str, Attention]:
+        """Return the attention weights of a source and a target by kind, for `attention`."""
+        target_in = [bos, *target_out[:-1]]
+        tokens = {
+            "source": self.source_tokenizer.tokens(source),
+            "target_in": self.target_tokenizer.tokens(target_in),
+            "target_out": self.target_tokenizer.tokens(target_out),
+        }
+        kinds = {}
+        ids = np.int32([source]), np.int32([target_in])
+        for kind, weights in self.model.attention_weights(*ids).items():
+            name, queries, keys = ATTENTION[kind]
+            kinds[name] = Attention(weights[0].numpy(), tokens[queries], tokens[keys])
+        return kinds

@@ -1,0 +1,75 @@
+"""Continue a text with a trained language model: a prompt, each line of standard input, or, without
+either, from the start of a text. Prints as it generates.
+"""
+
+import argparse
+import os
+import random
+import signal
+import sys
+
+import utils
+from evaluation import command_line
+from evaluation.search import Sampling, Search
+
+
+def make_search(**given) -> Search:
+    """Return the Search for the flags that were given: --beam replaces sampling.
+
+    Raises UserError.
+    """
+    if "n_best" in given:
+        raise utils.UserError("--n-best is for translate.py: use --samples")
+    if given.get("beam", 1) > 1:
+        given = {"sample": False} | given
+    if given.get("sample", True):
+        given = {"seed": random.randrange(2**31)} | given
+    return Sampling(**given)
+
+
+def parse_flags() -> argparse.Namespace:
+    """Parse the command line; a mistake exits with one line and status 2."""
+    parser = command_line.make_parser(__doc__)
+    add = parser.add_argument
+    text = "the text to continue; may be empty"
+    add("prompt", nargs="?", type=command_line.valid_text, metavar="PROMPT", help=text)
+    text = "maximum tokens to generate [%(default)s]"
+    add("--tokens", type=command_line.positive, default=200, metavar="N", help=text)
+    text = "number of continuations of each prompt [%(default)s]"
+    add("--samples", type=command_line.positive, default=1, metavar="N", help=text)
+    utils.add_flags(parser, Sampling)
+    flags = command_line.parse(parser, ["language modeling"], make_search)
+    if flags.samples > 1 and not flags.search.sample:
+        utils.fail("--samples: without sampling, all would be equal; remove one of the flags")
+    if flags.search.sample and "seed" not in flags:
+        print(f"--seed {flags.search.seed}", file=sys.stderr)
+    return flags
+
+
+def read_prompts(flags: argparse.Namespace) -> list[str]:
+    """Return the prompts: PROMPT, the lines of standard input, or else an empty one."""
+    if flags.prompt is not None:
+        return [flags.prompt]
+    if sys.stdin is None or sys.stdin.isatty():
+        return [""]
+    text = sys.stdin.buffer.read().decode("utf-8", "surrogateescape").removeprefix("\ufeff")
+    lines = text.removesuffix("\n").split("\n")
+    return [command_line.valid_text(line.removesuffix("\r"), "standard input") for line in lines]
+
+
+def main(flags: argparse.Namespace) -> None:
+    """Print the continuations, each after its prompt. Raises UserError and OSError."""
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # does not wait for threads
+    prompts = read_prompts(flags)
+    generator = command_line.load(flags, one_core=True)
+    for number, prompt in enumerate(p for p in prompts for _ in range(flags.samples)):
+        if number:
+            print("-" * 40)
+        print(prompt, end="", flush=True)
+        for part in generator.stream(prompt, flags.tokens, number):
+            print(part, end="", flush=True)
+        print(flush=True)
+
+
+if __name__ == "__main__":
+    command_line.run(main, parse_flags())

@@ -1,0 +1,101 @@
+"""What every model offers to training, scoring and decoding."""
+
+from typing import Any, NamedTuple, Protocol
+
+import tensorflow as tf
+
+from model.layers import Embedding, Seed
+from model.loss import real_targets
+from model.masks import look_ahead_mask, padding_mask
+
+# What a layer computes besides its output, by name: its attention weights, "self" and "cross", each
+# (batch, num_heads, query_len, key_len). An edit may add other tensors, such as an auxiliary loss.
+Intermediates = dict[str, tf.Tensor]
+
+
+class Predictions(NamedTuple):
+    """What `teacher_forced` returns: one row for each real target token of a batch."""
+
+    logits: tf.Tensor  # (tokens, vocab_size)
+    labels: tf.Tensor  # (tokens,), int32
+    intermediates: list[Intermediates]  # of each layer, those of the encoder first
+
+
+class Model(Protocol):
+    """The methods of a model, which is a tf.Module. All variables exist when `__init__` returns.
+
+    Everywhere, ids are int32 and 0 is padding. A seed of None means no dropout. Language models are
+    trained with a source of no tokens, (batch, 0).
+    """
+
+    source_embedding: Embedding  # TensorBoard shows its table, (source_vocab_size, d_model)
+
+    def encode(
+        self, source: tf.Tensor, source_mask: tf.Tensor, seed: Seed | None = None
+    ) -> tuple[Any, list[Intermediates]]:
+        """Return the memory of source (batch, source_len), for `decode`, and intermediates.
+
+        source_mask: of `padding_mask`, (batch, 1, 1, source_len). The memory is usually (batch,
+        source_len, d_model).
+        """
+
+    def decode(
+        self,
+        target_in: tf.Tensor,
+        memory: Any,
+        self_mask: tf.Tensor,
+        cross_mask: tf.Tensor,
+        seed: Seed | None = None,
+    ) -> tuple[tf.Tensor, list[Intermediates]]:
+        """target_in (batch, target_len) → hidden (batch, target_len, d_model), intermediates.
+
+        memory: of `encode`. self_mask: of `look_ahead_mask`. cross_mask: the source's mask.
+        """
+
+    def logits(self, hidden: tf.Tensor) -> tf.Tensor:
+        """hidden (rows, d_model) → (rows, vocab_size)."""
+
+    def teacher_forced(
+        self, source: tf.Tensor, target: tf.Tensor, seed: Seed | None = None
+    ) -> Predictions:
+        """Predict every target token from the true tokens before it.
+
+        source (batch, source_len), target (batch, target_len).
+        """
+
+    def attention_weights(self, source: tf.Tensor, target_in: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Return all attention weights, (batch, num_layers, num_heads, query_len, key_len) each.
+
+        Keys: "encoder" and "decoder" (self-attention), and "cross", or those of them that the model
+        has.
+        """
+
+    def init_decode(self, source: tf.Tensor) -> dict:
+        """Encode source (batch, source_len) → the state of decoding before the first token.
+
+        A dict of tensors, which may be nested. Those under "caches" have a row for each hypothesis,
+        the others a row for each source.
+        """
+
+    def decode_step(self, token: tf.Tensor, state: dict) -> tuple[tf.Tensor, dict]:
+        """The newest token of each hypothesis, (rows,), and the state → logits, next state.
+
+        The logits are (rows, vocab_size). Consecutive rows are hypotheses of one source.
+        """
+
+
+class TeacherForcing(tf.Module):
+    """Teacher forcing with `encode`, `decode` and `logits`. A model may replace it."""
+
+    def teacher_forced(
+        self: Model, source: tf.Tensor, target: tf.Tensor, seed: Seed | None = None
+    ) -> Predictions:
+        """See `Model`. Padding is left out before the projection to the vocabulary."""
+        target_in, target_out = target[:, :-1], target[:, 1:]  # (batch, target_len − 1)
+        source_mask = padding_mask(source)  # (batch, 1, 1, source_len)
+        self_mask = look_ahead_mask(tf.shape(target_in)[1])  # (target_len − 1, target_len − 1)
+        memory, encoder = self.encode(source, source_mask, seed)
+        hidden, decoder = self.decode(target_in, memory, self_mask, source_mask, seed)
+        real = tf.where(real_targets(target))  # (tokens, 2): row and position of each
+        logits = self.logits(tf.gather_nd(hidden, real))
+        return Predictions(logits, tf.gather_nd(target_out, real), [*encoder, *decoder])

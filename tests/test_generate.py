@@ -1,0 +1,342 @@
+"""Texts that language models generate, and generate.py."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers import TINY, run_loop
+
+from data import tokenizer
+from data.tokenizer import EOS, PAD
+from evaluation import loading
+from evaluation.generator import Generator, Parts
+from evaluation.predictor import GREEDY
+from evaluation.search import Sampling, Search
+from model import IDS
+from model.decoding import greedy
+
+TEXT = [
+    "We meet at noon 🙂.\n",
+    "今天天气很好。\n",
+    "Ça va, naïve café?\n",
+    "👩‍👩‍👧 see you\n",
+] * 20
+PROMPTS = ["We meet", "", "We", "naïve café 🙂 see you at noon, we meet at noon. see", "今天"]
+START, MAX_LENGTH = 1, 20
+
+
+@pytest.fixture(scope="module")
+def bpe():
+    """A tokenizer that encodes rare characters as bytes, and no text as if it began a sentence."""
+    return tokenizer.train(TEXT, 290, leading_space=False)
+
+
+@pytest.fixture(scope="module")
+def model(tiny, bpe):
+    """A language model with varied outputs, some of which end in eos."""
+    flags = {"model": "language_model", "max_length": MAX_LENGTH, "num_layers": 1}
+    model = tiny(0, bpe.vocab_size, tie_embeddings=False, **flags)
+    model.output.kernel.assign(model.output.kernel * 3)  # so that the context matters more
+    model.output.bias.assign_add(tf.one_hot(EOS, bpe.vocab_size) * 0.5)
+    return model
+
+
+@pytest.fixture(scope="module")
+def make(model, bpe):
+    """Create the Generator of each search once: a new one has to be traced."""
+    known = {}
+
+    def get(search=GREEDY):
+        if search not in known:
+            known[search] = Generator(model, bpe, MAX_LENGTH, START, search)
+        return known[search]
+
+    return get
+
+
+def full_log_probs(model):
+    """Return a function of ids (batch, length): the log probabilities after each of them, computed
+    without a cache.
+    """
+
+    @tf.function(input_signature=[IDS], autograph=False)
+    def log_probs(read):
+        target = tf.pad(read, [[0, 0], [0, 1]], constant_values=EOS)  # any token to predict
+        logits = model.teacher_forced(target[:, :0], target).logits
+        return tf.reshape(tf.nn.log_softmax(logits), (*tf.unstack(tf.shape(read)), -1))
+
+    return lambda read: log_probs(np.int32(read)).numpy()
+
+
+def naive_greedy(log_probs, row, tokens):
+    """Continue ids; compute everything anew for each token."""
+    read, new = [START, *row], []
+    while len(new) < tokens and EOS not in new:
+        if len(read) > MAX_LENGTH:
+            read = read[-(MAX_LENGTH // 2) :]
+        new.append(int(np.argmax(log_probs([read])[0, -1])))
+        read.append(new[-1])
+    return [*row, *new]
+
+
+# ---- Searching -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
+def test_greedy_search_equals_full_computation_for_each_token(tiny, make, bpe, positions):
+    """Also when more tokens are generated than the model can read, and for long prompts."""
+    generator = make()
+    if positions == "learned":
+        flags = {"model": "language_model", "max_length": MAX_LENGTH, "positions": positions}
+        model = tiny(0, bpe.vocab_size, norm="post", **flags)
+        generator = Generator(model, bpe, MAX_LENGTH, START)
+    rows, log_probs = bpe.encode(PROMPTS), full_log_probs(generator.model)
+    assert any(len(row) > MAX_LENGTH for row in rows)
+    expected = [naive_greedy(log_probs, row, 2 * MAX_LENGTH) for row in rows]
+    assert any(len(row) > 2 * MAX_LENGTH for row in expected)
+    assert [generator.extend([row], 2 * MAX_LENGTH)[0] for row in rows] == expected
+
+
+def test_a_continuation_does_not_depend_on_other_prompts(make, bpe):
+    for search in (GREEDY, Search(beam=3)):
+        for tokens in (1, 7, 2 * MAX_LENGTH):
+            together = make(search).generate(PROMPTS, tokens)
+            assert together == [make(search).generate([x], tokens)[0] for x in PROMPTS]
+    assert make().generate([]) == [] and make().generate("We", 5) == make().generate(["We"], 5)
+
+
+def test_a_beam_as_wide_as_the_vocabulary_finds_the_most_likely_continuation(tiny, bpe):
+    """Of two tokens, or of eos only. The second prompt is in part read token by token."""
+    model = tiny(0, 8, model="language_model", tie_embeddings=False, max_length=9)
+    model.output.bias.assign_add(tf.one_hot(PAD, 8) * -30)
+    generator = Generator(model, bpe, 9, START, Search(beam=8, length_penalty=0.0))
+    rows, words = [[5, 6], [7, 4, 4, 6]], range(1, 8)
+    log_probs, expected = full_log_probs(model), []
+    for row in rows:
+        after = log_probs([[START, *row, word] for word in words])  # (words, length, 8)
+        scores = {(EOS,): after[0, -2, EOS]}
+        for x, scores_after in zip(words, after[:, -1], strict=True):
+            if x != EOS:
+                scores |= {(x, y): after[0, -2, x] + scores_after[y] for y in words}
+        expected.append([*row, *max(scores, key=scores.get)])
+    assert generator.extend(rows, 2) == expected
+    assert [generator.extend([row], 2)[0] for row in rows] == expected
+
+
+def test_the_output_follows_a_prefix_in_every_search(model):
+    """What is read token by token has the same effect as what is read in one pass."""
+    source, prefix = np.int32([[START, 9]]), np.int32([[7, 8, 6]])
+    whole = np.concatenate([source, prefix[:, :0]], axis=1)
+    forced = greedy(model, whole, 5, EOS, limit=[9], prefix=prefix)[0].numpy().tolist()
+    read = np.int32([[START, 9, 5, 7, 8]])
+    free = greedy(model, read, 6, EOS, limit=[6])[0].numpy().tolist()
+    assert forced == [*prefix[0], *free]
+
+
+class Reciter:
+    """A model that predicts given ids in their order, whatever it reads."""
+
+    def __init__(self, ids, vocab_size):
+        self.ids, self.vocab_size = tf.constant(ids, tf.int32), vocab_size
+
+    def init_decode(self, source):
+        batch, length = tf.unstack(tf.shape(source))
+        return {"caches": tf.fill([batch], length)}
+
+    def decode_step(self, token, state):
+        position = state["caches"]
+        return 9 * tf.one_hot(tf.gather(self.ids, position), self.vocab_size), {
+            "caches": position + 1
+        }
+
+
+def reciter(bpe, ids, max_length=99, search=GREEDY):
+    ids = [*ids, *[EOS] * max_length]
+    return Generator(Reciter(ids, bpe.vocab_size), bpe, max_length, START, search)
+
+
+def test_eos_ends_a_text(bpe):
+    (ids,) = bpe.encode(["We meet at noon"])
+    generator = reciter(bpe, ids)
+    assert generator.extend([[]], 90) == [[*ids, EOS]]
+    assert generator.generate("", 90) == ["We meet at noon"]
+    assert "".join(generator.stream("", 90)) == "We meet at noon"
+    assert generator.extend([[]], len(ids)) == [ids]
+
+
+def test_padding_is_a_token_like_any_other(bpe):
+    """A model that was not trained may predict it. Waiting for another token would not end."""
+    generator = reciter(bpe, [PAD] * 30, max_length=8)
+    assert generator.extend([[]], 12) == [[PAD] * 12]
+    assert generator.generate("", 12) == [""] and "".join(generator.stream("", 12)) == ""
+
+
+# ---- Streams -------------------------------------------------------------------------------------
+
+SAMPLED = Sampling(seed=3, temperature=1.5)
+
+
+@pytest.mark.parametrize("search", [GREEDY, SAMPLED, Search(beam=2)], ids=str)
+def test_a_stream_is_what_generate_returns(make, search):
+    """In many parts, also where the model has read as much as it can."""
+    seen = 0
+    for number, prompt in enumerate(PROMPTS):
+        (expected,) = make(search).generate(prompt, 2 * MAX_LENGTH, number)
+        parts = list(make(search).stream(prompt, 2 * MAX_LENGTH, number))
+        assert "".join(parts) == expected
+        seen += len(list(filter(None, parts)))
+    assert seen > (3 if search.beam == 1 else 0) * len(PROMPTS)
+
+
+def test_samples_depend_on_seed_and_number_only(make):
+    texts = {
+        (seed, number): make(Sampling(seed=seed, temperature=1.5)).generate("We", 12, number)[0]
+        for seed, number in [(3, 0), (3, 1), (4, 0)]
+    }
+    assert len({*texts.values()}) == 3
+    assert texts[3, 1] == make(SAMPLED).generate("We", 12, 1)[0]
+
+
+def test_a_stream_that_is_not_read_to_its_end_leaves_nothing_to_the_next(make):
+    expected = make().generate("We meet", 9)[0]
+    stream = make().stream("naïve", 9)
+    next(stream)
+    stream.close()
+    assert "".join(make().stream("We meet", 9)) == expected
+
+
+def test_an_error_while_streaming_is_raised(make, monkeypatch):
+    def fail(*_, **__):
+        raise ArithmeticError
+
+    monkeypatch.setattr(make(), "extend", fail)
+    with pytest.raises(ArithmeticError):
+        list(make().stream("We"))
+
+
+def test_a_part_ends_after_a_whole_character(bpe):
+    """Whatever the prompt, and though characters are encoded as up to four bytes."""
+    text = "é你😀好 ok 👩‍👩‍👧…ß"
+    (ids,) = bpe.encode([text])
+    assert sum(token.startswith("<0x") for token in bpe.tokens(ids)) > 10
+    for before in ("", "a", "😀", "We 你 meet"):
+        parts = Parts(bpe, bpe.encode([before])[0])
+        texts = [parts.add([token]) for token in ids]
+        assert "".join(texts) == text and "\ufffd" not in "".join(texts)
+        assert len(list(filter(None, texts))) >= len(text.replace("ok", "").replace(" ", ""))
+
+
+def test_a_text_never_ends_in_half_a_character(bpe):
+    (ids,) = bpe.encode(["😀é你"])
+    generator, texts = reciter(bpe, ids), set()
+    for length in range(1, len(ids) + 1):
+        texts |= {generator.generate("", length)[0], "".join(generator.stream("", length))}
+    assert texts == {"", "😀", "😀é", "😀é你"}
+
+
+def test_a_continuation_begins_with_its_space(bpe):
+    (ids,) = bpe.encode(["We meet at noon"])
+    generator = reciter(bpe, ids)
+    assert generator.generate("We meet", 9) == [" at noon"]
+    words = tokenizer.train(TEXT, 300, kind="word", leading_space=False)
+    (ids,) = words.encode(["We meet at noon"])
+    generator = reciter(words, ids)
+    assert (
+        generator.generate("We meet", 9)
+        == ["".join(generator.stream("We meet", 9))]
+        == [" at noon"]
+    )
+
+
+# ---- generate.py ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run of no more than initial weights, on one text, character by character."""
+    folder = tmp_path_factory.mktemp("generate")
+    (folder / "a.txt").write_text("".join(TEXT), "utf-8")
+    settings = {"model": "language_model", "corpus": str(folder / "a.txt"), "tokenizer": "char"}
+    directories = {"runs_dir": str(folder), "cache_dir": str(folder / "cache"), "name": "run"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Generator, "trace", lambda generator: None)
+        run_loop(TINY | settings | directories | {"max_steps": 1, "max_length": 12})
+    return folder / "run"
+
+
+@pytest.fixture
+def generate(run, run_program):
+    return lambda *flags, **options: run_program("generate.py", run, *flags, **options)
+
+
+@pytest.fixture(scope="module")
+def greedy_texts(run):
+    """Prompts with their continuations by greedy search."""
+    generator = loading.load(run)
+    return lambda *prompts, tokens: [x + generator.generate(x, tokens)[0] for x in prompts]
+
+
+LINE = "-" * 40 + "\n"
+
+
+def test_samples_of_a_prompt_depend_on_the_seed_which_is_printed_if_it_is_drawn(generate):
+    result = generate("We", "--tokens", 20, "--samples", 3)
+    flag, seed = result.err.split()
+    texts = result.out.split(LINE)
+    assert (result.status, flag) == (0, "--seed") and len({*texts}) == len(texts) == 3
+    assert all(text.startswith("We") and 3 < len(text) <= 2 + 20 + 1 for text in texts)
+    again = generate("We", "--tokens", 20, "--samples", 3, flag, seed)
+    assert (again.out, again.err) == (result.out, "")
+
+
+def test_each_line_of_standard_input_is_a_prompt(generate, greedy_texts):
+    """As it is, without a byte order mark and carriage returns."""
+    text = "\ufeffWe meet\r\n\nnaïve\u2028café\nol".encode() + b"\xe1"
+    result = generate("--no-sample", "--tokens", 9, stdin=text)
+    prompts = ["We meet", "", "naïve\u2028café", "ol\ufffd"]
+    assert result.out.removesuffix("\n").split("\n" + LINE) == greedy_texts(*prompts, tokens=9)
+    assert "not valid UTF-8" in result.err and result.err.count("\n") == 1
+
+
+def test_without_a_prompt_a_text_is_generated_from_its_start(generate, greedy_texts):
+    """Of the most likely token only, sampling is greedy search."""
+    result = generate("--top-k", 1, "--tokens", 15, "--seed", 1)
+    assert (result.status, result.err) == (0, "")
+    assert [result.out.removesuffix("\n")] == greedy_texts("", tokens=15)
+
+
+def test_a_beam_replaces_sampling(generate):
+    result = generate("We", "--tokens", 15, "--beam", 2)
+    assert (result.status, result.err) == (0, "") and result.out.startswith("We")
+
+
+@pytest.mark.parametrize(
+    ("flags", "word"),
+    [
+        ("--beam 2 --sample", "--beam"),
+        ("--beam 2 --n-best 2", "--samples"),
+        ("--beam 2 --samples 2", "--samples"),
+        ("--no-sample --samples 2", "--samples"),
+        ("--no-sample --seed 1", "--seed"),
+        ("--tokens 0", "--tokens"),
+        ("--samples x", "--samples"),
+        ("--temperature 0", "--temperature"),
+        ("--top-p 2", "--top-p"),
+        ("one two", "two"),
+    ],
+)
+def test_invalid_flags_are_rejected_before_tensorflow_loads(generate, monkeypatch, flags, word):
+    monkeypatch.setattr("training.machine.import_tensorflow", lambda: pytest.fail("loaded"))
+    result = generate(*flags.split())
+    assert result.status == 2 and result.out == "" and result.err.count("\n") == 1
+    assert result.err.startswith("error: ") and word in result.err
+
+
+def test_a_run_of_another_task_names_the_program_to_use(run, run_program, tmp_path):
+    for flags in ((), ("--prefix", "We")):
+        refused = run_program("translate.py", run, "We", *flags)
+        assert refused.status == 2 and f"python generate.py {run}" in refused.err
+    (tmp_path / "config.json").write_text('{"model": "transformer"}')
+    refused = run_program("generate.py", tmp_path, "We")
+    assert refused.status == 2 and f"python translate.py {tmp_path}" in refused.err
+    assert "--seed" not in refused.err and refused.err.count("\n") == 1
+    assert run_program("generate.py", tmp_path / "nosuch").err.count("\n") == 1

@@ -1,0 +1,532 @@
+"""Texts of language models: corpora, splits, encoded tokens, and blocks."""
+
+import dataclasses
+import gzip
+import hashlib
+import sys
+
+import numpy as np
+import pytest
+from helpers import load_split
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from config import Config
+from data import corpora, encoding, local, pipeline, splits
+from data import tfds as corpora_tfds
+from data.__main__ import parse_config, show
+from data.arrays import Ragged, Text
+from data.batches import plan_batches
+from data.splits import SPLITS, CorpusError
+from data.tokenizer import EOS, UNK
+
+TASK = "language modeling"
+LINES = "".join(f"Line {i}: it's “wörld” {i % 7}.\n" + "\n" * (i % 5 == 0) for i in range(400))
+
+generated = settings(
+    max_examples=100,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+
+def write(path, content):
+    """Write text as it is, or bytes. Returns the path as a string."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return str(path)
+
+
+def texts(name, split, reverse=False):
+    return load_split(name, split, reverse, TASK).targets
+
+
+def rejected(name, task=TASK, split="train", **settings):
+    """Return the message with which a corpus is rejected, which is one line."""
+    with pytest.raises(CorpusError) as error:
+        kind = {"language modeling": "language_model", "classification": "classifier"}
+        model = kind.get(task, "transformer")
+        corpora.from_config(Config(corpus=str(name), model=model, **settings)).load(split)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.fixture
+def config(tmp_path):
+    return Config(
+        model="language_model",
+        corpus=write(tmp_path / "a.txt", LINES),
+        tokenizer="char",
+        cache_dir=str(tmp_path / "cache"),
+        max_length=32,
+        batch_tokens=128,
+    )
+
+
+@pytest.fixture(scope="module")
+def talks(tmp_path_factory):
+    """A directory of translations, English to Portuguese, with a validation split."""
+    folder = tmp_path_factory.mktemp("talks")
+    for split, size in {"train": 60, "validation": 20}.items():
+        for language, words in {"en": "the house number", "pt": "a casa número"}.items():
+            lines = (f"{split}: {words} {i}!\n" for i in range(size))
+            write(folder / f"{split}.{language}", "".join(lines))
+    return str(folder)
+
+
+# ---- One text ------------------------------------------------------------------------------------
+
+
+def test_the_first_90_percent_of_a_text_train_5_validate_and_5_test(tmp_path):
+    name = write(tmp_path / "a.txt", LINES)
+    parts = {split: "".join(texts(name, split)) for split in SPLITS}
+    assert [*corpora.find(name, task=TASK).files()] == [*SPLITS]
+    assert "".join(parts.values()) == LINES  # no character is lost or doubled
+    line = max(map(len, LINES.splitlines(keepends=True)))
+    for split, share in {"train": 0.9, "validation": 0.05, "test": 0.05}.items():
+        assert abs(len(parts[split]) - share * len(LINES)) <= line
+    assert texts(name, "train")[:3] == [
+        "Line 0: it's “wörld” 0.\n",
+        "\n",
+        "Line 1: it's “wörld” 1.\n",
+    ]
+    assert "".join(texts(name, "all")) == LINES
+
+
+CONTENT = st.lists(
+    st.sampled_from(["a", "é", "🙂", "\n", "\r", "\r\n", "\u2028", "\0", "\ufeff", " ", "日本"]),
+    min_size=40,
+).map("".join)
+
+
+@generated
+@given(CONTENT, st.booleans(), st.integers(1, 9))
+@example("ab\r\r\n" * 30, False, 3)
+def test_no_character_of_any_text_is_lost_or_doubled(tmp_path, content, mark, part):
+    """Except a byte order mark and carriage returns before line feeds, also in divided lines."""
+    name = write(tmp_path / "a.txt", b"\xef\xbb\xbf" * mark + content.encode())
+    expected = content if mark else content.removeprefix("\ufeff")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local, "PART", part)
+        try:
+            parts = [texts(name, split) for split in SPLITS]
+        except CorpusError as error:
+            assert "too few" in str(error)
+            return
+    assert "".join(sum(parts, [])) == expected.replace("\r\n", "\n")
+    assert all(len(line.encode()) <= part + 4 for line in sum(parts, []) if "\r" not in line)
+
+
+def test_a_text_without_line_feeds_is_read_in_parts(tmp_path):
+    content = "日本語 text 🙂 " * 20_000
+    parts = [texts(write(tmp_path / "a.txt", content), split) for split in SPLITS]
+    assert "".join(sum(parts, [])) == content
+    assert max(map(len, sum(parts, []))) <= local.PART and len(parts[2]) > 1
+
+
+def test_compressed_texts_are_read(tmp_path):
+    expected = [texts(write(tmp_path / "a.txt", LINES), split) for split in SPLITS]
+    name = write(tmp_path / "b.txt.gz", gzip.compress(LINES.encode()))
+    assert [texts(name, split) for split in SPLITS] == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.txt", b"", ["a.txt: ", "empty"]),
+        ("a.txt", b"\xef\xbb\xbf", ["a.txt: ", "empty"]),
+        ("a.txt", b"one\ntwo\n", ["a.txt: ", "2 lines", "add text", "one file per split"]),
+        ("a.txt", b"one\n" * 30 + b"\xff\n" + b"two\n" * 30, ["a.txt:31:", "UTF-8"]),
+        ("a.txt", b"x" * 9999 + b"\n" + b"y" * 9999 + b"\xff\n", ["a.txt:2:", "UTF-8"]),
+        ("a.txt", b"one\n" * 30 + b"\xf0\x9f\x99", ["a.txt:31:", "UTF-8"]),  # half a character
+        ("a.txt.gz", gzip.compress(b"one\n" * 99, mtime=0)[:-9], ["a.txt.gz: cannot be read"]),
+        ("a.md", b"one\n", ["a.md", ".txt"]),
+    ],
+)
+def test_texts_that_cannot_be_used_are_rejected(tmp_path, name, content, words):
+    message = rejected(write(tmp_path / name, content))
+    assert all(word in message for word in words), message
+
+
+def test_a_missing_text_is_rejected(tmp_path):
+    assert "no such file" in rejected(tmp_path / "a.txt")
+
+
+def test_a_share_of_one_text_cannot_be_trained_on(tmp_path):
+    assert "shorten" in rejected(write(tmp_path / "a.txt", LINES), train_share=0.5)
+
+
+def test_a_directory_has_one_text_per_split(tmp_path):
+    write(tmp_path / "train.txt", "a\r\nb\n")
+    assert "validation.txt: missing" in rejected(tmp_path)
+    write(tmp_path / "validation.txt.gz", gzip.compress(b"\nc", mtime=0))
+    assert texts(str(tmp_path), "train") == ["a\n", "b\n"]
+    assert texts(str(tmp_path), "validation") == ["\n", "c"]
+    assert "expected test.txt, found train.txt" in rejected(tmp_path, split="test")
+    before = corpora.find(str(tmp_path), task=TASK).fingerprint()
+    write(tmp_path / "validation.txt", "other\n")  # takes precedence
+    assert texts(str(tmp_path), "validation") == ["other\n"]
+    assert corpora.find(str(tmp_path), task=TASK).fingerprint() != before
+
+
+# ---- Other corpora -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_of_translations_the_target_is_the_text(talks, reverse):
+    for split in ("train", "validation"):
+        assert texts(talks, split, reverse) == load_split(talks, split, reverse).targets
+    languages = corpora.find(talks, reverse, TASK).languages
+    assert languages == (("en",) if reverse else ("pt",))
+    assert corpora.find("mini", reverse, TASK).languages == (("pt",) if reverse else ("en",))
+
+
+def test_of_a_table_the_second_column_is_the_text(tmp_path):
+    rows = [(f"{'pos' if i % 2 else 'neg'}", f"text {i}") for i in range(600)]
+    name = write(tmp_path / "a.tsv", "".join(f"{label}\t{text}\n" for label, text in rows))
+    parts = [texts(name, split) for split in SPLITS]  # also if the first has labels
+    assert sorted(sum(parts, [])) == sorted(text for _, text in rows)
+    assert all(len(part) > 3 for part in parts)
+    assert texts(name, "all") == [text for _, text in rows]
+    assert set(texts(name, "all", reverse=True)) == {"pos", "neg"}
+
+
+def test_equal_texts_of_a_table_are_in_one_split(tmp_path):
+    rows = "".join(f"source {i}\ttarget {i // 3}\n" for i in range(1500))
+    parts = [set(texts(write(tmp_path / "a.tsv", rows), split)) for split in SPLITS]
+    assert sum(map(len, parts)) == 500
+
+
+def test_texts_with_labels_keep_their_line_feeds(tmp_path):
+    for split in ("train", "test"):
+        for label in ("neg", "pos"):
+            for i in range(10):
+                write(tmp_path / split / label / f"{i}.txt", f"{split}  {i}<br /><br />b\nc\n")
+    train, held_out = (texts(str(tmp_path), split) for split in ("train", "validation"))
+    assert len(train) == 16 and len(held_out) == 4 and len(texts(str(tmp_path), "test")) == 20
+    assert sorted({*train, *held_out}) == [f"train  {i}\n\nb\nc" for i in range(10)]
+    assert load_split(str(tmp_path), "test", task="classification").sources[0].endswith(" b c")
+
+
+def test_texts_that_are_held_out_are_not_trained_on_and_at_most_5000(tmp_path):
+    labelled = corpora.find("mini:9", task=TASK)
+    many = [("", f"text {i}") for i in range(26_000)]
+    corpus = dataclasses.replace(
+        labelled, files=lambda: {"train": []}, pairs=lambda split: iter(many), name="many"
+    )
+    corpus = splits.hold_out(corpus)
+    train, held_out = corpus.load("train").targets, corpus.load("validation").targets
+    assert len(held_out) == 5000 and sorted(train + held_out) == sorted(text for _, text in many)
+
+
+def test_a_share_of_texts_grows(talks):
+    parts = []
+    for share in (0.2, 0.6, None):
+        config = Config(corpus=talks, model="language_model", train_share=share)
+        parts.append({*corpora.from_config(config).load("train").targets})
+    assert parts[0] < parts[1] < parts[2] and 0.3 < len(parts[1]) / len(parts[2]) < 0.9
+
+
+@pytest.mark.parametrize(
+    ("corpus", "task", "words"),
+    [
+        ("a.txt", "translation", ["without translations", "--model language_model"]),
+        ("a.txt", "classification", ["without labels", "--model language_model"]),
+        ("shakespeare", "translation", ["without translations", "--model language_model"]),
+        ("shakespeare", "classification", ["without labels", "--model language_model"]),
+        ("mini", "classification", ["translations, not labels"]),
+        ("text", "translation", ["--model language_model", "train.txt, validation.txt"]),
+        ("one", TASK, ["train.txt and validation.txt", "found train.en"]),
+        ("empty", TASK, ["train.txt and validation.txt", "found none"]),
+    ],
+)
+def test_a_corpus_for_another_task_is_rejected(tmp_path, monkeypatch, corpus, task, words):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.txt", "text/train.txt", "text/validation.txt", "one/train.en", "empty/none"):
+        write(tmp_path / name, LINES)
+    (tmp_path / "empty" / "none").unlink()
+    message = rejected(corpus, task)
+    assert all(word in message for word in words), message
+
+
+# ---- Shakespeare ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shakespeare(tmp_path, monkeypatch):
+    """A short text in place of the real one: (its file on the host, where it is saved)."""
+    source = tmp_path / "host" / "input.txt"
+    write(source, LINES)
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setattr(corpora_tfds, "SHAKESPEARE_URL", source.as_uri())
+    digest = hashlib.sha256(LINES.encode()).hexdigest()
+    monkeypatch.setattr(corpora_tfds, "SHAKESPEARE_SHA256", digest)
+    return source, tmp_path / "data" / "downloads" / "manual" / "tinyshakespeare.txt"
+
+
+def test_shakespeare_is_downloaded_once(shakespeare, capfd):
+    source, saved = shakespeare
+    corpus = corpora.find("shakespeare", task=TASK)
+    assert not saved.exists()  # not by its name only
+    assert corpus.fingerprint() and saved.read_text("utf-8") == LINES
+    source.unlink()
+    assert "".join(line for s in SPLITS for line in texts("shakespeare", s)) == LINES
+    assert capfd.readouterr().err.count("downloading") == 1
+    assert not corpora.find("shakespeare", task=TASK).documents
+
+
+@pytest.mark.parametrize("damage", ["unreachable", "altered"])
+def test_a_failed_download_of_shakespeare_says_where_to_save_it(shakespeare, damage):
+    source, saved = shakespeare
+    source.unlink() if damage == "unreachable" else write(source, LINES.replace("0", "1"))
+    message = rejected("shakespeare")
+    assert source.as_uri() in message and str(saved) in message
+    assert not saved.exists() and not list(saved.parent.glob("*.part"))
+
+
+def test_another_text_than_shakespeare_is_rejected(shakespeare):
+    _, saved = shakespeare
+    write(saved, LINES + "more\n")
+    assert "damaged" in rejected("shakespeare") and str(saved) in rejected("shakespeare")
+
+
+# ---- tensorflow_datasets -------------------------------------------------------------------------
+
+
+def test_texts_of_a_dataset_have_line_feeds_and_no_labels(tmp_path, monkeypatch):
+    """Of datasets that tfds itself has written: with labels, with texts only, and with neither."""
+    import tensorflow_datasets as tfds
+
+    def prepare(dataset_name, features, rows, keys=None):
+        class Prepared(tfds.core.GeneratorBasedBuilder):
+            name, VERSION, pkg_dir_path = dataset_name, tfds.core.Version("1.0.0"), tmp_path
+
+            def _info(self):
+                kinds = tfds.features.FeaturesDict(features)
+                return self.dataset_info_from_configs(features=kinds, supervised_keys=keys)
+
+            def _split_generators(self, manager):
+                return {s: self._generate_examples() for s in ("train", "test", "unsupervised")}
+
+            def _generate_examples(self):
+                yield from enumerate(rows)
+
+        Prepared(data_dir=tmp_path).download_and_prepare()
+
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    label = tfds.features.ClassLabel(names=["neg", "pos"])
+    rows = [{"text": f"so<br /><br />bad {i}\n", "label": i % 2} for i in range(20)]
+    prepare("feelings", {"text": tfds.features.Text(), "label": label}, rows, ("text", "label"))
+    prepare("sentences", {"text": tfds.features.Text(), "id": np.int64}, [
+        {"text": f"words {i}", "id": i} for i in range(20)
+    ])  # fmt: skip
+    prepare("numbers", {"id": np.int64}, [{"id": 1}])
+    expected = {"feelings": "so\n\nbad {}", "sentences": "words {}"}
+    for name, text in expected.items():
+        corpus = corpora.find(name, task=TASK)
+        assert set(corpus.files()) == {*SPLITS} and corpus.languages == ("text",)
+        parts = {split: texts(name, split) for split in SPLITS}
+        assert [len(part) for part in parts.values()] == [16, 4, 20]
+        whole = sorted(text.format(i) for i in range(20))
+        assert sorted(parts["train"] + parts["validation"]) == sorted(parts["test"]) == whole
+        assert corpus.documents
+    assert "no feature named text" in rejected("numbers")
+    assert "--model language_model" in rejected("sentences", "translation")
+    assert "labels, not translations" in rejected("feelings", "translation")
+
+
+# ---- Encoded texts -------------------------------------------------------------------------------
+
+
+def test_the_tokens_of_a_text_are_its_characters(config):
+    data = pipeline.load(config)
+    decode = data.target_tokenizer.decode
+    train, validation = (decode([text.tokens.ids])[0] for text in (data.train, data.validation))
+    assert train == "".join(texts(config.corpus, "train"))
+    assert validation == "".join(texts(config.corpus, "validation"))
+    assert EOS not in data.train.tokens.ids and UNK not in data.train.tokens.ids
+    assert data.target_tokenizer.tokens([data.train.start]) == ["\n"]
+    assert data.corpus_info["documents"] is False
+    assert data.corpus_info["splits"]["train"]["tokens"] == len(train)
+    assert data.validation_texts.targets == texts(config.corpus, "validation")
+
+
+@pytest.mark.parametrize("tokenizer", ["bpe", "word", "char"])
+def test_documents_end_in_eos(config, talks, tokenizer):
+    settings = {"corpus": talks, "tokenizer": tokenizer, "vocab_size": 400}
+    data = pipeline.load(dataclasses.replace(config, **settings))
+    rows, expected = data.train.tokens, texts(talks, "train")
+    assert len(rows.lengths) == np.count_nonzero(rows.ids == EOS) == len(expected)
+    assert np.all(rows.ids[rows.offsets[1:] - 1] == EOS)
+    assert data.train.start == EOS
+    decoded = data.target_tokenizer.decode(
+        rows.ids[a:b] for a, b in zip(rows.offsets, rows.offsets[1:], strict=False)
+    )
+    if tokenizer == "word":
+        decoded, expected = (["".join(x.split()) for x in each] for each in (decoded, expected))
+    assert decoded == expected
+
+
+def test_a_text_is_encoded_alike_in_one_part_and_in_many(config, monkeypatch):
+    expected = pipeline.load(dataclasses.replace(config, tokenizer="bpe", vocab_size=400)).train
+    monkeypatch.setattr(encoding, "PART", 7)
+    other = dataclasses.replace(
+        config, tokenizer="bpe", vocab_size=400, cache_dir=config.cache_dir + "2"
+    )
+    data = pipeline.load(other).train
+    for one, two in zip(data.tokens, expected.tokens, strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+def test_a_text_is_encoded_once_for_all_lengths_of_blocks_and_batches(config, monkeypatch):
+    before = pipeline.load(config)
+    monkeypatch.setattr(pipeline, "encode", lambda *_: pytest.fail("encoded again"))
+    other = dataclasses.replace(config, max_length=9, batch_tokens=50, batch_sentences=3)
+    after = pipeline.load(other)
+    assert (before.train.block, after.train.block) == (32, 9)
+    assert after.corpus_info["max_length"] == 9
+    np.testing.assert_array_equal(before.train.tokens.ids, after.train.tokens.ids)
+    monkeypatch.undo()
+    folders = {
+        pipeline.cache_folder(each, corpora.from_config(each))
+        for each in (config, other, dataclasses.replace(config, lowercase=True))
+    }
+    assert len(folders) == 2
+
+
+def test_tokens_are_memory_mapped_in_two_bytes(config):
+    ids = pipeline.load(config).train.tokens.ids
+    assert isinstance(ids.base, np.memmap) and ids.dtype == np.uint16
+
+
+def test_of_too_many_validation_texts_the_first_are_used(config, monkeypatch):
+    monkeypatch.setattr(pipeline, "VALIDATION_PAIRS", 5)
+    data = pipeline.load(config)
+    expected = texts(config.corpus, "validation")
+    assert data.validation_texts.targets == expected[:5] and len(expected) > 5
+    assert f"validation 5 of {len(expected)} lines (the first ones, " in data.describe_splits()
+    assert len(data.validation.tokens.ids) == len("".join(expected[:5]))
+
+
+def test_damaged_files_of_the_cache_are_named(config):
+    pipeline.load(config)
+    (ids,) = (config_file for config_file in (
+        pipeline.cache_folder(config, corpora.from_config(config)).glob("train.text.ids")
+    ))  # fmt: skip
+    ids.write_bytes(ids.read_bytes()[:-2])
+    with pytest.raises(CorpusError, match="is damaged.*delete it"):
+        pipeline.load(config)
+
+
+def test_a_split_without_tokens_is_rejected(config, tmp_path):
+    write(tmp_path / "text" / "train.txt", LINES)
+    write(tmp_path / "text" / "validation.txt", "\n \n")
+    settings = dataclasses.replace(config, corpus=str(tmp_path / "text"), tokenizer="word")
+    with pytest.raises(CorpusError, match="validation split has no tokens"):
+        pipeline.load(settings)
+
+
+# ---- Blocks --------------------------------------------------------------------------------------
+
+
+def numbered(count, block):
+    """A text whose tokens are their own positions, from 5."""
+    return Text(Ragged(np.arange(5, 5 + count), np.array([0, count])), start=4, block=block)
+
+
+@generated
+@given(
+    st.integers(1, 300), st.integers(1, 40), st.integers(1, 90), st.integers(1, 9),
+    st.none() | st.integers(0, 99), st.integers(0, 5),
+)  # fmt: skip
+@example(1, 40, 1, 1, 0, 0)
+@example(40, 40, 40, 1, 7, 1)
+def test_every_token_is_in_exactly_one_block_of_an_epoch(
+    count, block, batch_tokens, batch_rows, seed, epoch
+):
+    text = numbered(count, block)
+    batches = plan_batches(text, batch_tokens, batch_rows, seed, epoch)
+    again = plan_batches(text, batch_tokens, batch_rows, seed, epoch)
+    assert all(map(np.array_equal, batches, again)) and len(batches) == len(again)
+    predicted = []
+    for batch in batches:
+        source, target = text.batch(batch)
+        assert source.shape == (len(batch), 0) and source.dtype == target.dtype == np.int32
+        assert 1 <= len(batch) <= batch_rows and target.shape[1] <= block + 1
+        assert len(batch) == 1 or len(batch) * block <= batch_tokens
+        for row in target:
+            tokens = row[row != 0]
+            np.testing.assert_array_equal(np.diff(tokens), 1)  # also to the token before the block
+            assert len(tokens) > 1 and not row[len(tokens) :].any()
+            predicted += tokens[1:].tolist()
+    assert sorted(predicted) == [*range(5, 5 + count)]
+
+
+def test_the_first_block_and_the_order_are_drawn_anew_in_every_epoch():
+    text = numbered(1000, 16)
+    plans = [np.concatenate(plan_batches(text, 64, 99, seed, epoch))
+             for seed, epoch in ((0, 0), (0, 1), (1, 0), (None, 0))]  # fmt: skip
+    first = {int(min(map(tuple, plan))[1]) for plan in plans[:3]}
+    assert len(first) == 3  # ends of the first block, and so the beginnings of all others
+    assert not any(np.array_equal(one, two) for one, two in zip(plans, plans[1:], strict=False))
+    for plan in plans[:3]:
+        assert np.any(np.diff(plan[:, 0]) < 0)
+    assert plans[3][0].tolist() == [0, 16] and np.all(np.diff(plans[3][:, 0]) == 16)
+
+
+def test_all_positions_begin_a_block_sooner_or_later():
+    text = numbered(100, 8)
+    begins = [b for epoch in range(99) for x in plan_batches(text, 8, 1, 0, epoch) for b in x[:, 0]]
+    assert {*begins} == {*range(100)}
+
+
+def test_the_text_begins_after_the_start():
+    _, target = numbered(10, 4).batch(np.array([[0, 4], [8, 10]]))
+    np.testing.assert_array_equal(target, [[4, 5, 6, 7, 8], [12, 13, 14, 0, 0]])
+
+
+# ---- python -m data ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shown(tmp_path, monkeypatch, capsys):
+    """Run `python -m data` in this process. Returns what it prints."""
+
+    def run(*flags):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["data", *flags, "--model", "language_model"])
+        show(parse_config())
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_a_text_is_shown_with_its_splits_tokens_and_first_block(shown, config):
+    out = shown(config.corpus, "--tokenizer", "char", "--max-length", "16")
+    for words in ("a.txt: text\n", "lines (", "  Line 0: it's “wörld” 0.⏎⏎Line 1", "tokenizer\n",
+                  "L i n e ▁ ", "1.00 characters per token, 0.00% unknown",
+                  "blocks on average, of at most 16 tokens", "64 × 17"):  # fmt: skip
+        assert words in out, words
+    assert "tokens per training text" not in out  # its lines are not texts
+    block = out.partition("token before it\n")[2].splitlines()[0]
+    assert (
+        len(block.split()) == 17
+        and "".join(block.split()).replace("▁", " ").replace("⏎", "\n") in LINES
+    )
+
+
+def test_documents_are_shown_with_their_lengths(shown, talks):
+    out = shown(talks, "--vocab-size", "400")
+    for words in ("train 60 texts (", "tokens per training text", "median", "</s>",
+                  "20 of 20 validation texts are unchanged"):  # fmt: skip
+        assert words in out, words
+    first = out.partition("evenly spaced\n")[2].splitlines()[:6]
+    expected = texts(talks, "train")
+    assert first[0] == f"  {expected[0]}" and first[-1] == f"  {expected[-1]}"
+
+
+def test_unknown_words_are_counted(shown, talks):
+    out = shown(talks, "--tokenizer", "word")
+    assert "12.50% unknown tokens" in out  # "validation" among eight tokens

@@ -1,0 +1,591 @@
+"""Runs of language models: training and resuming, scores, comparisons, figures."""
+
+import contextlib
+import gzip
+import io
+import json
+import math
+import shutil
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers import TINY, assert_same_state, metrics_of, state, steps_saved, train_here
+from matplotlib.figure import Figure
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugin_util import markdown_to_safe_html
+from test_distribution import TWO_DEVICES, finish, start, start_workers, weights
+
+import train
+from data.arrays import Ragged, Text
+from data.splits import Split
+from data.tokenizer import UNK, load_pair
+from evaluation import compare, figures, loading, report
+from evaluation.attention import axis_labels
+from evaluation.generator import Generator
+from model import IDS
+from training.logs import markdown
+from training.records import read_json
+from utils import UserError
+
+LINE = "Line {}: it's “wörld” 🙂, not a | b.\n"
+CONTENT = "".join(LINE.format(i) + "\n" * (i % 5 == 0) for i in range(300))
+STEPS = 6
+BLOCK = 16
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "a.txt").write_text(CONTENT, "utf-8")
+    directories = {"runs_dir": str(folder / "runs"), "cache_dir": str(folder / "cache")}
+    corpus = {"model": "language_model", "corpus": str(folder / "a.txt"), "tokenizer": "char"}
+    sizes = {"max_length": BLOCK, "batch_tokens": 128, "max_steps": STEPS, "total_steps": 10}
+    return TINY | directories | corpus | sizes | {"shards": 1}
+
+
+@pytest.fixture(scope="module")
+def trained(settings):
+    """A run, and what it has printed."""
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        return train_here(**settings, name="run"), out.getvalue()
+
+
+@pytest.fixture(scope="module")
+def run(trained):
+    return trained[0]
+
+
+@pytest.fixture(scope="module")
+def scored(run, tmp_path_factory):
+    """A copy of the run with the scores of its test split."""
+    copy = Path(shutil.copytree(run, tmp_path_factory.mktemp("scored") / "one"))
+    generator = loading.load(copy)
+    split, name, documents = report.load_split(copy, loading.load_config(copy), "test")
+    scores, table = report.measure_text(generator, split, documents)
+    about = {"corpus": "a.txt", "split": "test", "checkpoint": "last checkpoint"}
+    report.write(copy, name, scores | about, table)
+    return copy
+
+
+@pytest.fixture
+def pair(scored, tmp_path):
+    """Two scored runs that may be changed."""
+    return [Path(shutil.copytree(scored, tmp_path / name)) for name in ("one", "other")]
+
+
+def rewrite(run, name, change):
+    """Change the outputs of a run: a function of a row."""
+    table = report.read_outputs(run, name)
+    rows = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
+    rows = [list(table), *([*(row | change(i, row)).values()] for i, row in enumerate(rows))]
+    text = "".join("\t".join(map(str, row)) + "\n" for row in rows)
+    report.outputs_path(run, name).write_text(text, "utf-8")
+
+
+# ---- Training ------------------------------------------------------------------------------------
+
+
+def test_a_run_begins_and_ends_with_its_splits_and_what_to_do(trained):
+    for words in ("a.txt: text; train ", " lines (", " tokens), test ", "language_model: ",
+                  " nats per character", "python evaluate.py "):  # fmt: skip
+        assert words in trained[1], words
+
+
+def test_validation_scores_belong_together(run):
+    (line,) = (line for line in metrics_of(run) if "validation_loss" in line)
+    names = {"loss", "accuracy", "perplexity", "nats_per_character"}
+    assert line.keys() == {"step", "epoch"} | {f"validation_{name}" for name in names}
+    loss = line["validation_loss"]
+    assert line["validation_nats_per_character"] == pytest.approx(loss)  # one character per token
+    assert line["validation_perplexity"] == pytest.approx(math.exp(loss))
+    assert loss == pytest.approx(math.log(30), abs=1) and line["step"] == STEPS
+
+
+def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_bits(run, settings, monkeypatch):
+    monkeypatch.setattr(train, "attention_image", lambda *_: None)  # takes a second
+    stopped = train_here(**settings | {"max_steps": STEPS // 2}, name="stopped")
+    assert steps_saved(stopped)[-1] == STEPS // 2
+    train_here(resume=str(stopped), cache_dir=settings["cache_dir"], max_steps=STEPS)
+    assert_same_state(state(stopped), state(run))
+    assert metrics_of(stopped)[-1] == metrics_of(run)[-1]
+
+
+# ---- TensorBoard ---------------------------------------------------------------------------------
+
+
+def test_samples_are_prompts_with_references_and_continuations(run):
+    events = EventAccumulator(str(run / "validation"), size_guidance={"tensors": 0}).Reload()
+    validation = "".join(report.load_split(run, loading.load_config(run), "validation")[0].targets)
+    for number in (1, 2, 3):
+        (event,) = events.Tensors(f"samples/{number}")
+        html = markdown_to_safe_html(tf.make_ndarray(event.tensor_proto).item())
+        rows = cells(html)
+        assert [name for name, _ in rows] == ["prompt", "reference", "continuation"]
+        prompt, reference, _ = (text for _, text in rows)
+        assert prompt and prompt + reference in validation  # with line feeds and “|”
+        assert {len(prompt), len(reference)} <= {BLOCK // 2, BLOCK // 2 - 1}  # but for spaces
+    charts = {
+        f"metrics/{name}" for name in ("loss", "accuracy", "nats_per_character", "perplexity")
+    }
+    assert charts <= {*events.Tags()["tensors"]}
+
+
+def cells(html):
+    """Return the rows of the only table of a page, as text with line feeds."""
+    root = ElementTree.fromstring(html.replace("<br>", "\n"))
+    assert root.tag == "table"
+    return [["".join(cell.itertext()) for cell in row] for row in root.iter("tr")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a | b\nc || d", "", "*a* __b__ _c_ ~~d~~ `e` [f](g) ![h](i)", "<b>&amp; </td>", "\\| \\n",
+     "# a\n1. b\n- c\n---\n> d", "snake_case “ß” 你好 🙂 http://a.b/c"],
+)  # fmt: skip
+def test_texts_in_tensorboard_are_not_markup(text):
+    rows = "".join(f"| **{name}** | {markdown(text)} |\n" + "| --- | --- |\n" * (name == "a")
+                   for name in ("a", "b"))  # fmt: skip
+    assert cells(markdown_to_safe_html(rows)) == [["a", text], ["b", text]]
+
+
+# ---- Scores --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def generator(tiny):
+    """A Generator of a model that reads at most 6 tokens, learned positions included."""
+    flags = {"positions": "learned", "tie_embeddings": False, "num_layers": 1}
+    return Generator(tiny(0, 9, model="language_model", max_length=6, **flags), None, 6, start=4)
+
+
+@pytest.fixture(scope="module")
+def last_log_probs(generator):
+    """Return a function of ids: the log probabilities of what follows them, (vocab_size,)."""
+
+    @tf.function(input_signature=[IDS], autograph=False)
+    def log_probs(target):
+        return tf.nn.log_softmax(generator.model.teacher_forced(target[:, :0], target).logits[-1])
+
+    return lambda read: log_probs(np.int32([[*read, 4]])).numpy()  # 4: any token to predict
+
+
+def naive_losses(last_log_probs, ids, first, stride, block):
+    """The loss of each token in nats, each computed on its own from the tokens of its block."""
+    losses, contexts = [], []
+    for i, token in enumerate(ids):
+        begin = 0 if i < block else math.ceil((i + 1 - block) / stride) * stride
+        read = [first, *ids][begin : i + 1]
+        losses.append(-float(last_log_probs(read)[token]))
+        contexts.append(len(read))
+    return losses, contexts
+
+
+@pytest.mark.parametrize("count", [1, 7, 23])
+def test_token_scores_equal_a_computation_for_each_token(generator, last_log_probs, count):
+    ids = np.random.default_rng(count).integers(4, 9, count)
+    text = Text(Ragged(ids, np.array([0, count])), start=4, block=6)
+    for stride in (None, 1, 4):
+        scores = generator.token_scores(text, stride)
+        losses, contexts = naive_losses(last_log_probs, ids, 4, stride or 6, 6)
+        np.testing.assert_allclose(scores.losses, losses, rtol=1e-5)
+        assert scores.context.tolist() == contexts
+    loss, accuracy = generator.loss_and_accuracy(text)
+    plain = generator.token_scores(text)
+    assert loss == pytest.approx(np.mean(plain.losses)) and accuracy == np.mean(plain.correct)
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3, 5, 6])
+@pytest.mark.parametrize("count", [1, 6, 7, 11, 12, 13, 100])
+def test_every_token_is_scored_once_after_at_least_block_minus_stride_tokens(
+    generator, monkeypatch, stride, count
+):
+    def token_losses(source, target):  # of a token, its own number
+        numbers = tf.boolean_mask(target[:, 1:], target[:, 1:] != 0)
+        return numbers, numbers > 0
+
+    monkeypatch.setattr(generator, "token_losses", token_losses)
+    text = Text(Ragged(np.arange(5, 5 + count), np.array([0, count])), start=4, block=6)
+    scores = generator.token_scores(text, stride)
+    assert scores.losses.tolist() == [*range(5, 5 + count)]
+    assert scores.context[:6].tolist() == [*range(1, min(count, 6) + 1)]
+    assert np.all(scores.context[6:] > 6 - stride) and np.all(scores.context <= 6)
+
+
+def test_the_loss_by_context_is_a_mean_of_each_range():
+    losses, context = np.arange(1.0, 11), np.array([1, 2, 3, 4, 5, 6, 7, 1, 2, 3])
+    expected = [(1, 1, 4.5), (2, 2, 5.5), (3, 4, (3 + 4 + 10) / 3), (5, 7, 6.0)]
+    assert report.loss_by_context(losses, context) == expected
+
+
+def test_scores_of_a_text_belong_together(scored):
+    scores, table = read_json(scored / "scores-test.json"), report.read_outputs(scored, "test")
+    split, name, documents = report.load_split(scored, loading.load_config(scored), "test")
+    text = "".join(split.targets)
+    assert (name, documents, CONTENT.endswith(text)) == ("test", False, True)
+    assert scores["tokens"] == scores["characters"] == len(text)
+    nats = scores["loss"] * scores["tokens"]
+    assert scores["nats_per_character"] * len(text) == pytest.approx(nats)
+    assert scores["bits_per_byte"] * len(text.encode()) * math.log(2) == pytest.approx(nats)
+    assert len(text.encode()) > len(text)
+    assert scores["perplexity"] == pytest.approx(math.exp(scores["loss"]))
+    assert sum(map(float, table["nats"])) == pytest.approx(nats, rel=1e-4)
+    assert [int(x) for x in table["characters"]] == [len(line) for line in split.targets]
+    assert table["text"] == [line.replace("\n", " ") for line in split.targets]
+    shown = (scored / "mistakes-test.txt").read_text("utf-8").splitlines()
+    assert len(shown) == min(20, sum(len(line) >= 20 for line in split.targets))
+    nats = [float(line.split()[0]) for line in shown]
+    assert nats == sorted(nats, reverse=True)
+
+
+class Uniform:
+    """A model that finds all of its 8 tokens equally likely."""
+
+    trainable_variables = ()
+
+    def teacher_forced(self, source, target, seed=None):
+        labels = tf.boolean_mask(target[:, 1:], target[:, 1:] != 0)
+        return tf.zeros((tf.size(labels), 8)), labels, []
+
+
+class Characters:
+    """A tokenizer of four characters and an unknown one. It ignores blanks."""
+
+    vocab_size = 8
+
+    def __init__(self, lowercase=False):
+        self.lowercase = lowercase
+
+    def encode(self, texts):
+        ids = {"a": 4, "b": 5, "é": 6, "日": 7}
+        return [[ids.get(x, UNK) for x in text.replace(" ", "")] for text in texts]
+
+
+def measured(monkeypatch, tokenizer, texts, documents):
+    """Return the scores of a uniform model that reads at most four tokens."""
+    monkeypatch.setattr(Generator, "trace", lambda generator: None)
+    generator = Generator(Uniform(), tokenizer, 4, start=3)
+    return report.measure_text(generator, Split([""] * len(texts), texts), documents)
+
+
+@pytest.mark.parametrize("documents", [False, True])
+def test_the_scores_of_a_uniform_model_are_those_worked_by_hand(monkeypatch, documents):
+    """Two texts with 3 + 2 characters of 3 + 6 bytes, in tokens of one character."""
+    scores, table = measured(monkeypatch, Characters(), ["ab?", "日日"], documents)
+    ends = 2 * documents
+    assert scores["tokens"] == 5 + ends and scores["characters"] == 5
+    assert scores["loss"] == pytest.approx(math.log(8)) and scores["perplexity"] == pytest.approx(8)
+    assert scores["nats_per_character"] == pytest.approx((5 + ends) * math.log(8) / 5)
+    assert scores["bits_per_byte"] == pytest.approx((5 + ends) * 3 / 9)
+    assert scores["unknown"] == 1 / (5 + ends)
+    assert table["tokens"] == [str(3 + documents), str(2 + documents)]
+    assert table["nats"] == [f"{(n + documents) * math.log(8):.4f}" for n in (3, 2)]
+
+
+def test_texts_without_tokens_have_no_nats(monkeypatch):
+    _, table = measured(monkeypatch, Characters(), [" ", "ab", " ", "é", " "], False)
+    assert table["nats"] == [f"{n * math.log(8):.4f}" for n in (0, 2, 0, 1, 0)]
+    with pytest.raises(UserError, match="no tokens"):
+        measured(monkeypatch, Characters(), [" ", "  "], False)
+
+
+def test_a_lowercase_model_is_scored_on_texts_in_lower_case(monkeypatch):
+    _, table = measured(monkeypatch, Characters(lowercase=True), ["Ab"], False)
+    assert table["text"] == ["ab"]
+
+
+# ---- evaluate.py ---------------------------------------------------------------------------------
+
+
+def test_scores_outputs_and_mistakes_are_written_for_every_stride(pair, run_program):
+    one, _ = pair
+    before = {path.name for path in one.iterdir()}
+    result = run_program("evaluate.py", one, "--stride", BLOCK // 4)
+    assert result.status == 0, result.err
+    names = {f"scores-test-stride{BLOCK // 4}.json", f"outputs-test-stride{BLOCK // 4}.tsv",
+             f"mistakes-test-stride{BLOCK // 4}.txt"}  # fmt: skip
+    assert {path.name for path in one.iterdir()} - before == names
+    scores = read_json(one / f"scores-test-stride{BLOCK // 4}.json")
+    for name in (
+        "loss",
+        "perplexity",
+        "nats_per_character",
+        "bits_per_byte",
+        "accuracy",
+        "context",
+    ):
+        assert f"\n{name} " in result.out
+    assert "lines" in result.out.splitlines()[0] and "one every 4 tokens" in scores["search"]
+    plain = read_json(one / "scores-test.json")
+    assert scores["tokens"] == plain["tokens"] and scores["context"] > plain["context"]
+    assert scores["loss_by_context"][0][0] > BLOCK - BLOCK // 4  # not of the first block only
+
+
+@pytest.mark.parametrize("name", ["news.txt", "news.txt.gz", "news.tsv"])
+def test_every_line_of_another_text_is_scored(run, tmp_path, monkeypatch, name):
+    """However few there are."""
+    content = b"a house\tnot a line\nb\tnor b\n"
+    content = content if name.endswith(".tsv") else content.replace(b"\t", b" ")
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    monkeypatch.chdir(tmp_path)
+    split, stem, documents = report.load_split(run, loading.load_config(run), "all", name)
+    assert stem == "news-all" and documents == name.endswith(".tsv")
+    lines = ["not a line", "nor b"] if documents else ["a house not a line\n", "b nor b\n"]
+    assert split.targets == lines
+
+
+def test_of_another_corpus_the_side_in_the_language_of_the_run_is_scored(pair, tmp_path):
+    one, _ = pair
+    for language, text in (("en", "a house\n"), ("pt", "uma casa\n")):
+        (tmp_path / f"test.{language}").write_text(text)
+        (tmp_path / f"train.{language}").write_text(text)
+    for languages, text in ((["en"], "a house"), (["pt"], "uma casa"), (["text"], "uma casa")):
+        record = read_json(one / "corpus.json") | {"languages": languages}
+        (one / "corpus.json").write_text(json.dumps(record))
+        config = loading.load_config(one)
+        split, _, documents = report.load_split(one, config, "test", str(tmp_path))
+        assert split.targets == [text] and documents
+
+
+@pytest.mark.parametrize(
+    ("flags", "word"),
+    [
+        (f"--stride {BLOCK + 1}", "--max-length"),
+        ("--stride 0", "--stride"),
+        ("--beam 2", "without a search"),
+        ("--sample", "without a search"),
+    ],
+)
+def test_invalid_flags_are_rejected_before_tensorflow_loads(
+    scored, run_program, monkeypatch, flags, word
+):
+    monkeypatch.setattr("training.machine.import_tensorflow", lambda: pytest.fail("loaded"))
+    result = run_program("evaluate.py", scored, *flags.split())
+    assert result.status == 2 and result.out == "" and result.err.count("\n") == 1
+    assert word in result.err
+
+
+def test_a_stride_is_for_language_models(tmp_path, run_program):
+    (tmp_path / "config.json").write_text('{"model": "classifier"}')
+    assert run_program("evaluate.py", tmp_path, "--stride", 3).status == 2
+
+
+# ---- Comparing -----------------------------------------------------------------------------------
+
+
+def test_a_difference_has_an_interval_and_the_texts_that_differ_most(pair, run_program):
+    """The second run needs 10 % more nats for each text, and for text 7 twice as many."""
+    one, other = pair
+    table = report.read_outputs(one, "test")
+    long = next(i for i, x in enumerate(table["characters"]) if int(x) >= 20)
+    rewrite(other, "test", lambda i, row: {"nats": float(row["nats"]) * (2 if i == long else 1.1)})
+    status, out, err = run_program("evaluation/compare.py", one, other)
+    assert (status, err) == (0, "")
+    (line,) = (x for x in out.splitlines() if x.startswith("nats_per_character"))
+    name, a, b, difference, low, high = (
+        line.replace("[", " ").replace("]", "").replace(",", "").split()
+    )
+    nats, characters = (np.array(table[x], float) for x in ("nats", "characters"))
+    factor = np.where(np.arange(len(nats)) == long, 2, 1.1)
+    expected = nats.sum() / characters.sum(), (factor * nats).sum() / characters.sum()
+    np.testing.assert_allclose([float(a), float(b)], expected, atol=1e-4)
+    assert float(difference) == pytest.approx(expected[1] - expected[0], abs=2e-4)
+    assert 0 < float(low) < float(difference) < float(high)
+    first = out.partition("\nB - A ")[2].partition("\n\n")[0]
+    assert first.splitlines()[1] == f"text        {table['text'][long]}"
+    assert out.count("\nB - A ") <= compare.TEXTS_SHOWN
+
+
+def test_equal_runs_have_no_difference(pair, run_program):
+    out = run_program("evaluation/compare.py", *pair).out
+    assert "+0.0000  [+0.0000, +0.0000]" in out
+
+
+def test_runs_with_unknown_tokens_are_compared_with_a_warning(pair, run_program):
+    scores = read_json(pair[1] / "scores-test.json") | {"unknown": 0.25}
+    (pair[1] / "scores-test.json").write_text(json.dumps(scores))
+    result = run_program("evaluation/compare.py", *pair)
+    assert result.status == 0 and f"warning: {pair[1]}" in result.err and "25.0%" in result.err
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            lambda i, row: {"text": row["text"] + "!"},
+            ["different texts", "--corpus a.txt --split test"],
+        ),
+        (lambda i, row: {"text": row["text"].lower()}, ["--lowercase"]),
+    ],
+)
+def test_other_texts_are_not_compared(pair, run_program, change, words):
+    rewrite(pair[1], "test", change)
+    result = run_program("evaluation/compare.py", *pair)
+    assert result.status == 2 and result.out == "" and result.err.count("\n") == 1
+    assert all(word in result.err for word in words)
+
+
+def test_a_translator_is_not_compared_with_a_language_model(pair, run_program):
+    columns = {name: ["a"] for name in ("source", "reference", "output")} | {"chrf": ["1.0"]}
+    scores = {"corpus": "mini", "split": "test", "checkpoint": "last", "search": "greedy"}
+    report.write(pair[1], "test", scores, columns)
+    for runs in (pair, pair[::-1]):
+        result = run_program("evaluation/compare.py", *runs)
+        assert result.status == 2 and "same task" in result.err
+
+
+# ---- Figures -------------------------------------------------------------------------------------
+
+
+def draw(monkeypatch, runs):
+    canvas = Figure()
+    context = type("Context", (), {"__enter__": lambda _: canvas, "__exit__": lambda *_: None})
+    monkeypatch.setattr(figures, "figure", lambda *_: context())
+    figures.loss_by_context("", runs)
+    return canvas.axes[0]
+
+
+def test_the_loss_is_drawn_by_the_tokens_of_context(monkeypatch):
+    ranges = [[1, 1, 3.0], [2, 2, 2.5], [3, 4, 2.25], [5, 7, 2.0]]
+    one = {"loss_by_context": ranges, "tokens": 10, "characters": 20}
+    plot = draw(monkeypatch, {"one": one, "two": one | {"loss_by_context": ranges[:2]}})
+    assert [line.get_ydata().tolist() for line in plot.lines] == [[3.0, 2.5, 2.25, 2.0], [3.0, 2.5]]
+    np.testing.assert_allclose(plot.lines[0].get_xdata(), [1, 2, 12**0.5, 35**0.5])
+    assert [line.get_label() for line in plot.lines] == ["one", "two"]
+    assert plot.get_xscale() == "log" and "per token" in plot.get_ylabel()
+
+
+def test_losses_of_different_tokenizers_are_drawn_per_character(monkeypatch):
+    one = {"loss_by_context": [[1, 1, 3.0]], "tokens": 10, "characters": 20}
+    plot = draw(monkeypatch, {"one": one, "two": one | {"tokens": 5}})
+    assert [line.get_ydata().tolist() for line in plot.lines] == [[1.5], [0.75]]
+    assert "per character" in plot.get_ylabel()
+
+
+def test_figures_show_all_runs_with_the_same_texts(pair, run_program):
+    one, other = pair
+    result = run_program("evaluation/figures.py", one, other)
+    assert result.status == 0 and result.err == ""
+    stem = f"{one}/figures/loss-by-context-test"
+    assert result.out.splitlines() == [f"{stem}.png", f"{stem}.svg"]
+    texts = [element.text for element in ElementTree.parse(f"{stem}.svg").iter()]
+    assert {"one", "other", "tokens of context"} <= {*texts}
+    rewrite(other, "test", lambda i, row: {"text": row["text"] + "!"})
+    result = run_program("evaluation/figures.py", one, other)
+    assert f"warning: {other} has no outputs-test.tsv of the same texts" in result.err
+
+
+def test_attention_in_a_text_is_drawn(pair, run_program):
+    """With line feeds as a character that can be seen."""
+    status, out, err = run_program("evaluation/attention.py", pair[0], "ab:\nit")
+    assert status == 0, err
+    folder = pair[0] / "attention"
+    names = ("decoder-self-attention.png", "decoder-self-attention.svg", "attention.html")
+    assert out.splitlines() == [f"{folder}/{name}" for name in names]
+    svg = (folder / "decoder-self-attention.svg").read_text("utf-8")
+    assert ">⏎<" in svg
+    page = (folder / "attention.html").read_text("utf-8")
+    assert '"name":"decoder self-attention"' in page and "→" not in page.partition("</title>")[0]
+
+
+def test_labels_of_tokens_that_begin_a_word_or_a_line_are_not_joined():
+    tokens = ["\n", "R", "o", "▁", "a", ":", "\n", "B", "</s>", "T"]
+    assert axis_labels(tokens) == ["⏎", "R", "·o", "␣", "a", ":", "⏎", "B", "</s>", "T"]
+
+
+# ---- Other settings and strategies ---------------------------------------------------------------
+
+VARIANTS = {
+    "post": {"norm": "post"},
+    "learned": {"positions": "learned"},
+    "none": {"positions": "none"},
+    "untied": {"tie_embeddings": False},
+    "bfloat16": {"precision": "bfloat16"},
+    "bpe": {"tokenizer": "bpe", "vocab_size": 330},
+    "word": {"tokenizer": "word", "lowercase": True},
+    "smoothed": {"label_smoothing": 0.1, "attention_dropout_rate": 0.1, "key_dim": 6},
+    "documents": {"corpus": "mini:300", "tokenizer": "bpe", "vocab_size": 400},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_setting_trains_scores_and_generates(settings, run_program, name):
+    changes = {"max_steps": 60, "total_steps": 60, "warmup_steps": 20, "validate_every": 20}
+    run = train_here(**settings | changes | {"name": name} | VARIANTS[name])
+    losses = [line["validation_loss"] for line in metrics_of(run) if "validation_loss" in line]
+    assert len(losses) >= 3 and losses[-1] < losses[0] - 0.1
+    result = run_program("evaluate.py", run, "--split", "validation")
+    assert result.status == 0, result.err
+    assert read_json(run / "scores-validation.json")["loss"] == pytest.approx(losses[-1], rel=2e-3)
+    result = run_program("generate.py", run, "Line 7", "--tokens", 40, "--seed", 1)
+    assert result.status == 0 and result.out.startswith("Line 7"), result.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("other", [False, True])
+def test_a_run_starts_from_the_weights_of_another(settings, run, tmp_path, other):
+    """On the same text, and on another one with the same tokenizer."""
+    corpus = tmp_path / "b.txt"
+    corpus.write_text(CONTENT.replace("Line", "line") if other else CONTENT, "utf-8")
+    given = {"init_from": str(run), "corpus": str(corpus), "max_steps": 1, "learning_rate_scale": 0}
+    names = ("runs_dir", "cache_dir", "batch_tokens")
+    directories = {name: settings[name] for name in names}
+    new = train_here(**directories, **given, name=f"init-{other}")
+    for one, two in zip(load_pair(new), load_pair(run), strict=True):
+        assert one.model == two.model
+    before, after = state(run), state(new)
+    for name in before:
+        if name.startswith("model/"):
+            np.testing.assert_array_equal(after[name], before[name])
+    same = read_json(run / "corpus.json")["splits"] == read_json(new / "corpus.json")["splits"]
+    assert same != other
+
+
+@pytest.fixture(scope="module")
+def single(settings):
+    """A run of one process with one replica, dropout, and four parts per batch."""
+    return train_here(**settings | {"shards": 4, "max_steps": 40}, name="single")
+
+
+def losses(run):
+    names = ("step", "loss", "validation_loss")
+    return [[line.get(name, 0) for name in names] for line in metrics_of(run)]
+
+
+def assert_same_steps(run, single):
+    np.testing.assert_allclose(losses(run), losses(single), rtol=0, atol=1e-5)
+    own, expected = weights(run), weights(single)
+    assert own.keys() == expected.keys() and len(own) > 15
+    for name in own:
+        np.testing.assert_allclose(own[name], expected[name], atol=1e-4, err_msg=name)
+
+
+@pytest.mark.slow
+def test_parts_of_a_batch_make_the_steps_of_the_whole(settings):
+    """Without dropout, whose draws depend on the part."""
+    runs = [
+        train_here(
+            **settings | {"shards": a, "accumulate": b, "name": f"{a}-{b}", "dropout_rate": 0.0}
+        )
+        for a, b in [(1, 1), (2, 1), (1, 2), (2, 3)]
+    ]
+    for run in runs[1:]:
+        np.testing.assert_allclose(losses(run), losses(runs[0]), rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_two_replicas_on_one_machine_make_the_steps_of_one(settings, single):
+    changes = {"shards": 2, "strategy": "mirrored", "name": "mirrored", "max_steps": 40}
+    finish(start(settings | changes, ("-c", TWO_DEVICES)))
+    run = single.with_name("mirrored")
+    assert_same_steps(run, single)
+
+
+@pytest.mark.slow
+def test_two_workers_make_the_steps_of_one(settings, single):
+    finish(*start_workers(settings | {"shards": 2, "name": "workers", "max_steps": 40}))
+    run = single.with_name("workers")
+    assert_same_steps(run, single)

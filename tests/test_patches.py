@@ -12,9 +12,7 @@ from same_code import git
 
 CHECKS = sorted((patches.HERE / "checks").glob("*.py"))
 TESTS = sorted(Path(__file__).parent.glob("test_*.py"))
-INVARIANTS = [
-    f"tests/{path.name}" for path in TESTS if "\n@pytest.mark.invariant" in path.read_text("utf-8")
-]
+INVARIANTS = [f"tests/{path.name}" for path in TESTS if "mark.invariant" in path.read_text("utf-8")]
 
 
 @pytest.mark.slow

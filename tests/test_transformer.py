@@ -1,4 +1,4 @@
-"""Whole models: causality, padding, dropout and variables. Recurrent models are included."""
+"""The Transformer: positions, dropout, norms and variables. See also test_invariants.py."""
 
 import numpy as np
 import pytest
@@ -7,9 +7,8 @@ import tensorflow as tf
 from config import Config
 from model import transformer
 from model.attention import MultiHeadAttention
-from model.layers import Seed, dropout, fold_in, trainable_variables
-from model.loss import loss_sums, teacher_forced_logits
-from model.masks import look_ahead_mask, padding_mask
+from model.layers import Seed, dropout, fold_in
+from model.loss import loss_sums
 
 both_norms = pytest.mark.parametrize("norm", ["post", "pre"])
 every_model = pytest.mark.parametrize(
@@ -35,115 +34,20 @@ def batch(sentences, extra=0):
     return np.vstack([np.pad(s, [(0, 0), (0, length - s.shape[1])]) for s in sentences])
 
 
-# Causality
-
-
-@pytest.mark.invariant
-@every_model
-def test_logits_do_not_depend_on_later_tokens(tiny, flags):
-    model = tiny(**flags)
-    before, _ = teacher_forced_logits(model, SOURCE, TARGET)  # row i predicts token i + 1
-    for j in range(1, 6):
-        changed = TARGET.copy()
-        changed[0, j] = 8
-        after, _ = teacher_forced_logits(model, SOURCE, changed)
-        change = np.max(np.abs(after - before), axis=1)
-        assert np.all(change[:j] < 1e-6), f"token {j} is seen before it is predicted"
-        assert np.all(change[j:] > 1e-4), f"token {j} is not seen by all later positions"
-
-
-@pytest.mark.invariant
-@every_model
-def test_no_gradient_reaches_later_tokens(tiny, flags):
-    """All ids differ, so that a row of the embedding table is a position of the sentence."""
-    model = tiny(**flags, shared_vocabulary=False)
-    target_in, length = TARGET[:, :-1], TARGET.shape[1] - 1
-    # A random direction, because the sum of a layer norm's output is constant.
-    direction = np.float32(np.random.default_rng(0).normal(size=16))
-    with tf.GradientTape(persistent=True) as tape:
-        memory = model.encode(SOURCE, padding_mask(SOURCE))
-        self_mask = look_ahead_mask(length)
-        hidden, _ = model.decode(target_in, memory, self_mask, padding_mask(SOURCE))
-        outputs = [tf.tensordot(hidden[0, i], direction, 1) for i in range(length)]
-    for i, output in enumerate(outputs):
-        rows = tf.convert_to_tensor(tape.gradient(output, model.output.embedding.table))
-        seen = np.any(tf.gather(rows, target_in[0]) != 0, axis=1)
-        np.testing.assert_array_equal(seen, np.arange(length) <= i)
-
-
-@pytest.mark.invariant
-@every_model
-def test_every_logit_depends_on_every_source_token(tiny, flags):
-    model = tiny(**flags)
-    before, _ = teacher_forced_logits(model, SOURCE, TARGET)
-    for j in range(SOURCE.shape[1]):
-        changed = SOURCE.copy()
-        changed[0, j] = 8
-        after, _ = teacher_forced_logits(model, changed, TARGET)
-        assert np.all(np.max(np.abs(after - before), axis=1) > 1e-4)
+# Positions
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
 def test_the_order_of_the_source_matters_with_positions(tiny, positions):
     model, swapped = tiny(positions=positions), SOURCE[:, [1, 0, 2, 3]]
-    logits, _ = teacher_forced_logits(model, SOURCE, TARGET)
-    assert np.max(np.abs(logits - teacher_forced_logits(model, swapped, TARGET)[0])) > 1e-3
+    logits = model.teacher_forced(SOURCE, TARGET).logits
+    assert np.max(np.abs(logits - model.teacher_forced(swapped, TARGET).logits)) > 1e-3
 
 
 def test_without_positions_the_source_is_a_bag_of_words(tiny):
     model, swapped = tiny(positions="none"), SOURCE[:, [1, 0, 2, 3]]
-    logits, _ = teacher_forced_logits(model, SOURCE, TARGET)
-    np.testing.assert_allclose(teacher_forced_logits(model, swapped, TARGET)[0], logits, atol=1e-5)
-
-
-# Variables
-
-
-@pytest.mark.invariant
-@every_model
-def test_the_loss_depends_on_exactly_the_trainable_variables(tiny, flags):
-    """A variable of a class that is no tf.Module is never trained; an unused one does nothing."""
-    model = tiny(**flags)
-    variables = trainable_variables(model)
-    with tf.GradientTape() as tape:
-        logits, labels = teacher_forced_logits(model, SOURCE, TARGET, Seed(0, 0))
-        objective = loss_sums(logits, labels, label_smoothing=0.1).objective
-    outside = {id(x) for x in tape.watched_variables()} - {id(x) for x in variables.values()}
-    gradients = zip(variables, tape.gradient(objective, [*variables.values()]), strict=True)
-    assert not outside, f"{len(outside)} variables are used, but never trained"
-    assert not [name for name, gradient in gradients if gradient is None]
-
-
-# Padding
-
-
-@pytest.mark.invariant
-@every_model
-@pytest.mark.parametrize(("source_extra", "target_extra"), [(0, 0), (3, 0), (0, 4), (2, 5)])
-def test_a_batch_equals_its_sentences_one_by_one(tiny, flags, source_extra, target_extra):
-    model = tiny(**flags)
-    sources, targets = zip(*PAIRS, strict=True)
-    together = batch(sources, source_extra), batch(targets, target_extra)
-    single = [teacher_forced_logits(model, *pair)[0] for pair in PAIRS]
-    logits, _ = teacher_forced_logits(model, *together)
-    np.testing.assert_allclose(logits, np.concatenate(single), rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.invariant
-@every_model
-def test_masked_tokens_do_not_matter(tiny, flags):
-    """Any ids may be where the masks are False, in the source and in the target."""
-    model = tiny(**flags)
-    source, target_in = batch([SOURCE], 3), batch([TARGET], 2)
-    source_mask, self_mask = padding_mask(source), look_ahead_mask(target_in.shape[1])
-    results = []
-    for filler in (0, 9):
-        filled, target_filled = (np.where(ids == 0, filler, ids) for ids in (source, target_in))
-        memory = model.encode(filled, source_mask)
-        hidden, _ = model.decode(target_filled, memory, self_mask, source_mask)
-        results.append((memory[:, : SOURCE.shape[1]], hidden[:, : TARGET.shape[1]]))
-    for one, other in zip(*results, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-5)
+    logits = model.teacher_forced(SOURCE, TARGET).logits
+    np.testing.assert_allclose(model.teacher_forced(swapped, TARGET).logits, logits, atol=1e-5)
 
 
 # Dropout
@@ -160,10 +64,10 @@ def test_dropout_follows_every_sublayer_and_both_embeddings_in_training(tiny, no
 
     monkeypatch.setattr(transformer, "dropout", spy)
     places = 2 + 3 * (2 + 3)
-    teacher_forced_logits(model, SOURCE, TARGET)
+    model.teacher_forced(SOURCE, TARGET)
     assert seeds == [None] * places
     seeds.clear()
-    teacher_forced_logits(model, SOURCE, TARGET, Seed(0, 7))
+    model.teacher_forced(SOURCE, TARGET, Seed(0, 7))
     assert None not in seeds
     assert len(set(seeds)) == len(seeds) == places
 
@@ -208,7 +112,7 @@ def test_logits_depend_on_the_seed_and_without_one_there_is_no_dropout(tiny):
     model, without = tiny(dropout_rate=0.3), tiny(dropout_rate=0.0)
 
     def logits(model, *seed):
-        return np.array(teacher_forced_logits(model, SOURCE, TARGET, *seed)[0])
+        return np.array(model.teacher_forced(SOURCE, TARGET, *seed).logits)
 
     step_7, step_8 = Seed(0, 7), Seed(0, 8)
     np.testing.assert_array_equal(logits(model), logits(without))
@@ -261,7 +165,7 @@ def test_all_variables_exist_after_init_and_their_number_is_as_computed(
         count += d_model * target_vocab + target_vocab
     assert sum(variable.shape.num_elements() for variable in model.trainable_variables) == count
 
-    teacher_forced_logits(model, SOURCE, TARGET, Seed(0, 7))
+    model.teacher_forced(SOURCE, TARGET, Seed(0, 7))
     model.decode_step(tf.constant([1]), model.init_decode(SOURCE))
     assert [variable.ref() for variable in model.variables] == after_init
 
@@ -277,7 +181,7 @@ def test_gradient_reaches_every_variable(tiny, flags, tie_embeddings):
     assert len(key_biases) == (0 if "model" in flags else 2 + 2 * 2)
 
     with tf.GradientTape() as tape:
-        loss = loss_sums(*teacher_forced_logits(model, SOURCE, TARGET)).loss
+        loss = loss_sums(*model.teacher_forced(SOURCE, TARGET)[:2]).loss
     gradients = tape.gradient(loss, model.trainable_variables)
     for variable, gradient in zip(model.trainable_variables, gradients, strict=True):
         assert gradient is not None

@@ -1,0 +1,285 @@
+"""What holds for every model, edited or new: causality, padding, variables, training, decoding.
+
+Run these tests after an edit: python -m pytest -m invariant. They are the same for all models of
+`model.MODELS`; conftest.py has the settings of each.
+"""
+
+import typing
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from conftest import VARIANTS, variants
+
+import train
+from config import TASKS, Config
+from model import MODELS
+from model.decoding import beam_search, greedy
+from model.layers import Seed, trainable_variables
+from model.masks import look_ahead_mask, padding_mask
+from model.optimizer import Adam
+
+pytestmark = pytest.mark.invariant
+
+PAD, BOS, EOS, VOCAB = 0, 2, 3, 11  # ids from 4 on are words or labels
+TRANSLATION, CLASSIFICATION, TEXT = "translation", "classification", "language modeling"
+every_model = pytest.mark.parametrize("flags", variants(TRANSLATION, CLASSIFICATION, TEXT))
+with_source = pytest.mark.parametrize("flags", variants(TRANSLATION, CLASSIFICATION))
+with_words = pytest.mark.parametrize("flags", variants(TRANSLATION, TEXT))
+
+RANDOM = np.random.default_rng(0)
+SOURCE = np.int32([[4, 5, 6, EOS]])
+TARGET = np.int32([[BOS, 4, 5, 6, 7, 8, EOS]])
+LONG = RANDOM.integers(4, VOCAB, 39)  # beyond the distances that relative positions distinguish
+# Sentence pairs of unlike lengths: in one batch, each side is padded.
+PAIRS = [
+    (np.int32([[4, 5, 6, EOS]]), np.int32([[BOS, 7, EOS]])),
+    (np.int32([[8, EOS]]), np.int32([[BOS, 6, 5, 4, 10, EOS]])),
+    (np.int32([[*LONG, EOS]]), np.int32([[BOS, *LONG[::-1], EOS]])),
+]
+
+
+def make(tiny, flags, **others):
+    """Return a tiny model with random variables, which are as large as trained ones."""
+    return tiny(VOCAB, VOCAB, max_length=45, **flags | others)
+
+
+def as_task(flags, source, target):
+    """Return a pair as it is for a model: a source without tokens, or a target that is a label."""
+    task = TASKS[flags["model"]]
+    if task == TEXT:
+        return source[:, :0], target
+    return source, target[:, :2] if task == CLASSIFICATION else target
+
+
+def batch_of(sentences, extra=0):
+    """Return sentences as one array, padded to the longest one and `extra` more columns."""
+    length = max(sentence.shape[1] for sentence in sentences) + extra
+    return np.vstack([np.pad(s, [(0, 0), (0, length - s.shape[1])]) for s in sentences])
+
+
+def batch_for(flags, source_extra=0, target_extra=0, pairs=PAIRS):
+    """Return pairs as one batch, and one by one."""
+    pairs = [as_task(flags, *pair) for pair in pairs]
+    sources, targets = zip(*pairs, strict=True)
+    if TASKS[flags["model"]] == TEXT:
+        source_extra = 0
+    return (batch_of(sources, source_extra), batch_of(targets, target_extra)), pairs
+
+
+def settings_of(flags):
+    """Return the Config that belongs to a model of `make`, for train.py."""
+    return Config(**flags, num_layers=2, shards=1, word_dropout=0.0)
+
+
+def test_every_model_is_tested():
+    """A new model is tested with its defaults. `TASKS` says whether it has a source."""
+    tested = {param.values[0]["model"] for param in variants(TRANSLATION, CLASSIFICATION, TEXT)}
+    assert tested == MODELS.keys() == TASKS.keys() and VARIANTS.keys() <= tested
+    assert tested == {*typing.get_args(typing.get_type_hints(Config)["model"])}
+
+
+# Causality
+
+
+@with_words
+def test_logits_do_not_depend_on_later_tokens(tiny, flags):
+    model, (source, target) = make(tiny, flags), as_task(flags, SOURCE, TARGET)
+    before = model.teacher_forced(source, target).logits  # row i predicts token i + 1
+    for j in range(1, 6):
+        changed = target.copy()
+        changed[0, j] = 9
+        after = model.teacher_forced(source, changed).logits
+        change = np.max(np.abs(after - before), axis=1)
+        assert np.all(change[:j] < 1e-6), f"token {j} is seen before it is predicted"
+        assert np.all(change[j:] > 1e-4), f"token {j} is not seen by all later positions"
+
+
+@with_words
+def test_no_gradient_reaches_later_tokens(tiny, flags):
+    """All ids differ, so that a row of the embedding table is a position of the sentence."""
+    model = make(tiny, flags, shared_vocabulary=False)
+    source, target = as_task(flags, SOURCE, TARGET)
+    target_in, length = target[:, :-1], target.shape[1] - 1
+    # A random direction, because the sum of a layer norm's output is constant.
+    direction = np.float32(np.random.default_rng(0).normal(size=16))
+    with tf.GradientTape(persistent=True) as tape:
+        memory, _ = model.encode(source, padding_mask(source))
+        self_mask = look_ahead_mask(length)
+        hidden, _ = model.decode(target_in, memory, self_mask, padding_mask(source))
+        outputs = [tf.tensordot(hidden[0, i], direction, 1) for i in range(length)]
+    for i, output in enumerate(outputs):
+        rows = tf.convert_to_tensor(tape.gradient(output, model.output.embedding.table))
+        seen = np.any(tf.gather(rows, target_in[0]) != 0, axis=1)
+        np.testing.assert_array_equal(seen, np.arange(length) <= i)
+
+
+@with_source
+def test_every_logit_depends_on_every_source_token(tiny, flags):
+    if flags.get("pooling") == "first" and flags.get("positions") == "none":
+        pytest.skip("the first position reads the others as a bag of words")
+    model, (source, target) = make(tiny, flags), as_task(flags, SOURCE, TARGET)
+    before = model.teacher_forced(source, target).logits
+    for j in range(source.shape[1]):
+        changed = source.copy()
+        changed[0, j] = 9
+        after = model.teacher_forced(changed, target).logits
+        assert np.all(np.max(np.abs(after - before), axis=1) > 1e-4)
+
+
+# Padding
+
+
+@every_model
+def test_a_batch_equals_its_sentences_one_by_one(tiny, flags):
+    model, (together, pairs) = make(tiny, flags), batch_for(flags, 2, 5)
+    single = [model.teacher_forced(*pair).logits for pair in pairs]
+    logits = model.teacher_forced(*together).logits
+    np.testing.assert_allclose(logits, np.concatenate(single), rtol=1e-4, atol=1e-5)
+
+
+@with_source
+def test_masked_tokens_do_not_matter(tiny, flags):
+    """Any ids may be where the masks are False, in the source and in the target."""
+    model = make(tiny, flags)
+    source, target_in = batch_of([SOURCE], 3), batch_of([TARGET], 2)
+    source_mask, self_mask = padding_mask(source), look_ahead_mask(target_in.shape[1])
+    results = []
+    for filler in (0, 9):
+        filled, target_filled = (np.where(ids == 0, filler, ids) for ids in (source, target_in))
+        memory, _ = model.encode(filled, source_mask)
+        hidden, _ = model.decode(target_filled, memory, self_mask, source_mask)
+        results.append((memory[:, : SOURCE.shape[1]], hidden[:, : TARGET.shape[1]]))
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+# The objective, as train.py computes it
+
+
+def batch_sums(model, batch, flags, seed=None):
+    """Return the sums of `train.batch_sums` by name."""
+    sums = train.batch_sums(model, *map(tf.constant, batch), seed, settings_of(flags))
+    return {"objective": sums.objective, "loss": sums.loss, **sums.others}
+
+
+@every_model
+def test_the_objective_does_not_depend_on_padding(tiny, flags):
+    """Nor do the other sums. The loss, but not every auxiliary loss, is a sum over sentences."""
+    model, (padded, pairs) = make(tiny, flags), batch_for(flags, 5, 5)
+    sums = batch_sums(model, batch_for(flags)[0], flags)
+    for name, value in batch_sums(model, padded, flags).items():
+        np.testing.assert_allclose(value, sums[name], rtol=1e-5, err_msg=name)
+    single = [batch_sums(model, pair, flags)["loss"] for pair in pairs]
+    np.testing.assert_allclose(sums["loss"], np.sum(single), rtol=1e-4)
+
+
+@every_model
+def test_the_objective_depends_on_exactly_the_trainable_variables(tiny, flags):
+    """A variable of a class that is no tf.Module is never trained; an unused one does nothing."""
+    model = make(tiny, flags)
+    variables = trainable_variables(model)
+    with tf.GradientTape() as tape:
+        batch = batch_for(flags, pairs=PAIRS[:2])[0]
+        objective = batch_sums(model, batch, flags, Seed(0, 0))["objective"]
+    outside = {id(x) for x in tape.watched_variables()} - {id(x) for x in variables.values()}
+    gradients = zip(variables, tape.gradient(objective, [*variables.values()]), strict=True)
+    assert not outside, f"{len(outside)} variables are used, but never trained"
+    assert not [name for name, gradient in gradients if gradient is None]
+
+
+@every_model
+def test_every_auxiliary_loss_is_part_of_the_objective(tiny, flags, monkeypatch):
+    """A scalar among the intermediates of a layer is an auxiliary loss."""
+    model, scalars = make(tiny, flags), []
+    forward = model.teacher_forced
+
+    def spy(*inputs):
+        predictions = forward(*inputs)
+        for number, layer in enumerate(predictions.intermediates):
+            scalars.extend((f"{name}, {number}", x) for name, x in layer.items() if x.ndim == 0)
+        return predictions
+
+    monkeypatch.setattr(model, "teacher_forced", spy)
+    with tf.GradientTape() as tape:
+        batch = batch_for(flags, pairs=PAIRS[:2])[0]
+        objective = batch_sums(model, batch, flags, Seed(0, 0))["objective"]
+    gradients = tape.gradient(objective, [value for _, value in scalars])
+    assert not [name for (name, _), x in zip(scalars, gradients, strict=True) if x is None]
+
+
+@every_model
+def test_ten_updates_lower_the_objective_and_change_every_variable(tiny, flags):
+    """They begin at step 10,000, at which no part of a model is frozen any more.
+
+    A variable without a gradient need not change, such as that of an expert that no token chooses.
+    """
+    model = make(tiny, flags, spread=0, num_layers=1)
+    batch, _ = batch_for(flags, pairs=PAIRS[:2])
+    settings = settings_of(flags | {"dropout_rate": 0.0})
+    before = {name: each.numpy() for name, each in trainable_variables(model).items()}
+    tf.config.run_functions_eagerly(True)  # faster than tracing for so few updates
+    try:
+        with tf.GradientTape() as tape:
+            objective = batch_sums(model, batch, flags)["objective"]
+        gradients = tape.gradient(objective, trainable_variables(model))
+        optimizer = Adam(trainable_variables(model))
+        optimizer.step.assign(10_000)
+        step = train.make_train_step(model, optimizer, settings)
+        objectives = [float(step(*batch)["objective"]) for _ in range(10)]
+    finally:
+        tf.config.run_functions_eagerly(False)
+    assert objectives[-1] < objectives[0]
+    for name, variable in trainable_variables(model).items():
+        if np.any(tf.convert_to_tensor(gradients[name])):
+            assert not np.array_equal(before[name], variable), f"{name} is never updated"
+
+
+# Decoding
+
+
+@with_words
+def test_cached_decoding_equals_full_decoding_at_every_step(tiny, flags):
+    model = make(tiny, flags)
+    outputs = RANDOM.integers(4, VOCAB, (3, 40), np.int32)
+    outputs[:, 0] = BOS
+    source = batch_for(flags)[0][0]
+    logits = model.teacher_forced(source, np.pad(outputs, [(0, 0), (0, 1)], constant_values=EOS))
+    expected = tf.reshape(logits.logits, (3, 40, VOCAB))
+    state = model.init_decode(source)
+    for i in range(40):
+        logits, state = model.decode_step(tf.constant(outputs[:, i]), state)
+        np.testing.assert_allclose(logits, expected[:, i], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("flags", variants(TEXT))
+def test_text_that_is_read_in_one_pass_equals_token_by_token(tiny, flags):
+    model = make(tiny, flags)
+    ids = RANDOM.integers(4, VOCAB, (3, 40), np.int32)
+    state, expected = model.init_decode(ids[:, :30]), model.init_decode(ids[:, :0])
+    for i in range(30):
+        _, expected = model.decode_step(tf.constant(ids[:, i]), expected)
+    for i in range(30, 40):
+        one, state = model.decode_step(tf.constant(ids[:, i]), state)
+        other, expected = model.decode_step(tf.constant(ids[:, i]), expected)
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+@with_words
+def test_a_forced_prefix_begins_the_output(tiny, flags):
+    """What follows is what the search finds after these tokens."""
+    model = make(tiny, flags, tie_embeddings=False, spread=0)
+    source = batch_for(flags, pairs=[*PAIRS[:2], (SOURCE, TARGET)])[0][0]
+    prefix, limits = np.int32([[7, 9, 5], [4, 0, 0], [0, 0, 0]]), [5, 4, 3]
+    outputs = greedy(model, source, BOS, EOS, limits, prefix).numpy()
+    best, _ = beam_search(model, source, BOS, EOS, 2, 0.0, 1, limits, prefix)
+    for row, forced in enumerate((prefix[0], prefix[1, :1], prefix[2, :0])):
+        np.testing.assert_array_equal(outputs[row, : len(forced)], forced)
+        np.testing.assert_array_equal(best[row, 0, : len(forced)], forced)
+        state = model.init_decode(source[row : row + 1])
+        for i, token in enumerate([BOS, *outputs[row, : limits[row] - 1]]):
+            logits, state = model.decode_step(tf.constant([token], tf.int32), state)
+            if i >= len(forced):
+                assert outputs[row, i] == np.argmax(logits[0])
+            if outputs[row, i] == EOS:
+                break

@@ -25,7 +25,7 @@ from utils import errors_in_one_line, fail
 if __name__ == "__main__":
     CONFIG = parse_config(__doc__.splitlines()[0])  # before TensorFlow loads, as in train.py
     if CONFIG.model != "transformer":
-        fail(f"--model {CONFIG.model}: the Keras twin is a Transformer")
+        fail(f"--model {CONFIG.model}: the Keras twin needs --model transformer")
     if CONFIG.init_from:
         fail("the Keras twin takes the weights of a run by --resume, not by --init-from")
     if CONFIG.epochs and (CONFIG.precision != "float32" or CONFIG.word_dropout):
@@ -41,8 +41,10 @@ from keras import layers, ops
 
 from benchmarks.sentences import sinusoids
 from data import pipeline
-from data.batches import Pairs, plan_batches
-from evaluation import translator
+from data.arrays import Pairs
+from data.batches import plan_batches
+from evaluation import loading
+from evaluation.translator import Translator
 from model.transformer import Transformer
 
 
@@ -85,36 +87,43 @@ def feed_forward(name: str, config) -> Callable:
     return lambda x: outer(inner(x))
 
 
+def stack(ids, table: layers.Embedding, config, name: str, memory=None, memory_mask=None):
+    """ids (batch, length) → (batch, length, d_model), by an encoder or a decoder of this name.
+
+    memory, memory_mask: of the encoder, for a decoder with cross-attention.
+    """
+    x = embed(ids, table, config, name)
+    mask = ops.not_equal(ids, 0)[:, None, :]  # True = may attend: (batch, 1, key_len)
+    for i in range(config.num_layers):
+        layer = f"{name}.layers.{i}"
+        own = attention(f"{layer}.attention", config, mask, causal=name == "decoder")
+        x = residual(x, f"{layer}.attention", own, config)
+        if memory is not None:
+            cross = attention(f"{layer}.cross_attention", config, memory_mask, memory)
+            x = residual(x, f"{layer}.cross", cross, config)
+        feed = feed_forward(f"{layer}.feed_forward", config)
+        x = residual(x, f"{layer}.feed_forward", feed, config)
+    return norm(x, f"{name}.final_norm") if config.norm == "pre" else x
+
+
 def build(config, source_vocab_size: int, target_vocab_size: int) -> keras.Model:
     """Build the twin: source and target_in, (batch, length) → logits (batch, length, vocab_size).
 
-    Each layer is named after the attribute of our model that holds its weights.
+    Each layer is named after the attribute of our model that holds its weights. The twin of a
+    language model does not read the source.
     """
     source, target_in = keras.Input([None], dtype="int32"), keras.Input([None], dtype="int32")
-    # True = may attend: (batch, 1, key_len).
-    source_mask, target_mask = (ops.not_equal(ids, 0)[:, None, :] for ids in (source, target_in))
     target_table = layers.Embedding(target_vocab_size, config.d_model, name="decoder.embedding")
-    source_table = target_table
-    if not (config.shared_vocabulary and config.tie_embeddings):
-        source_table = layers.Embedding(source_vocab_size, config.d_model, name="encoder.embedding")
-    x = embed(source, source_table, config, "encoder")
-    for i in range(config.num_layers):
-        name = f"encoder.layers.{i}"
-        own = attention(f"{name}.attention", config, source_mask)
-        x = residual(x, f"{name}.attention", own, config)
-        feed = feed_forward(f"{name}.feed_forward", config)
-        x = residual(x, f"{name}.feed_forward", feed, config)
-    memory = norm(x, "encoder.final_norm") if config.norm == "pre" else x
-    x = embed(target_in, target_table, config, "decoder")
-    for i in range(config.num_layers):
-        name = f"decoder.layers.{i}"
-        own = attention(f"{name}.self_attention", config, target_mask, causal=True)
-        x = residual(x, f"{name}.self", own, config)
-        cross = attention(f"{name}.cross_attention", config, source_mask, memory)
-        x = residual(x, f"{name}.cross", cross, config)
-        feed = feed_forward(f"{name}.feed_forward", config)
-        x = residual(x, f"{name}.feed_forward", feed, config)
-    x = norm(x, "decoder.final_norm") if config.norm == "pre" else x
+    memory = memory_mask = None
+    if config.model == "transformer":
+        source_table = target_table
+        if not (config.shared_vocabulary and config.tie_embeddings):
+            source_table = layers.Embedding(
+                source_vocab_size, config.d_model, name="encoder.embedding"
+            )
+        memory = stack(source, source_table, config, "encoder")
+        memory_mask = ops.not_equal(source, 0)[:, None, :]
+    x = stack(target_in, target_table, config, "decoder", memory, memory_mask)
     if config.tie_embeddings:
         # The variable itself: `ops.transpose` would copy it now, and the copy would not train.
         logits = ops.einsum("btd,vd->btv", x, target_table.embeddings)
@@ -244,7 +253,7 @@ def main(config) -> None:
     limits = (config.batch_tokens, config.batch_sentences)
     vocab_sizes = [tokenizer.vocab_size for tokenizer in tokenizers]
     if config.resume:
-        ours = translator.load(config.resume, config).model
+        ours = loading.load(config.resume, config).model
     else:
         ours = Transformer(config, *vocab_sizes)
     twin = build(config, *vocab_sizes)
@@ -264,7 +273,7 @@ def main(config) -> None:
             break
     theirs = twin.evaluate(validation, verbose=0, return_dict=True)["nats"]
     from_keras(ours, twin)
-    scorer = translator.Translator(ours, *tokenizers, config.max_length)
+    scorer = Translator(ours, *tokenizers, config.max_length)
     mine, _ = scorer.loss_and_accuracy(data.validation)
     print(f"validation loss: {theirs:.4f} by Keras, {mine:.4f} by our model with the same weights")
 

@@ -1,20 +1,24 @@
-"""Exported models give the same translations and scores as the search of this project."""
+"""Exported models give the same outputs and scores as the searches of this project."""
 
 import argparse
 import json
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers import TINY, train_here
 
 from data import tokenizer
-from data.batches import Ragged
-from evaluation import export
+from data.arrays import Ragged
+from evaluation import export, loading
+from evaluation.generator import Generator
+from evaluation.predictor import decode_with
 from evaluation.search import Search
-from evaluation.translator import Translator, decode_with
+from evaluation.translator import Translator
 from model.layers import Dense, TiedProjection
 from utils import UserError
 
@@ -27,7 +31,13 @@ def trained_tokenizer():
     return tokenizer.train(TEXTS, 300)
 
 
-def make_translator(tiny, pieces, search, eos_bias=0.6, **flags):
+@pytest.fixture(scope="module")
+def characters():
+    """A tokenizer of characters, which has a line feed."""
+    return tokenizer.train([text + "\n" for text in TEXTS], 300, kind="char", leading_space=False)
+
+
+def make_model(tiny, pieces, eos_bias, **flags):
     """A random model without special tokens in its output, but eos with this bias."""
     flags = {"tie_embeddings": False} | flags
     model = tiny(pieces.vocab_size, pieces.vocab_size, spread=0.05, **flags)
@@ -35,14 +45,23 @@ def make_translator(tiny, pieces, search, eos_bias=0.6, **flags):
         never = [-20.0] * 3  # padding, unknown, bos
         model.output.bias[:4].assign([*never, eos_bias])
         model.output.kernel.assign(model.output.kernel * 3)
-    return Translator(model, pieces, pieces, 20, search)
+    return model
+
+
+def make_translator(tiny, pieces, search, eos_bias=0.6, **flags):
+    return Translator(make_model(tiny, pieces, eos_bias, **flags), pieces, pieces, 20, search)
+
+
+def make_generator(tiny, pieces, search, start=tokenizer.EOS, eos_bias=2.0, **flags):
+    model = make_model(tiny, pieces, eos_bias, model="language_model", **flags)
+    return Generator(model, pieces, 20, start, search)
 
 
 @pytest.mark.parametrize(
     "flags",
     [
         {"norm": "post", "eos_bias": 2.2},
-        {"norm": "pre", "eos_bias": 2.2, "key_dim": 5, "positions": "learned"},
+        {"norm": "pre", "eos_bias": 2.8, "key_dim": 5, "positions": "learned"},
         pytest.param(
             {"norm": "post", "eos_bias": 2.2, "positions": "none"}, marks=pytest.mark.slow
         ),
@@ -83,6 +102,49 @@ def test_ctranslate2_gives_the_same_translations_and_scores(
     assert beam == 1 or isinstance(ours.model.output, TiedProjection) or len(lengths) > 3
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"norm": "post", "eos_bias": 0.8},
+        {"norm": "pre", "eos_bias": 1.2, "key_dim": 5, "positions": "learned"},
+        pytest.param(
+            {"norm": "post", "eos_bias": 2.4, "positions": "none"}, marks=pytest.mark.slow
+        ),
+        pytest.param({"norm": "pre", "tie_embeddings": True}, marks=pytest.mark.slow),
+    ],
+    ids=["post_of_characters", "key_dim_and_learned", "no_positions", "tied"],
+)
+@pytest.mark.parametrize("beam", [1, pytest.param(4, marks=pytest.mark.slow)])
+def test_ctranslate2_continues_texts_in_the_same_way(
+    tiny, trained_tokenizer, characters, tmp_path, request, flags, beam
+):
+    """After eos, or after a line feed if the tokens are characters."""
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    pieces, start = trained_tokenizer, tokenizer.EOS
+    if "characters" in request.node.name:
+        pieces, start = characters, characters.encode(["\n"])[0][0]
+    search = Search(beam, 0.0) if beam > 1 else Search()
+    ours = make_generator(tiny, pieces, search, start, **flags)
+    export.export_ctranslate2(ours, tmp_path)
+    theirs = ctranslate2.Generator(str(tmp_path), compute_type="float32", intra_threads=1)
+    first = json.loads((tmp_path / "config.json").read_text("utf-8"))["bos_token"]
+    prompts = [row[: i % 8] for i, row in enumerate(pieces.encode(TEXTS))]
+    results = theirs.generate_batch(
+        [[first, *pieces.tokens(row)] for row in prompts],
+        max_batch_size=1,  # prompts have different lengths
+        beam_size=beam,
+        length_penalty=0,
+        max_length=12,
+        include_prompt_in_result=False,
+        return_end_token=True,
+    )
+    lengths = set()
+    for prompt, output, result in zip(prompts, ours.extend(prompts, 12), results, strict=True):
+        assert pieces.tokens(output[len(prompt) :]) == result.sequences[0]
+        lengths.add(len(output) - len(prompt))
+    assert isinstance(ours.model.output, TiedProjection) or len(lengths) > 3
+
+
 def test_a_model_with_two_vocabularies_is_exported(tiny, trained_tokenizer, tmp_path):
     ctranslate2 = pytest.importorskip("ctranslate2")
     other = tokenizer.train([text.upper() for text in TEXTS], 280)
@@ -108,26 +170,46 @@ def test_an_edited_model_is_not_exported_to_ctranslate2(
 ):
     """Only weights are exported: CTranslate2 must compute the same with them."""
     pytest.importorskip("ctranslate2")
-    monkeypatch.setattr("tensorflow.nn.relu", tf.nn.gelu)
-    ours = make_translator(tiny, trained_tokenizer, Search())
-    with pytest.raises(UserError, match="edited"):
-        export.export_ctranslate2(ours, tmp_path)
-    key = ours.model.decoder.layers[0].cross_attention.key
-    key.kernel = tf.Variable(key.kernel[:, 1:])  # of another shape, as with grouped queries
-    with pytest.raises(UserError, match="edited"):
-        export.export_ctranslate2(ours, tmp_path)
-    del ours.model.decoder.layers[0].cross_attention.output
-    with pytest.raises(UserError, match="edited"):
-        export.export_ctranslate2(ours, tmp_path)
+    translator = make_translator(tiny, trained_tokenizer, Search())
+    generator = make_generator(tiny, trained_tokenizer, Search())
+    with monkeypatch.context() as edit:
+        edit.setattr("tensorflow.nn.relu", tf.nn.gelu)
+        for ours in (translator, generator):
+            with pytest.raises(UserError, match="edited"):
+                export.export_ctranslate2(ours, tmp_path)
+    attention = {
+        translator: translator.model.decoder.layers[0].cross_attention,
+        generator: generator.model.decoder.layers[0].attention,
+    }
+    for ours, edited in attention.items():
+        edited.key.kernel = tf.Variable(edited.key.kernel[:, 1:])  # as with grouped queries
+        with pytest.raises(UserError, match="edited"):
+            export.export_ctranslate2(ours, tmp_path)
+        del edited.output
+        with pytest.raises(UserError, match="edited"):
+            export.export_ctranslate2(ours, tmp_path)
 
 
 SERVE = """
 import json, sys
 import tensorflow as tf
 served = tf.saved_model.load(sys.argv[1])
-outcome = served.translate(tf.constant(json.loads(sys.argv[2]), tf.int32))
+ids, *others = json.loads(sys.argv[3])
+outcome = getattr(served, sys.argv[2])(tf.constant(ids, tf.int32), *others)
 print(json.dumps({name: value.numpy().tolist() for name, value in outcome.items()}))
 """
+
+
+def serve(folder, function, *inputs):
+    """Call a function of a SavedModel in a process that cannot import this project."""
+    served = subprocess.run(
+        [sys.executable, "-c", SERVE, str(folder), function, json.dumps(inputs)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+    )
+    assert served.returncode == 0, served.stderr
+    return json.loads(served.stdout)
 
 
 @pytest.mark.slow
@@ -136,19 +218,105 @@ def test_a_saved_model_needs_no_code_of_this_project(tiny, trained_tokenizer, tm
     export.export_saved_model(ours, tmp_path)
     rows = [[*row, 3] for row in trained_tokenizer.encode(TEXTS[:5])]
     source = Ragged.of(rows).padded(np.arange(5))
-    served = subprocess.run(
-        [sys.executable, "-c", SERVE, str(tmp_path), json.dumps(source.tolist())],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert served.returncode == 0, served.stderr
-    outcome = json.loads(served.stdout)
+    outcome = serve(tmp_path, "translate", source.tolist())
     ids, scores = decode_with(ours.search, ours.model, tf.constant(source))
     np.testing.assert_array_equal(outcome["ids"], ids)
     np.testing.assert_allclose(outcome["scores"], scores, rtol=1e-6)
     pair = tokenizer.load_pair(tmp_path / "assets")
     assert pair[0].encode(TEXTS) == trained_tokenizer.encode(TEXTS)
+
+
+def test_a_saved_classifier_gives_the_same_labels_and_scores(tiny, trained_tokenizer, tmp_path):
+    labels = tokenizer.Labels(["bad", "fair", "good"])
+    sizes = trained_tokenizer.vocab_size, labels.vocab_size
+    model = tiny(*sizes, model="classifier", spread=0.05)
+    ours = Translator(model, trained_tokenizer, labels, 20, Search(3, 0.0, n_best=3))
+    export.export_saved_model(ours, tmp_path)
+    served = tf.saved_model.load(tmp_path)
+    rows = trained_tokenizer.encode(TEXTS)
+    outcome = served.translate(Ragged.of(rows).padded(np.arange(len(rows))))
+    assert outcome["ids"].shape == (len(rows), 3, 1)
+    best = ours.n_best(TEXTS)
+    names = [[name for _, name in of_text] for of_text in best]
+    assert [labels.decode(row) for row in outcome["ids"].numpy()] == names
+    assert {of_text[0] for of_text in names} == set(labels.names)
+    scores = [[score for score, _ in of_text] for of_text in best]
+    np.testing.assert_allclose(outcome["scores"], scores, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_saved_language_model_needs_no_code_of_this_project(tiny, characters, tmp_path):
+    ours = make_generator(tiny, characters, Search(), norm="pre", eos_bias=1.0)
+    export.export_saved_model(ours, tmp_path)
+    prompts = characters.encode(["the", "men", "bre"])
+    outcome = serve(tmp_path, "generate", prompts, 9)
+    assert appended(prompts, outcome["ids"]) == ours.extend(prompts, 9)
+    loaded, _ = tokenizer.load_pair(tmp_path / "assets")
+    assert loaded.encode(TEXTS) == characters.encode(TEXTS)
+
+
+def appended(prompts, ids):
+    """Append to each prompt the first of its continuations, (n_best, output_len), padded."""
+    return [
+        [*prompt, *(int(i) for i in best[0] if i != tokenizer.PAD)]
+        for prompt, best in zip(prompts, ids, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        Search(),
+        pytest.param(Search(3, 0.6, n_best=2), marks=pytest.mark.slow),
+        Search(sample=True, temperature=0.7, seed=4),
+    ],
+    ids=["greedy", "beam", "sample"],
+)
+def test_a_saved_language_model_continues_texts_as_the_generator_does(
+    tiny, characters, tmp_path, search
+):
+    start = characters.encode(["\n"])[0][0]
+    ours = make_generator(tiny, characters, search, start, norm="post", eos_bias=1.0)
+    export.export_saved_model(ours, tmp_path)
+    served = tf.saved_model.load(tmp_path)
+    text = characters.encode(["the cat saw a dog and old men ate some bread"])[0]
+    for length in (0, 1, 6, 19, 20, 30):
+        prompts = np.int32([text[i : i + length] for i in range(8)])
+        # The model reads 20 tokens; of a longer prompt, it reads the last 10 and has room for 11.
+        room = 20 - length if length < 20 else 11
+        for tokens in (1, room):
+            outcome = served.generate(prompts, tokens)
+            outputs = appended(prompts.tolist(), outcome["ids"].numpy())
+            assert outputs == ours.extend(prompts.tolist(), tokens)
+            assert outcome["ids"].shape[1] == outcome["scores"].shape[1] == search.n_best
+        np.testing.assert_array_equal(served.generate(prompts, 100)["ids"], outcome["ids"])
+        if length == 0:
+            assert len(set(map(tuple, outputs))) == (8 if search.sample else 1)
+
+
+@pytest.mark.slow
+def test_a_run_of_a_language_model_is_exported(tmp_path, run_program):
+    (tmp_path / "text.txt").write_text("\n".join(TEXTS * 9), "utf-8")
+    paths = {"corpus": tmp_path / "text.txt", "runs_dir": tmp_path, "cache_dir": tmp_path}
+    flags = {"model": "language_model", "tokenizer": "char", "max_steps": 2, "name": "run"}
+    run = train_here(**TINY | flags | {name: str(path) for name, path in paths.items()})
+    command = ["evaluation/export.py", run, "saved_model", tmp_path / "saved"]
+    assert run_program(*command, "--sample", "--seed", 5).status == 0
+    ours = loading.load(run, search=Search(sample=True, seed=5))
+    prompts = ours.tokenizer.encode(["the", "old"])
+    served = tf.saved_model.load(tmp_path / "saved")
+    outcome = served.generate(np.int32(prompts), 30)
+    assert appended(prompts, outcome["ids"].numpy()) == ours.extend(prompts, 30)
+    pytest.importorskip("ctranslate2")
+    assert run_program("evaluation/export.py", run, "ctranslate2", tmp_path / "two").status == 0
+    assert {"model.bin", "tokenizer.model"} < {path.name for path in (tmp_path / "two").iterdir()}
+
+
+def test_only_transformers_with_a_decoder_are_exported_to_ctranslate2(tmp_path):
+    flags = {"format": "ctranslate2", "search": Search(), "folder": tmp_path / "exported"}
+    for model in ("recurrent", "classifier"):
+        with pytest.raises(UserError, match=f"{model}: use saved_model"):
+            export.main(argparse.Namespace(**flags, config=SimpleNamespace(model=model)))
 
 
 def test_a_source_ends_in_one_eos_whether_it_had_one():

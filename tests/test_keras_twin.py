@@ -13,10 +13,11 @@ import tensorflow as tf
 
 from benchmarks import keras_twin
 from config import Config
-from data.batches import Pairs, Ragged, plan_batches
+from data.arrays import Pairs, Ragged
+from data.batches import plan_batches
 from evaluation.translator import Translator
 from model.layers import trainable_variables
-from model.loss import loss_sums, teacher_forced_logits
+from model.loss import loss_sums
 from model.optimizer import Adam
 from train import make_train_step
 
@@ -37,6 +38,12 @@ VARIANTS = {
         "shared_vocabulary": False,
     },
     "post_norm_untied_no_positions": {"norm": "post", "tie_embeddings": False, "positions": "none"},
+    "language_model_post_norm_tied": {"model": "language_model", "norm": "post"},
+    "language_model_pre_norm_untied": {
+        "model": "language_model",
+        "norm": "pre",
+        "tie_embeddings": False,
+    },
 }
 
 
@@ -69,7 +76,7 @@ def difference(ours, theirs):
 
 
 def real_logits(twin, source, target):
-    """Return the logits and labels of the real tokens, in the order of `teacher_forced_logits`."""
+    """Return the logits and labels of the real tokens, in the order of `teacher_forced`."""
     real = target[:, 1:] != 0
     return twin([source, target[:, :-1]])[real], target[:, 1:][real]
 
@@ -86,7 +93,7 @@ def test_each_variable_has_one_twin(twins):
 
 def test_logits_agree_with_our_weights(twins):
     ours, twin = twins
-    logits, labels = teacher_forced_logits(ours, SOURCE, TARGET)
+    logits, labels, _ = ours.teacher_forced(SOURCE, TARGET)
     keras_logits, keras_labels = real_logits(twin, SOURCE, TARGET)
     np.testing.assert_array_equal(labels, keras_labels)
     assert np.std(logits) > 0.5
@@ -104,7 +111,7 @@ def test_logits_agree_with_the_weights_of_the_twin(flags, vocab_sizes, tiny):
     logits, _ = real_logits(twin, SOURCE, TARGET)
     keras_twin.from_keras(ours, twin)
     assert np.std(logits) > 0.3
-    largest = difference(logits, teacher_forced_logits(ours, SOURCE, TARGET)[0])
+    largest = difference(logits, ours.teacher_forced(SOURCE, TARGET).logits)
     assert largest < 1e-5, f"the largest difference is {largest:.1e}"
 
 
@@ -118,15 +125,16 @@ def test_copying_to_keras_and_back_is_exact(twins, flags, vocab_sizes, tiny):
 
 def test_loss_and_gradients_agree(twins, flags):
     ours, twin = twins
+    config = Config(**flags)
     mine, theirs = zip(*keras_twin.matched_variables(ours, twin), strict=True)
     with tf.GradientTape() as tape:
-        logits, labels = teacher_forced_logits(ours, SOURCE, TARGET)
-        loss = loss_sums(logits, labels, 0.1).objective / len(labels)
+        logits, labels, _ = ours.teacher_forced(SOURCE, TARGET)
+        loss = loss_sums(logits, labels, config.label_smoothing).objective / len(labels)
     gradients = tape.gradient(loss, mine)
-    keras_twin.compile_twin(twin, Config(**flags))
+    keras_twin.compile_twin(twin, config)
     pairs = Pairs(*(Ragged.of([row[row != 0] for row in ids]) for ids in (SOURCE, TARGET)))
     batches = [np.arange(len(SOURCE))]
-    ((x, y, weights),) = keras_twin.dataset(pairs, batches, VOCAB, Config(**flags))
+    ((x, y, weights),) = keras_twin.dataset(pairs, batches, VOCAB, config)
     with tf.GradientTape() as tape:
         keras_loss = twin.compute_loss(x, y, twin(x), weights)
     keras_gradients = tape.gradient(keras_loss, [weight.value for weight in theirs])
@@ -186,7 +194,11 @@ def test_twin_has_dropout_where_our_model_has(norm, tiny):
         norms = [
             norm
             for layer in ours.decoder.layers
-            for norm in (layer.self_post_norm, layer.cross_post_norm, layer.feed_forward_post_norm)
+            for norm in (
+                layer.attention_post_norm,
+                layer.cross_post_norm,
+                layer.feed_forward_post_norm,
+            )
         ]
     x = tf.zeros((1, SIZES["d_model"]))
     for layer_norm in norms:

@@ -81,7 +81,7 @@ def judged_score(recipe: Recipe, patch: Patch, pairs: Pairs) -> str:
     It is the score that the patch specifies, or BLEU if all losses are equal but the outputs are
     not, such as those of an edit of decoding.
     """
-    unseen = pairs and recipe.lower_is_better and not any(recipe.differences(pairs))
+    unseen = pairs and recipe.has_bleu and not any(recipe.differences(pairs))
     return patch.score or ("bleu" if unseen and not equal(pairs) else "")
 
 
@@ -107,7 +107,7 @@ def other_score(recipe: Recipe, pairs: Pairs, verdict: stats.Verdict) -> str:
     It disagrees with the verdict if it has the other sign and is not too small to matter.
     """
     own, base = ([run.get("scores", {}).get("bleu") for run in runs] for runs in transpose(pairs))
-    if not recipe.lower_is_better or verdict.outcome == stats.NONE or None in own + base:
+    if not recipe.has_bleu or verdict.outcome == stats.NONE or None in own + base:
         return ""
     difference = statistics.mean(own) - statistics.mean(base)
     delta = BLEU["delta"]

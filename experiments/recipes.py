@@ -43,9 +43,14 @@ class Recipe:
         """Whether the score is a loss."""
         return self.score == "nats_per_character"
 
+    @property
+    def has_bleu(self) -> bool:
+        """Whether BLEU can be judged instead of the loss. A language model has none."""
+        return self.lower_is_better and "--model language_model" not in self.flags
+
     def with_score(self, score: str) -> "Recipe":
         """Return this recipe with the score that a patch specifies instead of a loss."""
-        return replace(self, **BLEU) if score == "bleu" and self.lower_is_better else self
+        return replace(self, **BLEU) if score == "bleu" and self.has_bleu else self
 
     def value(self, run: dict) -> float:
         """Return the score of a run; NaN if it diverged."""
@@ -86,12 +91,21 @@ SPA_ENG_LONG = (
     "--corpus spa-eng --num-layers 2 --num-heads 4 --batch-tokens 2000 --warmup-steps 2000 "
     "--shards 1 --validation-sentences 100 --epochs 12"
 )
+# The sizes, the text and the batches of nanoGPT's README for a CPU. Of ½, 1, 2 and 4 times the
+# paper's learning rate, 1 has the lowest loss: see LOG.md, 2026-11-25.
+SHAKESPEARE = (
+    "--model language_model --corpus shakespeare --tokenizer char --max-length 64 "
+    "--batch-tokens 768 --num-heads 4 --dropout-rate 0 --warmup-steps 200 --epochs 2 --shards 1"
+)
 BLEU = {"score": "bleu", "unit": "BLEU", "decimals": 1, "delta": 0.5}
 # Half a BLEU is worth about 0.0065 nats per character in long training: see LOG.md, 2026-11-23.
 LOSS = {"score": "nats_per_character", "unit": "nats per character", "decimals": 4, "delta": 0.0065}
+# What 2 % more updates gain at the end of the recipe `shakespeare`: see LOG.md, 2026-11-25.
+TEXT_LOSS = LOSS | {"delta": 0.005}
 RECIPES = {
     "spa-eng": Recipe("spa-eng", SPA_ENG, **LOSS, stages=(3, 5, 8)),
     "spa-eng-long": Recipe("spa-eng-long", SPA_ENG_LONG, **LOSS, stages=(3, 5, 8)),
+    "shakespeare": Recipe("shakespeare", SHAKESPEARE, **TEXT_LOSS, average=1, stages=(3, 5, 8)),
     "mini": Recipe("mini", MINI, "exact_match", delta=2.0, sentences=6600),
     "ted": Recipe("ted", TED, **BLEU),
     "imdb": Recipe("imdb", IMDB, "accuracy", delta=0.5, average=5),

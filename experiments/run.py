@@ -16,7 +16,7 @@ from experiments.executor import interrupt
 from experiments.patches import BASELINE, ExperimentError, Patch
 from experiments.recipes import RECIPES, Recipe
 from experiments.runs import Job, Runner
-from utils import errors_in_one_line, fail, lock, make_parser
+from utils import errors_in_one_line, fail, lock, make_parser, prepare_streams, quote
 
 
 def choose(flags: argparse.Namespace) -> tuple[Recipe, list[Patch]]:
@@ -52,7 +52,7 @@ def choose(flags: argparse.Namespace) -> tuple[Recipe, list[Patch]]:
         recipe = replace(recipe, stages=(flags.seeds,))
     suited = [patch.for_recipe(recipe.name) for patch in fitting]
     for before, patch in zip(fitting, suited, strict=True):
-        if patch.score != before.score and recipe.lower_is_better:
+        if patch.score != before.score and recipe.has_bleu:
             print(f"{patch.name}: the loss may mean something else, or miss it: BLEU is judged")
     return recipe, suited
 
@@ -86,7 +86,10 @@ def run(flags: argparse.Namespace) -> None:
         if flags.plan:
             return
         folder = os.path.relpath(runner.folder)
-        print(f"logs: {folder}/NAME/seed-N.log; curves: tensorboard --logdir {folder}", flush=True)
+        print(
+            f"logs: {folder}/NAME/seed-N.log; curves: tensorboard --logdir {quote(folder)}",
+            flush=True,
+        )
         with lock(runner.folder / ".lock", wait=f"waiting for another command in {folder}"):
             if flags.store and comparison.results.status(BASELINE) is Status.UNVERIFIED:
                 comparison.execute([Job(BASELINE, 0)])
@@ -125,6 +128,7 @@ def parse_flags() -> argparse.Namespace:
 
 
 def main() -> None:
+    prepare_streams(best_effort=True)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(number, interrupt)

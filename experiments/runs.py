@@ -29,7 +29,7 @@ PACKAGES = ("tensorflow", "numpy", "sentencepiece", "sacrebleu")
 METRICS = "evaluation/metrics.py"
 JUDGING = ("experiments/*.py", METRICS)  # the same on both sides
 # Edits of these cannot change an encoded corpus.
-NOT_ENCODING = ("model/", "training/", "evaluation/", "train.py")
+NOT_ENCODING = ("model/", "training/", "evaluation/", "train.py", "data/batches.py")
 
 
 class Job(NamedTuple):
@@ -80,7 +80,7 @@ def named_files(flags: str, labelled: bool) -> list[str]:
     """
     hashes = []
     for name in re.findall(r"--corpus[= ](\S+)", flags):
-        corpus = corpora.find(name, labelled=labelled)
+        corpus = corpora.find(name, task="classification" if labelled else "translation")
         if corpus.local:
             check_absolute(name)
             hashes.append(corpus.fingerprint())

@@ -17,7 +17,7 @@ class Status(Enum):
     ABSENT = "no stored results, so every seed runs here"
     CURRENT = "stored results of the same code and packages are used"
     UNVERIFIED = "seed 0 runs here first, to verify them"
-    REPRODUCED = "seed 0 still gives identical weights, so they are used"
+    REPRODUCED = "seed 0 still gives identical scores, so they are used"
     DIFFERENT = "seed 0 gives another result, so they are not used"
     UNVERIFIABLE = "none of them is of this processor, so they are not used"
 
@@ -120,10 +120,7 @@ class Results:
             return Status.UNVERIFIABLE
         if not (run := self.runner.result(patch, 0)):
             return Status.UNVERIFIED
-        one, other = (
-            (each.get("weights"), each.get("diverged", each.get("scores")))
-            for each in (run, first[0])
-        )
+        one, other = (each.get("diverged", each.get("scores")) for each in (run, first[0]))
         return Status.REPRODUCED if one == other else Status.DIFFERENT
 
     def runs(self, patch: Patch, trust: bool = False) -> list[dict]:

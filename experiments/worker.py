@@ -17,11 +17,18 @@ from experiments.recipes import parse
 from training.command_line import config_from_flags
 from training.machine import import_tensorflow
 from training.records import Diverged, read_json, read_json_lines
-from utils import UserError, errors_in_one_line, write_json
+from utils import UserError, errors_in_one_line, prepare_streams, write_json
 
 # Phenomena of `mini` that are not in the score. Whether a run learns the order of two adjectives
 # around a subject is chance: it would raise the standard deviation from 0.98 to 1.23 points.
 EXCLUDED = {"order"}
+
+
+def score_text(generator, sample, documents: bool) -> dict:
+    """Return the loss of a language model, in nats per token and in nats per character."""
+    losses = generator.token_scores(generator.encode(sample.targets, documents)).losses
+    nats, characters = losses.sum(dtype=float), sum(map(len, sample.targets))
+    return {"loss": float(nats / len(losses)), "nats_per_character": float(nats / characters)}
 
 
 def score(translator, sample) -> dict:
@@ -68,7 +75,7 @@ def overlap(config, texts) -> int:
     def words(source: str) -> str:
         return re.sub(r"\W", "", source).casefold()
 
-    corpus = corpora.find(config.corpus, config.reverse, config.is_classifier)
+    corpus = corpora.find(config.corpus, config.reverse, config.task)
     found = {words(source) for source in texts.sources}
     found = found.intersection(words(source) for source, *_ in corpus.read("train"))
     return sum(words(source) in found for source in texts.sources)
@@ -78,7 +85,7 @@ def train_and_score(job: dict) -> dict:
     """Train a run, or what remains of it, and score it. Raises UserError and OSError."""
     import train
     from data.splits import Split
-    from evaluation import translator
+    from evaluation import loading
 
     class Run(train.Run):
         """A run that does not advise to resume it with train.py: experiments.run does."""
@@ -103,10 +110,15 @@ def train_and_score(job: dict) -> dict:
     for number in (signal.SIGINT, signal.SIGTERM):  # training has set handlers
         signal.signal(number, signal.SIG_DFL)
     trained, texts = time.monotonic(), Split(*json.loads(Path(job["texts"]).read_text("utf-8")))
-    loaded = translator.load(run, config, average=job["average"])
-    result = {"scores": score(loaded, texts), "parameters": loaded.num_parameters}
+    loaded = loading.load(run, config, average=job["average"])
+    if config.task == "language modeling":
+        scores = score_text(loaded, texts, read_json(run / "corpus.json")["documents"])
+    else:
+        scores = score(loaded, texts)
+    result = {"scores": scores, "parameters": loaded.num_parameters}
+    if config.task != "language modeling":
+        result["in_train"] = overlap(config, texts)
     weights = b"".join(x.numpy().tobytes() for x in loaded.model.trainable_variables)
-    result["in_train"] = overlap(config, texts)
     result["weights"] = hashlib.sha256(weights).hexdigest()[:16]  # equal if all bits are
     lines = [line for line in read_json_lines(run / "metrics.jsonl") if "validation_loss" in line]
     result["curve"] = [[x["step"], round(x["validation_loss"], 4)] for x in lines]
@@ -117,6 +129,7 @@ def train_and_score(job: dict) -> dict:
 
 
 def main(path: str) -> None:
+    prepare_streams(best_effort=True)  # the disk of the log can be full
     job = read_json(path)
     import_tensorflow()
     with errors_in_one_line():

@@ -11,7 +11,8 @@ import pytest
 
 from config import Config
 from data import mini, tokenizer
-from data.batches import Pairs, Ragged, plan_batches
+from data.arrays import Pairs, Ragged
+from data.batches import plan_batches
 from data.splits import Split
 from data.tokenizer import BOS, EOS
 from training.run import Run

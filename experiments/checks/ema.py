@@ -9,7 +9,6 @@ import train
 from config import Config
 from model import build
 from model.layers import trainable_variables
-from model.loss import teacher_forced_logits
 from model.optimizer import Adam
 from training.checkpoints import restore_model
 
@@ -40,10 +39,11 @@ def test_training_uses_the_variables_and_validation_their_averages(monkeypatch):
         raise InterruptedError
 
     tokenizer = SimpleNamespace(vocab_size=11)
-    dataset = SimpleNamespace(source_tokenizer=tokenizer, target_tokenizer=tokenizer, train=None)
+    tokenizers = {"source_tokenizer": tokenizer, "target_tokenizer": tokenizer}
+    dataset = SimpleNamespace(**tokenizers, train=None, corpus_info={})
     monkeypatch.setattr(train.pipeline, "load", lambda config: dataset)
     monkeypatch.setattr(train.machine, "set_parallelism", lambda shards: None)
-    monkeypatch.setattr(train, "Translator", lambda model, *_: captured.update(validated=model))
+    monkeypatch.setattr(train, "make_predictor", lambda model, *_: captured.update(validated=model))
     monkeypatch.setattr(train, "Run", stop)
     try:
         train.train(CONFIG)
@@ -56,7 +56,7 @@ def test_training_uses_the_variables_and_validation_their_averages(monkeypatch):
         variable = trainable_variables(model)[name]
         assert any(average is each for each in optimizer.average), name
         assert not np.array_equal(average, variable) or np.all(variable == 0), name
-    logits = [teacher_forced_logits(each, IDS, IDS)[0] for each in (model, validated)]
+    logits = [each.teacher_forced(IDS, IDS).logits for each in (model, validated)]
     assert np.max(np.abs(logits[0] - logits[1])) > 1e-5
 
 

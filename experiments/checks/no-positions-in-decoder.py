@@ -4,7 +4,6 @@ import numpy as np
 
 from config import Config
 from model.layers import trainable_variables
-from model.loss import teacher_forced_logits
 from model.transformer import Transformer
 
 CONFIG = {"num_layers": 2, "d_model": 16, "num_heads": 4, "dff": 24}
@@ -21,7 +20,7 @@ def test_embeddings_of_the_decoder_do_not_depend_on_the_position():
 def test_the_order_of_the_target_matters_all_the_same():
     model, source = Transformer(Config(**CONFIG), 11, 11), np.int32([[5, 6, 2]])
     targets = np.int32([[1, 5, 6, 7, 8, 2], [1, 6, 5, 7, 8, 2]])
-    logits = [teacher_forced_logits(model, source, row[np.newaxis])[0][-1] for row in targets]
+    logits = [model.teacher_forced(source, row[np.newaxis]).logits[-1] for row in targets]
     assert np.max(np.abs(logits[0] - logits[1])) > 1e-3
 
 

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from config import Config
 from model.attention import MultiHeadAttention, rotate
+from model.language_model import LanguageModel
 from model.layers import Seed
 from model.masks import look_ahead_mask
 
@@ -62,3 +63,16 @@ def test_cross_attention_does_not_depend_on_the_order():
         for memory in (x, x[:, ::-1])
     )
     np.testing.assert_allclose(y, swapped, atol=1e-6)
+
+
+def test_a_language_model_decodes_as_it_was_trained():
+    """Also after a beginning that it reads in one pass."""
+    sizes = {"num_layers": 2, "d_model": 16, "num_heads": 4, "dff": 24, "positions": "none"}
+    model = LanguageModel(Config(model="language_model", **sizes), 11, 11)
+    ids = RANDOM.integers(4, 11, (3, 9), np.int32)
+    expected = tf.reshape(model.teacher_forced(ids[:, :0], ids).logits, (3, 8, 11))
+    for start in (0, 4):
+        state = model.init_decode(ids[:, :start])
+        for i in range(start, 8):
+            logits, state = model.decode_step(tf.constant(ids[:, i]), state)
+            np.testing.assert_allclose(logits, expected[:, i], rtol=1e-4, atol=1e-5)

@@ -5,7 +5,7 @@ import pytest
 
 from config import Config
 from model.layers import Seed
-from model.transformer import DecoderLayer
+from model.transformer import Layer
 
 RANDOM = np.random.default_rng(0)
 
@@ -13,15 +13,15 @@ RANDOM = np.random.default_rng(0)
 def output_of(layer, name, x):
     if name == "feed_forward":
         return layer.feed_forward(x).numpy()
-    if name == "self_attention":
-        return layer.self_attention.self_attend(x, None)[0].numpy()
+    if name == "attention":
+        return layer.attention.self_attend(x, None)[0].numpy()
     memory = layer.cross_attention.keys_values(x)
     return layer.cross_attention.cross_attend(x, memory, None)[0].numpy()
 
 
-@pytest.mark.parametrize("name", ["self_attention", "cross_attention", "feed_forward"])
+@pytest.mark.parametrize("name", ["attention", "cross_attention", "feed_forward"])
 def test_the_output_of_each_sublayer_is_normalized(name):
-    layer = DecoderLayer(Config(d_model=16, num_heads=4, dff=24), Seed(0, -1))
+    layer = Layer(Config(d_model=16, num_heads=4, dff=24), Seed(0, -1), cross=True)
     for variable in layer.variables:
         variable.assign(RANDOM.normal(size=variable.shape))
     x = np.float32(RANDOM.normal(size=(2, 5, 16)))

@@ -1,5 +1,7 @@
 """Checks of simcut.patch."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import scipy.special
 import tensorflow as tf
@@ -17,17 +19,18 @@ CONFIG = Config(num_layers=1, d_model=16, num_heads=2, dff=24, label_smoothing=0
 SEED = Seed(7, tf.constant(5, tf.int64))
 
 
-def test_objective_has_three_times_the_divergence_and_both_passes_get_its_gradient(monkeypatch):
+def test_objective_has_three_times_the_divergence_and_both_passes_get_its_gradient():
     passes, labels = tf.constant(RANDOM.normal(size=(2, 5, 9)), tf.float32), [3, 1, 4, 1, 5]
     with tf.GradientTape() as tape:
         tape.watch(passes)
         logits = iter(tf.unstack(passes))
-        monkeypatch.setattr(train, "teacher_forced_logits", lambda *_: (next(logits), labels))
-        sums = train.batch_sums(None, IDS, IDS, SEED, CONFIG)
+        model = SimpleNamespace(teacher_forced=lambda *_: (next(logits), labels, []))
+        sums = train.batch_sums(model, IDS, IDS, SEED, CONFIG)
     p, q = scipy.special.log_softmax(np.float64(passes), axis=-1)
     divergence = np.sum(np.exp(p) * (p - q), axis=-1, keepdims=True)  # (tokens, 1)
     loss = -np.sum(p[range(5), labels])
     np.testing.assert_allclose(sums.loss, loss, rtol=1e-5)
+    np.testing.assert_allclose(sums.others["divergence"], np.sum(divergence), rtol=1e-5)
     np.testing.assert_allclose(sums.objective, loss + 3 * np.sum(divergence), rtol=1e-5)
     first = np.exp(p) - np.eye(9)[labels] + 3 * np.exp(p) * (p - q - divergence)
     gradient = tape.gradient(sums.objective, passes)
@@ -35,12 +38,11 @@ def test_objective_has_three_times_the_divergence_and_both_passes_get_its_gradie
 
 
 def test_five_per_cent_of_the_words_are_cut_in_the_second_pass(monkeypatch):
-    calls, forward = [], train.teacher_forced_logits
-    monkeypatch.setattr(
-        train, "teacher_forced_logits", lambda *call: calls.append(call) or forward(*call)
-    )
-    train.batch_sums(build(CONFIG, 50, 50), IDS, IDS, SEED, CONFIG)
-    (_, source, target, seed), (_, *sides, cut_seed) = calls
+    calls, model = [], build(CONFIG, 50, 50)
+    forward = model.teacher_forced
+    monkeypatch.setattr(model, "teacher_forced", lambda *call: calls.append(call) or forward(*call))
+    train.batch_sums(model, IDS, IDS, SEED, CONFIG)
+    (source, target, seed), (*sides, cut_seed) = calls
     np.testing.assert_array_equal([source, target], [IDS, IDS])
     assert seed == SEED and cut_seed.key != SEED.key
     changed = np.array([side != IDS for side in sides])
@@ -57,5 +59,5 @@ def test_a_cut_word_has_a_vector_of_zeros_and_is_attended_to():
     np.testing.assert_allclose(vectors[[0, 1], [0, 1]], 2 * embedding.table.numpy()[[5, 8]])
     model, target = build(CONFIG, 50, 50), np.int32([[2, 9, 3]])
     sources = (np.int32([[4, filler, 3]]) for filler in (-1, 0))
-    cut, padded = (train.teacher_forced_logits(model, source, target)[0] for source in sources)
+    cut, padded = (model.teacher_forced(source, target).logits for source in sources)
     assert np.max(np.abs(cut - padded)) > 1e-3

@@ -41,13 +41,17 @@ def test_other_words_are_uniform_and_never_special():
 
 
 def test_source_target_and_labels_are_switched_with_different_draws(monkeypatch):
-    calls, forward, ids = [], train.teacher_forced_logits, sentences(9, rows=40)
-    monkeypatch.setattr(
-        train, "teacher_forced_logits", lambda *call: calls.append(call) or forward(*call)
-    )
     config = Config(num_layers=1, d_model=16, num_heads=2, dff=24)
-    train.batch_sums(build(config, 500, 500), ids, ids, SEED, config)
-    ((_, source, target, seed),) = calls
+    calls, model, ids = [], build(config, 500, 500), sentences(9, rows=40)
+    forward = model.teacher_forced
+    monkeypatch.setattr(model, "teacher_forced", lambda *call: calls.append(call) or forward(*call))
+    train.batch_sums(model, ids, ids, SEED, config)
+    ((source, target, seed),) = calls
     changed = np.array([source != ids, target != ids])
     assert np.all(np.any(changed, axis=(1, 2))) and np.any(changed[0] != changed[1])
     assert np.max(source) < 500 and seed == SEED
+
+
+def test_nothing_is_replaced_without_a_seed():
+    ids = sentences(9, rows=40)
+    np.testing.assert_array_equal(switch_out(ids, 500, None), ids)

@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from config import Config
 from model.attention import MultiHeadAttention
+from model.language_model import LanguageModel
 from model.layers import Seed
 from model.masks import look_ahead_mask, padding_mask
 from model.transformer import Transformer
@@ -47,7 +48,7 @@ def test_all_later_layers_of_a_stack_get_the_values_of_its_first_layer(monkeypat
     config = Config(num_layers=3, d_model=16, num_heads=4, dff=24)
     model = randomized(Transformer(config, 11, 11))
     calls, mask = spy_on_values(model, monkeypatch), padding_mask(IDS)
-    model.decode(IDS, model.encode(IDS, mask), look_ahead_mask(5), mask)
+    model.decode(IDS, model.encode(IDS, mask)[0], look_ahead_mask(5), mask)
     assert len(calls) == 6
     for stack in (calls[:3], calls[3:]):
         assert stack[0][1] is None
@@ -65,3 +66,16 @@ def test_in_decoding_the_first_values_are_those_of_all_positions(monkeypatch):
         _, state = model.decode_step(tf.constant([token]), state)
         assert calls[1][1].shape == (1, 4, length, 4)
         np.testing.assert_array_equal(calls[1][1], state["caches"][0][1])
+
+
+def test_a_language_model_decodes_as_it_was_trained():
+    """Also after a beginning that it reads in one pass."""
+    sizes = {"num_layers": 2, "d_model": 16, "num_heads": 4, "dff": 24}
+    model = LanguageModel(Config(model="language_model", **sizes), 11, 11)
+    ids = RANDOM.integers(4, 11, (3, 9), np.int32)
+    expected = tf.reshape(model.teacher_forced(ids[:, :0], ids).logits, (3, 8, 11))
+    for start in (0, 4):
+        state = model.init_decode(ids[:, :start])
+        for i in range(start, 8):
+            logits, state = model.decode_step(tf.constant(ids[:, i]), state)
+            np.testing.assert_allclose(logits, expected[:, i], rtol=1e-4, atol=1e-5)

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from data.batches import Pairs, plan_batches
+from data.arrays import Pairs
+from data.batches import plan_batches
 
 Batch = tuple[np.ndarray, np.ndarray]  # padded source and target ids
 

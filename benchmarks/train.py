@@ -9,7 +9,7 @@ import numpy as np
 from benchmarks import harness, sentences
 from config import Config
 from data import pipeline
-from data.batches import Pairs
+from data.arrays import Pairs
 from training.machine import import_tensorflow
 from utils import errors_in_one_line, fail, flag, handle_signals
 

@@ -44,6 +44,7 @@ import sys
 from unittest.mock import MagicMock
 sys.modules |= {"torch": MagicMock(), "ctranslate2": MagicMock()}
 import benchmarks.peers.ctranslate2, benchmarks.peers.pytorch
+import benchmarks.peers.pytorch_language_model
 sys.exit("tensorflow" in sys.modules)
 """
     assert subprocess.run([sys.executable, "-c", code], cwd=harness.ROOT).returncode == 0

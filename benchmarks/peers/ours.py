@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from benchmarks import sentences
 from config import Config
-from evaluation import translator
+from evaluation import loading
 from evaluation.search import Search
 from model import build
 from model.layers import trainable_variables
@@ -32,5 +32,5 @@ def train(job: dict) -> dict:
 def search(job: dict) -> dict:
     """Time decoding with a trained model."""
     machine.set_parallelism(len(machine.cores()))
-    ours = translator.load(job["run"], load_config(job["run"]), search=Search(**job["search"]))
+    ours = loading.load(job["run"], load_config(job["run"]), search=Search(**job["search"]))
     return sentences.time_decoding(job, lambda texts: ours.translate(texts, 1 << 20, job["batch"]))

@@ -127,12 +127,12 @@ def search(job: dict) -> dict:
     """Time greedy decoding with our model, one sentence at a time and without a cache."""
     # Here, because `train` is measured without these imports.
     from data import tokenizer
-    from evaluation import translator
+    from evaluation import loading
     from model.decoding import output_limit
     from model.masks import look_ahead_mask, padding_mask
     from training.records import load_config
 
-    ours = translator.load(job["run"], load_config(job["run"]))
+    ours = loading.load(job["run"], load_config(job["run"]))
     model = ours.model
 
     @tf.function(input_signature=[IDS, IDS])

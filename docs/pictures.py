@@ -15,6 +15,7 @@ from model.layers import FeedForward, LayerNorm, named_variables
 from model.transformer import Stack, Transformer
 
 BLUE, ORANGE, GREEN = COLOURS[:3]
+TITLES = {"attention": "self-attention", "cross_attention": "cross-attention"}
 # Light fills for boxes with black text.
 FILL = {
     "embedding": "#f6dcec",
@@ -174,7 +175,7 @@ def draw_stack(column: Column, model: Transformer, name: str, shape: str) -> dic
         if isinstance(before, LayerNorm):
             column.box("layer norm", f"{count_parameters(before, ''):,}", "norm", 0.4)
         count = f"{count_parameters(part, ''):,}"
-        text = f"{part_name.replace('_', ' ')}\n{shapes}"
+        text = f"{TITLES.get(part_name, part_name.replace('_', ' '))}\n{shapes}"
         heights[part_name] = column.box(text, count, kind, 0.72)
         column.residual(start)
         if isinstance(after, LayerNorm):

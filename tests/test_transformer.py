@@ -75,9 +75,9 @@ def test_dropout_follows_every_sublayer_and_both_embeddings_in_training(tiny, no
 @both_norms
 def test_dropout_applies_to_a_sublayer_and_not_to_the_residual(norm):
     config = Config(d_model=64, num_heads=2, dropout_rate=0.5, norm=norm)
-    layer, seed = transformer.EncoderLayer(config, Seed(0, -1)), Seed(0, 7)
+    layer, seed = transformer.Layer(config, Seed(0, -1)), Seed(0, 7)
     x, y, z = np.float32(np.random.default_rng(0).normal(size=(3, 2, 5, 64)))
-    layer.attention.self_attend = lambda x, mask, seed: (y, None, None)
+    layer.attention.self_attend = lambda x, mask, seed, cache: (y, None, None)
     layer.feed_forward = lambda inputs: z
     expected = x
     for name, output in (("attention", y), ("feed_forward", z)):
@@ -91,14 +91,14 @@ def test_pre_norm_and_post_norm_are_where_the_papers_have_them():
     x = np.float32(np.random.default_rng(0).normal(size=(2, 5, 8)))
     for norm in ("pre", "post"):
         config = Config(d_model=8, num_heads=2, dff=4, norm=norm)
-        layer, inputs = transformer.EncoderLayer(config, Seed(0, -1)), []
-        layer.attention.self_attend = lambda x, mask, seed, inputs=inputs: (
+        layer, inputs = transformer.Layer(config, Seed(0, -1)), []
+        layer.attention.self_attend = lambda x, mask, seed, cache, inputs=inputs: (
             inputs.append(x) or tf.zeros_like(x),
             None,
             None,
         )
         layer.feed_forward = lambda y, inputs=inputs: inputs.append(y) or tf.zeros_like(y)
-        output, _ = layer(x, None)
+        output, _, _ = layer(x, None)
         normalized = tf.keras.layers.LayerNormalization(epsilon=1e-6)(x)
         if norm == "pre":
             expected = [normalized, normalized, x]

@@ -91,8 +91,9 @@ SPA_ENG_LONG = (
     "--corpus spa-eng --num-layers 2 --num-heads 4 --batch-tokens 2000 --warmup-steps 2000 "
     "--shards 1 --validation-sentences 100 --epochs 12"
 )
-# The sizes, the text and the batches of nanoGPT's README for a CPU. Of ½, 1, 2 and 4 times the
-# paper's learning rate, 1 has the lowest loss: see LOG.md, 2026-11-25.
+# The sizes, the text and the batches of nanoGPT's README for a CPU. With twice the paper's learning
+# rate the loss is higher; other rates and the standard deviation are not measured yet: see LOG.md,
+# 2026-11-25.
 SHAKESPEARE = (
     "--model language_model --corpus shakespeare --tokenizer char --max-length 64 "
     "--batch-tokens 768 --num-heads 4 --dropout-rate 0 --warmup-steps 200 --epochs 2 --shards 1"
@@ -100,7 +101,7 @@ SHAKESPEARE = (
 BLEU = {"score": "bleu", "unit": "BLEU", "decimals": 1, "delta": 0.5}
 # Half a BLEU is worth about 0.0065 nats per character in long training: see LOG.md, 2026-11-23.
 LOSS = {"score": "nats_per_character", "unit": "nats per character", "decimals": 4, "delta": 0.0065}
-# What 2 % more updates gain at the end of the recipe `shakespeare`: see LOG.md, 2026-11-25.
+# About what 2 % more updates gain at the end of the recipe `shakespeare`: see LOG.md, 2026-11-25.
 TEXT_LOSS = LOSS | {"delta": 0.005}
 RECIPES = {
     "spa-eng": Recipe("spa-eng", SPA_ENG, **LOSS, stages=(3, 5, 8)),

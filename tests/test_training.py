@@ -101,7 +101,7 @@ def test_loss_is_without_label_smoothing_and_objective_is_with_it(eager, label_s
     ids = random_ids(5)
     target_in, labels = ids[:, :-1], ids[:, 1:]
     source_mask, self_mask = padding_mask(tf.constant(ids)), look_ahead_mask(target_in.shape[1])
-    memory = model.encode(ids, source_mask)
+    memory, _ = model.encode(ids, source_mask)
     hidden, _ = model.decode(target_in, memory, self_mask, source_mask)
     log_probabilities = tf.nn.log_softmax(model.logits(hidden)).numpy()[labels != 0]
     labels = labels[labels != 0]

@@ -7,6 +7,7 @@ nor another package of the project.
 
 import ast
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -65,6 +66,7 @@ class GitError(UserError):
     """git is missing or has failed."""
 
 
+@functools.cache  # most files of two copies are equal
 def normalized_code(source: bytes) -> str:
     """Return Python code without comments, docstrings and layout; other text as it is."""
     try:
@@ -102,16 +104,17 @@ def code_hashes(use: str, folder: str | Path = ROOT) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): file_hash(path) for path in sorted(files)}
 
 
-def imported_names(path: Path) -> set[str]:
-    """Return the names of the top-level modules and packages that a Python file imports."""
+@functools.cache
+def imported_names(source: bytes) -> frozenset[str]:
+    """Return the names of the top-level modules and packages that Python code imports."""
     names = set()
     with contextlib.suppress(*NOT_PARSED):
-        for node in ast.walk(ast.parse(path.read_bytes())):
+        for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.Import):
                 names |= {each.name.partition(".")[0] for each in node.names}
             elif isinstance(node, ast.ImportFrom) and not node.level:
                 names.add(node.module.partition(".")[0])
-    return names
+    return frozenset(names)
 
 
 def new_modules(files: set[Path], folder: Path) -> set[Path]:
@@ -121,7 +124,7 @@ def new_modules(files: set[Path], folder: Path) -> set[Path]:
     """
     found, left = set(), [*files]
     while left:
-        names = imported_names(left.pop()).difference(PACKAGES, MODULES)
+        names = imported_names(left.pop().read_bytes()).difference(PACKAGES, MODULES)
         for package in (folder / name for name in names):
             module, whole = package.with_suffix(".py"), [*package.rglob("*.py")]
             more = {module} if module.exists() else {*whole, *package.rglob("*.tsv")}

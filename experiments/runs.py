@@ -194,7 +194,7 @@ class Runner:
         scored = [name for name in patch.files if name.partition("/")[0] not in NOT_SCORED]
         for path in (self.source(patch) / name for name in scored):
             if path.suffix == ".py" and path.exists():
-                if found := sorted(imported_names(path).intersection(NOT_SCORED)):
+                if found := sorted(imported_names(path.read_bytes()).intersection(NOT_SCORED)):
                     name = path.relative_to(self.source(patch))
                     raise ExperimentError(
                         f"{name} imports from {found[0]}/, where edits do not count: move what it "

@@ -132,19 +132,19 @@ def test_compressed_texts_are_read(tmp_path):
     assert [texts(name, split) for split in SPLITS] == expected
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "words"),
-    [
-        ("a.txt", b"", ["a.txt: ", "empty"]),
-        ("a.txt", b"\xef\xbb\xbf", ["a.txt: ", "empty"]),
-        ("a.txt", b"one\ntwo\n", ["a.txt: ", "2 lines", "add text", "one file per split"]),
-        ("a.txt", b"one\n" * 30 + b"\xff\n" + b"two\n" * 30, ["a.txt:31:", "UTF-8"]),
-        ("a.txt", b"x" * 9999 + b"\n" + b"y" * 9999 + b"\xff\n", ["a.txt:2:", "UTF-8"]),
-        ("a.txt", b"one\n" * 30 + b"\xf0\x9f\x99", ["a.txt:31:", "UTF-8"]),  # half a character
-        ("a.txt.gz", gzip.compress(b"one\n" * 99, mtime=0)[:-9], ["a.txt.gz: cannot be read"]),
-        ("a.md", b"one\n", ["a.md", ".txt"]),
-    ],
-)
+BAD_TEXTS = {
+    "empty": ("a.txt", b"", ["a.txt: ", "empty"]),
+    "mark only": ("a.txt", b"\xef\xbb\xbf", ["a.txt: ", "empty"]),
+    "short": ("a.txt", b"one\ntwo\n", ["a.txt: ", "2 lines", "add text", "one file per split"]),
+    "Latin-1": ("a.txt", b"one\n" * 30 + b"\xff\n" + b"two\n" * 30, ["a.txt:31:", "UTF-8"]),
+    "long line": ("a.txt", b"x" * 9999 + b"\n" + b"y" * 9999 + b"\xff\n", ["a.txt:2:", "UTF-8"]),
+    "half a character": ("a.txt", b"one\n" * 30 + b"\xf0\x9f\x99", ["a.txt:31:", "UTF-8"]),
+    "damaged": ("a.txt.gz", gzip.compress(b"one\n" * 99)[:-9], ["a.txt.gz: cannot be read"]),
+    "another name": ("a.md", b"one\n", ["a.md", ".txt"]),
+}
+
+
+@pytest.mark.parametrize(("name", "content", "words"), BAD_TEXTS.values(), ids=BAD_TEXTS)
 def test_texts_that_cannot_be_used_are_rejected(tmp_path, name, content, words):
     message = rejected(write(tmp_path / name, content))
     assert all(word in message for word in words), message

@@ -138,7 +138,7 @@ def search(job: dict) -> dict:
     @tf.function(input_signature=[IDS, IDS])
     def logits(source, prefix):
         mask = padding_mask(source)
-        memory = model.encode(source, mask)
+        memory, _ = model.encode(source, mask)
         hidden, _ = model.decode(prefix, memory, look_ahead_mask(tf.shape(prefix)[1]), mask)
         return model.logits(hidden[0])[-1]  # of one sentence
 

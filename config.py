@@ -177,6 +177,8 @@ class Config:
             raise UserError(f"--d-model {self.d_model}: {reason} needs an even number")
         if self.corpus != self.corpus.encode("utf-8", "replace").decode():
             raise UserError(f"--corpus {self.corpus!r} is not UTF-8: rename the directory or file")
+        if self.train_share == 0:
+            raise UserError("--train-share 0: must be more than 0")
         if self.name is not None and not re.fullmatch(r"\w[\w.+-]*", self.name):
             raise UserError(
                 f"--name {self.name!r}: begin with a letter or digit; use only these and _ . + -"

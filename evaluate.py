@@ -73,6 +73,8 @@ def main(flags: argparse.Namespace) -> None:
         of = f" of {total:,}" if flags.limit else ""
         print(f"{flags.run}, {report.describe(scores)}, {len(split.sources):,} {unit}{of}")
         report.print_scores(scores)
+    if flags.config.task == "translation":
+        translator.warn_if_incomplete()
     if written:
         print(f"written in {flags.run}: {', '.join(written)}")
 

@@ -18,8 +18,9 @@ def make_search(**given) -> Search:
 
     Raises UserError.
     """
-    if "n_best" in given:
-        raise utils.UserError("--n-best is for translate.py: use --samples")
+    for name, replacement in (("n_best", "--samples"), ("max_tokens", "--tokens")):
+        if name in given:
+            raise utils.UserError(f"{utils.flag(name)} is for translate.py: use {replacement}")
     if given.get("beam", 1) > 1:
         given = {"sample": False} | given
     if given.get("sample", True):

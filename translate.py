@@ -88,6 +88,7 @@ def main(flags: argparse.Namespace) -> None:
                 print(f"{number}\t{score:.4f}\t{text}" if len(best) > 1 else text)
         sys.stdout.flush()
         first += len(chunk)
+    translator.warn_if_incomplete()
 
 
 if __name__ == "__main__":

@@ -146,6 +146,9 @@ def make_parser(description: str, **options) -> argparse.ArgumentParser:
     def error(message: str) -> NoReturn:
         unknown = re.match(r"unrecognized arguments: (--[\w-]+)", message)
         flags = re.findall(r"--[\w-]+", parser.format_help())
+        positional = [x for x in parser._actions if not x.option_strings]
+        if re.match("unrecognized arguments: -[^-]", message) and positional:
+            message += '; a text that begins with "-" must follow "--"'
         if unknown and (close := difflib.get_close_matches(unknown[1], flags, 1, 0.75)):
             message += f"; did you mean {close[0]}?"
         fail(message.removeprefix("argument "))
@@ -200,7 +203,8 @@ def write_json(path: str | Path, value: object) -> None:
 def fail(error: object, status: int = 2) -> NoReturn:
     """Print one line on standard error and exit. Status: see docs/faults.md."""
     if isinstance(error, OSError) and error.filename:
-        error = f"{error.filename}: {error.strerror}"
+        # Of a copy, filename2 is the file that is written.
+        error = f"{error.filename2 or error.filename}: {error.strerror}"
     print("error:", *str(error).split(), file=sys.stderr)
     raise SystemExit(status)
 

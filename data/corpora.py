@@ -23,6 +23,7 @@ from data.splits import (
     keep_share,
     markup_to_text,
     strip_markup,
+    visible,
 )
 
 
@@ -78,8 +79,8 @@ MISMATCHES = {
         "--model classifier or --model language_model"
     ),
     ("language modeling", "translation"): (
-        "text without translations: use a corpus of translations such as mini, or train with "
-        "--model language_model"
+        "text without translations: use a corpus of translations such as mini, train with --model "
+        "language_model, or, if its lines are source TAB target, rename it to .tsv"
     ),
     ("language modeling", "classification"): (
         "text without labels: use a labelled corpus such as imdb_reviews, or train with --model "
@@ -110,7 +111,8 @@ def directory(path: Path, task: str) -> Corpus:
     """
     if task == "language modeling" and any((path / f"train{end}").exists() for end in TEXTS):
         return local.text_folder(path)
-    has_labels = any(file.is_dir() for file in path.glob("train/*"))
+    train = path / "train"
+    has_labels = train.is_dir() and any(file.is_dir() for file in visible(train))
     if task == "classification" or (has_labels and not any(path.glob("train.*"))):
         keep_lines = task == "language modeling"
         return local.labelled_folder(path, markup_to_text if keep_lines else strip_markup)

@@ -20,6 +20,7 @@ from data.splits import (
     hold_out,
     select_by_hash,
     strip_markup,
+    visible,
 )
 from utils import first_line, warn
 
@@ -35,14 +36,15 @@ def folder(path: Path) -> Corpus:
     Raises CorpusError.
     """
     # An uncompressed file takes precedence. Editors call their backups train.en~.
-    present = {file.name.removesuffix(".gz"): file for file in sorted(path.iterdir(), reverse=True)}
+    present = {file.name.removesuffix(".gz"): file for file in visible(path)[::-1]}
     names = [n for n in present if n.partition(".")[0] in SPLITS and "." in n and n[-1] != "~"]
     extensions = sorted({name.partition(".")[2] for name in names})
     if len(extensions) != 2:
         raise CorpusError(
             f"{path}: needs train.SRC and train.TGT with exactly two extensions, of which the "
             "alphabetically first is the source, or, with --model language_model, train.txt and "
-            f"validation.txt; found {', '.join(sorted(present)[:12]) or 'none'}"
+            f"validation.txt; found {', '.join(sorted(present)[:12]) or 'none'} (a file of lines "
+            "with source TAB target needs a name that ends in .tsv)"
         )
     files = {}
     for split in SPLITS:
@@ -73,7 +75,7 @@ def labelled_folder(path: Path, clean: Callable[[str], str] = strip_markup) -> C
     to each text. Raises CorpusError.
     """
     splits = [split for split in SPLITS if (path / split).is_dir()]
-    folders = [{f.name for f in (path / split).iterdir() if f.is_dir()} for split in splits]
+    folders = [{f.name for f in visible(path / split) if f.is_dir()} for split in splits]
     labels = sorted(set.intersection(*folders)) if folders else []
     if ignored := sorted(set().union(*folders) - {*labels}):
         warn(f"{path}: ignoring {', '.join(ignored)}, missing in a split")
@@ -84,16 +86,19 @@ def labelled_folder(path: Path, clean: Callable[[str], str] = strip_markup) -> C
         )
 
     def text_files(split: str, label: str) -> list[Path]:
-        files = sorted((path / split / label).glob("*.txt"))
+        present = visible(path / split / label)
+        files = [file for file in present if file.suffix == ".txt"]
         if not files:
             raise CorpusError(f"{path / split / label}: contains no .txt file; add some")
+        if others := len(present) - len(files):
+            warn(f"{path / split / label}: ignoring what is not a .txt file: {others:,}")
         return files
 
     def pairs(split: str) -> Iterator[TextPair]:
         files = [(file, label) for label in labels for file in text_files(split, label)]
         for i in np.random.default_rng(0).permutation(len(files)):
             file, label = files[i]
-            yield clean("\n".join(read_lines(file))), label
+            yield clean("\n".join(read_lines(file, may_be_empty=True))), label
 
     def files() -> dict[str, list[Path]]:
         return {
@@ -224,20 +229,20 @@ def read_text(path: Path) -> Iterator[str]:
 
 
 def check_columns(path: Path, labelled: bool, lines: int, first: int, second: int) -> None:
-    """Raise CorpusError if a table has labels where translations or texts are expected.
+    """Warn if a table seems to have labels where translations or texts are expected.
 
-    first, second: number of different texts in each column. Few of them are labels.
+    first, second: number of different texts in each column. Few of them may be labels.
     """
     labels_first, labels_second = (n <= min(MOST_LABELS, lines / 20) for n in (first, second))
     counts = f"{first:,} and {second:,} different texts in its two columns of {lines:,} lines"
     if labelled and labels_second and not labels_first:
-        raise CorpusError(f"{path} has {counts}: put the label first, then a TAB, then the text")
+        warn(f"{path} has {counts}: the label must be first, then a TAB, then the text")
     if not labelled and (labels_first or labels_second):
         order = "" if labels_first else " and put the label first"
-        raise CorpusError(f"{path} has {counts}: for labels, train with --model classifier{order}")
+        warn(f"{path} has {counts}: for labels, train with --model classifier{order}")
 
 
-def read_lines(path: Path) -> Iterator[str]:
+def read_lines(path: Path, may_be_empty: bool = False) -> Iterator[str]:
     """Read the lines of a UTF-8 file, compressed if its name ends in .gz. Raises CorpusError."""
     number = 0
     try:
@@ -250,5 +255,5 @@ def read_lines(path: Path) -> Iterator[str]:
         raise CorpusError(f"{path}: cannot be read: {first_line(error)}") from error
     except UnicodeDecodeError as error:
         raise CorpusError(f"{path}:{number}: not UTF-8; convert the file") from error
-    if not number:
+    if not number and not may_be_empty:
         raise CorpusError(f"{path}: the file is empty")

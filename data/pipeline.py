@@ -5,12 +5,17 @@ to fit into memory.
 """
 
 import hashlib
+import itertools
 import json
+import re
 import shutil
 import sys
+import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
+
+import numpy as np
 
 from config import Config
 from data import corpora, tokenizer
@@ -147,7 +152,8 @@ def encode(folder: Path, config: Config, corpus: Corpus) -> None:
         counts = encode_texts(folder, corpus, splits, tokenizers[1])
         info = {"documents": corpus.documents}
     else:
-        counts, info = encode_pairs(folder, config, corpus, splits, tokenizers), {}
+        counts = encode_pairs(folder, config, corpus, splits, tokenizers)
+        info = {"output_margin": output_margin(map_pairs(folder, "train", tokenizers))}
     info |= {"languages": corpus.languages, "max_length": config.max_length, "splits": counts}
     write_json(folder / "corpus.json", info)
 
@@ -174,6 +180,15 @@ def encode_pairs(
             )
         counts[name] |= {"used": used, "cut" if config.is_classifier else "dropped": too_long}
     return counts
+
+
+def output_margin(pairs: Pairs) -> int:
+    """Return m such that 2 · source length + m tokens suffice for 99.9 % of the targets.
+
+    It is at least 20: see `model.decoding.output_limit`.
+    """
+    needed = pairs.target.lengths - 1 - 2 * pairs.source.lengths  # an output has no bos
+    return max(20, int(np.quantile(needed, 0.999, method="higher")))
 
 
 def encode_texts(
@@ -223,14 +238,30 @@ def summarize(corpus: Corpus) -> dict[str, Summary]:
     return {name: splits[name] for name in names}
 
 
+def alike(label: str) -> str:
+    """Return what labels have in common that a reader may take for the same."""
+    return re.sub(r"[\W_]+", "", unicodedata.normalize("NFKC", label).casefold()) or label
+
+
 def check_labels(name: str, splits: dict[str, Summary]) -> None:
-    """Raise UserError if the labels look like texts, or if one is not in the training split."""
+    """Raise UserError if there is one label only, or if one is not in the training split.
+
+    Warn of labels that look like texts or like each other.
+    """
     train = splits["train"]
-    if len(train.labels) > 99 and len(train.labels) > train.pairs / 2:
+    if len(train.labels) < 2:
         raise CorpusError(
-            f"{name}: {len(train.labels):,} different labels for {train.pairs:,} texts: put "
-            "the label first, then a TAB, then the text"
+            f"{name}: all texts of its train split have the label {min(train.labels)!r}: add texts "
+            "with another label"
         )
+    if len(train.labels) > 99 and len(train.labels) > train.pairs / 2:
+        warn(
+            f"{name} has {len(train.labels):,} different labels for {train.pairs:,} texts: if "
+            "these are not labels, put the label first, then a TAB, then the text"
+        )
+    for one, other in itertools.pairwise(sorted(train.labels, key=alike)):
+        if alike(one) == alike(other):
+            warn(f"{name}: the labels {one!r} and {other!r} differ, but look alike")
     for split in splits.values():
         Labels(sorted(train.labels)).encode(sorted(split.labels))
 

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import sys
+import unicodedata
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -99,6 +100,9 @@ class Corpus:
     def read(self, split: str) -> Iterator[TextPair]:
         """Read a split, always in the same order. Pairs with an empty text are left out.
 
+        Texts are in Unicode's form NFC. A source has single spaces between its words, and a
+        translation is one line, as outputs are.
+
         split: one of `files()`, or `all`, which is every line of a file. Raises CorpusError if it
         does not exist.
         """
@@ -107,10 +111,12 @@ class Corpus:
             raise CorpusError(f"{self.name} has no {split} split; {self.found(split)}")
         empty = 0
         texts = self.task == "language modeling"
-        for pair in self.pairs(split):
-            source, target = (pair[1] if texts else pair[0]), pair[1]
-            if not self.documents or (source.strip() and target.strip()):
-                yield pair
+        for source, target, *tag in self.pairs(split):
+            source = normalize_source(source)
+            target = to_nfc(target) if texts else to_line(target)
+            target = target.strip() if self.labelled else target
+            if not self.documents or ((texts or source) and target.strip()):
+                yield source, target, *tag
             else:
                 empty += 1
         if empty:
@@ -124,7 +130,7 @@ class Corpus:
         expected = [f"{split}.{language}" for language in self.languages]
         if self.labelled or not self.documents:
             expected = [f"{split}/" if self.labelled else f"{split}.txt"]
-        names = sorted(file.name for file in folder.iterdir())
+        names = sorted(file.name for file in visible(folder))
         return f"expected {' and '.join(expected)}, found {', '.join(names[:12])}"
 
     def load(self, split: str) -> Split:
@@ -188,6 +194,21 @@ class Corpus:
         return digest.hexdigest()
 
 
+def to_nfc(text: str) -> str:
+    """Compose letters and their accents: Unicode's normalization form C."""
+    return unicodedata.normalize("NFC", text)
+
+
+def to_line(text: str) -> str:
+    """Return a text in NFC as one line. U+2028, for example, also ends a line."""
+    return " ".join(to_nfc(text).splitlines())
+
+
+def normalize_source(text: str) -> str:
+    """Return a text in NFC without white space other than single spaces between words."""
+    return " ".join(to_nfc(text).split())
+
+
 def strip_markup(text: str) -> str:
     """Replace line breaks, including <br>, and runs of white space with single spaces."""
     return " ".join(re.sub(r"<br\s*/?>", " ", text).split())
@@ -198,12 +219,19 @@ def markup_to_text(text: str) -> str:
     return text.replace("<br />", "\n").strip("\n")
 
 
+def visible(folder: Path) -> list[Path]:
+    """Return what a directory contains, sorted, without names that begin with a dot."""
+    return sorted(path for path in folder.iterdir() if path.name[0] != ".")
+
+
 def assign_split(text: str) -> str:
     """Assign a text to a split by its hash: 96 % train, 2 % validation, 2 % test.
 
-    Equal texts are in the same split, and adding texts to a corpus does not move the others.
+    Texts that `normalize_source` makes equal are in the same split, and adding texts to a corpus
+    does not move the others.
     """
-    percent = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % 100
+    digest = hashlib.sha256(normalize_source(text).encode()).digest()
+    percent = int.from_bytes(digest[:8], "big") % 100
     return "train" if percent < 96 else "validation" if percent < 98 else "test"
 
 
@@ -229,7 +257,8 @@ def keep_share(corpus: Corpus, share: float) -> Corpus:
 
 def hash_share(text: str) -> float:
     """Map a text to a number from 0 to 1, independent of its split in `assign_split`."""
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[8:16], "big") / 2**64
+    digest = hashlib.sha256(normalize_source(text).encode()).digest()
+    return int.from_bytes(digest[8:16], "big") / 2**64
 
 
 def select_by_hash(

@@ -117,7 +117,9 @@ def make_builder(name: str) -> "DatasetBuilder":
 
     try:
         # tfds itself reads TFDS_DATA_DIR only once, when it is imported.
-        return tensorflow_datasets.builder(name, data_dir=os.environ.get("TFDS_DATA_DIR"))
+        return tensorflow_datasets.builder(name, data_dir=data_folder())
+    except CorpusError:
+        raise
     except Exception as error:  # tfds documents none: ValueError, AssertionError, ParseError, …
         # The reason is between the arguments and a long list of names.
         reason = first_line(error).rpartition('": ')[2].partition(". ")[0].partition(" with ")[0]
@@ -160,12 +162,22 @@ def fail_fast() -> None:
     )
 
 
+def data_folder() -> Path:
+    """Return the directory of tensorflow_datasets. Raises CorpusError if there is none."""
+    try:
+        return Path(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
+    except RuntimeError:
+        raise CorpusError(
+            "there is no home directory to download datasets to: set TFDS_DATA_DIR to a directory"
+        ) from None
+
+
 def archive_path(url: str) -> Path:
     """Return the file downloaded from a URL, or the path in tfds' `manual` to save it as.
 
     tfds records the URL of each download in a file with the same name plus .INFO.
     """
-    data = Path(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
+    data = data_folder()
     manual = data / "downloads" / "manual" / Path(url).name
     if not manual.exists():
         for info in itertools.chain(*(data.glob(f"downloads/{p}.INFO") for p in ("*", "*/*"))):

@@ -11,7 +11,7 @@ from pathlib import Path
 import sentencepiece
 
 from config import Config
-from data.splits import Split
+from data.splits import Split, to_nfc
 from utils import UserError, first_line
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
@@ -20,8 +20,9 @@ PAD, UNK, BOS, EOS = 0, 1, 2, 3
 class Tokenizer:
     """A SentencePiece model.
 
-    Decoding undoes encoding, except that U+2581, SentencePiece's symbol for a space, becomes a
-    space, and that text is in lower case with `lowercase`. With `words`, spaces surround
+    Decoding undoes encoding, except that letters and accents are composed (NFC), that U+2581,
+    SentencePiece's symbol for a space, becomes a space, and that text is in lower case with
+    `lowercase`. With `words`, spaces surround
     punctuation, and words that are not in the vocabulary are omitted; so are unknown characters of
     a tokenizer of characters.
     """
@@ -92,6 +93,7 @@ class Labels:
 
 def preprocess(texts: Iterable[str], lowercase: bool, words: bool) -> list[str]:
     """Convert texts to the form that the SentencePiece model is trained on."""
+    texts = map(to_nfc, texts)
     if lowercase:
         texts = (text.lower() for text in texts)
     if words:

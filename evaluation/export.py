@@ -211,7 +211,7 @@ def translate_function(translator: "Translator") -> Callable:
     @tf.function(input_signature=[IDS], autograph=False)
     def translate(source):
         source = end_with_eos(source, translator.max_length)
-        limit = tf.ones(tf.shape(source)[0], tf.int32) if translator.labelled else None
+        limit = translator.output_limit(source)
         ids, scores = decode_with(translator.search, translator.model, source, limit=limit)
         return {"ids": ids, "scores": scores}
 

@@ -62,10 +62,16 @@ def draw_outputs(folder: Path, name: str, scores: dict, runs: dict[str, Path]) -
     """Draw the outputs called `name` of the first run, and of other runs with the same texts."""
     first, title = next(iter(runs)), report.describe(scores)
     if matrix := scores.get("confusion"):
-        counts, labels = np.array([*matrix.values()]), np.array([*matrix])
-        seen = counts.any(axis=0) | counts.any(axis=1)  # true or predicted in these texts
-        path, shown = folder / f"confusion-{name}", counts[seen][:, seen]
-        confusion(path, shown, labels[seen].tolist(), f"{first}, {title}")
+        seen = {label for row in matrix.values() for label in row}  # predicted in these texts
+        labels = [label for label, row in matrix.items() if row or label in seen]
+        title = f"{first}, {title}"
+        if len(labels) > report.LABELS_SHOWN:
+            errors = dict.fromkeys(x for error in report.confused(matrix) for x in error[:2])
+            title += f": the {report.LABELS_SHOWN} of {len(labels):,} labels with most errors"
+            labels = [*errors, *(label for label in labels if label not in errors)]
+            labels = labels[: report.LABELS_SHOWN]
+        counts = np.array([[matrix[a].get(b, 0) for b in labels] for a in labels])
+        confusion(folder / f"confusion-{name}", counts, labels, title)
         return
     known = {label: run for label, run in runs.items() if report.outputs_path(run, name).exists()}
     tables = {label: report.read_outputs(run, name) for label, run in known.items()}
@@ -93,7 +99,8 @@ def run_labels(runs: Sequence[Path]) -> list[str]:
         config, label = load_config(run), run.name if distinct else str(run)
         if config.model == "recurrent":
             label += f": GRU, {config.recurrent_attention.replace('none', 'no')} attention"
-        labels.append(label)
+        # Matplotlib leaves names that begin with "_" out of a legend.
+        labels.append(f" {label}" if label.startswith("_") else label)
     return labels
 
 

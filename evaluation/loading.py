@@ -36,7 +36,9 @@ def make_predictor(
     if config.task == "language modeling":
         start = start_id(target_tokenizer, corpus_info["documents"])
         return Generator(model, target_tokenizer, config.max_length, start, search)
-    return Translator(model, source_tokenizer, target_tokenizer, config.max_length, search)
+    margin = corpus_info.get("output_margin", 20)  # runs of older code do not have it
+    tokenizers = source_tokenizer, target_tokenizer
+    return Translator(model, *tokenizers, config.max_length, search, margin)
 
 
 def load(
@@ -67,8 +69,9 @@ def load(
             f"{folder} has {count} intact checkpoints at ends of epochs: lower --average {average}"
         )
     restore(model, paths)
-    texts = config.task == "language modeling"  # only then it is needed
-    corpus_info = read_json(Path(run, "corpus.json")) if texts else {}
+    path = Path(run, "corpus.json")
+    needed = config.task == "language modeling"
+    corpus_info = read_json(path) if needed or path.exists() else {}
     return make_predictor(model, *tokenizers, config, corpus_info, search)
 
 

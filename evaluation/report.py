@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 Table = dict[str, list[str]]  # columns of equal length: source, reference, output and more
 MISTAKES_SHOWN = 20
+LABELS_SHOWN = 20  # of a confusion matrix
+SLUG = 40  # last characters of the path of a corpus that file names have
 FINE = ("loss", "nats_per_character", "bits_per_byte")  # scores that are shown with four decimals
 
 
@@ -91,10 +93,10 @@ def load_split(
 ) -> tuple[Split, str, bool]:
     """Load a split of the corpus of a run, or of the one with this name, in the run's direction.
 
-    Also returns what identifies the texts in file names: the split, after the corpus if the texts
-    are not those that the run recorded; and whether they are documents, see `Corpus`. Raises
-    OSError, and UserError if the split does not exist, or if it is the run's own and has changed
-    since training.
+    Also returns what identifies the texts in file names: the split, or, if the texts are not those
+    that the run recorded, their corpus, split and hash; and whether they are documents, see
+    `Corpus`. Raises OSError, and UserError if the split does not exist, or if it is the run's own
+    and has changed since training.
     """
     record = read_json(run / "corpus.json")
     if name is None and split not in record["splits"]:
@@ -115,8 +117,12 @@ def load_split(
         )
     if not summary.sample:
         raise UserError(f"the {split} split of {corpus.name} has no texts to score")
-    slug = re.sub(r"[^\w.+-]+", "-", re.sub(r"\.(tsv|txt)(\.gz)?$", "", corpus.name)).strip("-.")
-    name = split if summary.sha256 == recorded else f"{slug}-{split}"
+    if summary.sha256 == recorded:
+        return Split.of(summary.sample), split, corpus.documents
+    # Other texts may have the same name, and a path may be longer than a name can be.
+    stem = re.sub(r"\.(tsv|txt)(\.gz)?$", "", corpus.name)
+    slug = re.sub(r"[^\w.+-]+", "-", stem)[-SLUG:].strip("-.")
+    name = f"{slug}-{split}-{summary.sha256[:8]}"
     return Split.of(summary.sample), name, corpus.documents
 
 
@@ -227,7 +233,7 @@ def loss_by_context(losses: np.ndarray, context: np.ndarray) -> list[tuple[int, 
 
 def label_scores(predicted: Sequence[str], true: Sequence[str], names: Sequence[str]) -> dict:
     """Return accuracy and macro-averaged F1 (van Rijsbergen 1979), 0 to 1, with the F1 of each
-    label and the confusion matrix.
+    label and the confusion matrix, {true label: {predicted label: count}} without zeros.
     """
     index = {name: i for i, name in enumerate(names)}
     matrix = np.zeros((len(names), len(names)), int)  # row: true label; column: predicted
@@ -240,13 +246,17 @@ def label_scores(predicted: Sequence[str], true: Sequence[str], names: Sequence[
         "accuracy": float(np.mean([a == b for a, b in zip(predicted, true, strict=True)])),
         "f1": float(np.mean(f1)),
         "f1_by_label": dict(zip(names, f1.tolist(), strict=True)),
-        "confusion": dict(zip(names, matrix.tolist(), strict=True)),
+        "confusion": {
+            true: {names[i]: int(row[i]) for i in np.flatnonzero(row)}
+            for true, row in zip(names, matrix, strict=True)
+        },
     }
 
 
 def print_scores(scores: dict) -> None:
     """Print the scores with their signatures, then exact match by tag or the confusion matrix.
 
+    Of a large confusion matrix, print the pairs of labels that are confused most.
     Accuracy and F1 are printed in per cent, as the other scores, and are from 0 to 1 in the file.
     """
     notes = {
@@ -265,10 +275,27 @@ def print_scores(scores: dict) -> None:
     for tag, (count, exact) in scores.get("exact_match_by_tag", {}).items():
         print(f"  {tag:26}{exact:12.2f}  % of {count:,} sentences, exact match")
     if matrix := scores.get("confusion"):
+        print_confusion(matrix)
+
+
+def print_confusion(matrix: dict[str, dict[str, int]]) -> None:
+    """Print a confusion matrix as a table, or the largest of its errors if there are too many."""
+    if len(matrix) <= LABELS_SHOWN:
         width = 2 + max(10, *map(len, matrix))
         print("\ntrue \\ predicted".ljust(29) + "".join(f"{name:>{width}}" for name in matrix))
         for name, row in matrix.items():
-            print(f"{name:28}" + "".join(f"{count:{width},}" for count in row))
+            print(f"{name:28}" + "".join(f"{row.get(other, 0):{width},}" for other in matrix))
+        return
+    errors = confused(matrix)
+    print(f"\n{min(len(errors), MISTAKES_SHOWN)} of {len(errors):,} pairs of labels confused")
+    for true, predicted, count in errors[:MISTAKES_SHOWN]:
+        print(f"{count:6,}  {true} → {predicted}")
+
+
+def confused(matrix: dict[str, dict[str, int]]) -> list[tuple[str, str, int]]:
+    """Return the errors of a confusion matrix, most frequent first: (true, predicted, count)."""
+    errors = [(a, b, n) for a, row in matrix.items() for b, n in row.items() if a != b]
+    return sorted(errors, key=lambda error: -error[2])
 
 
 def describe(scores: dict) -> str:

@@ -18,6 +18,11 @@ class Search:
         1,
         "with --beam: outputs per text, each with its line number and score (not for evaluate.py)",
     )
+    max_tokens: int | None = setting(
+        None,
+        "maximum tokens per output [2 · those of its text + 20, or more if 0.1 % of the training "
+        "targets need more]",
+    )
     sample: bool = setting(
         False, "sample each token; required by the flags below", group="sampling"
     )

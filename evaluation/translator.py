@@ -8,6 +8,7 @@ from tqdm import tqdm
 
 from data.arrays import Pairs, Ragged
 from data.batches import plan_batches
+from data.splits import normalize_source, to_line
 from data.tokenizer import BOS, EOS, PAD, Labels, Tokenizer
 from evaluation.page import Attention
 from evaluation.predictor import GREEDY, Predictor, decode_with
@@ -29,10 +30,13 @@ class Translator(Predictor):
         target_tokenizer: Tokenizer | Labels,
         max_length: int,
         search: Search = GREEDY,
+        margin: int = 20,
     ):
+        """margin: of the maximum length of an output, see `model.decoding.output_limit`."""
         super().__init__(model, source_tokenizer, target_tokenizer, max_length, search)
-        self.labelled = isinstance(target_tokenizer, Labels)
+        self.labelled, self.margin = isinstance(target_tokenizer, Labels), margin
         self.warned = False  # that a text was truncated
+        self.incomplete = 0  # number of outputs so far that reached the maximum length
         # evaluate.py reports the probability of a label, but not that of a translation.
         scores = search.n_best > 1 or self.labelled
 
@@ -40,12 +44,12 @@ class Translator(Predictor):
 
         @tf.function(input_signature=[IDS, number], autograph=False)
         def decode(source, batch_number):
-            limit = tf.ones(tf.shape(source)[0], tf.int32) if self.labelled else None
+            limit = self.output_limit(source)
             return decode_with(search, model, source, batch_number, scores, limit=limit)
 
         @tf.function(input_signature=[IDS, number, IDS], autograph=False)
         def decode_after(source, batch_number, prefix):
-            limit = output_limit(source) + tf.shape(prefix)[1]
+            limit = self.output_limit(source) + tf.shape(prefix)[1]
             return decode_with(
                 search, model, source, batch_number, scores, limit=limit, prefix=prefix
             )
@@ -57,6 +61,12 @@ class Translator(Predictor):
             return tf.stack([sums.loss, sums.correct, tf.cast(tf.size(labels), tf.float32)])
 
         self.decode, self.decode_after, self.totals = decode, decode_after, totals
+
+    def output_limit(self, source: tf.Tensor) -> tf.Tensor:
+        """Maximum number of tokens of each output: source (batch, source_len) → (batch,), int32."""
+        if maximum := 1 if self.labelled else self.search.max_tokens:
+            return tf.fill([tf.shape(source)[0]], maximum)
+        return output_limit(source, self.margin)
 
     def trace(self) -> None:
         """Call both graphs on a tiny batch: the first call traces them, which takes seconds."""
@@ -109,8 +119,8 @@ class Translator(Predictor):
         if isinstance(texts, str):
             raise UserError("texts is a single string: give a list of texts, such as [text]")
         prefix_ids = np.int32(self.target_tokenizer.encode([prefix]) if prefix else [[]])
-        texts = [" ".join(text.split("\n")) for text in texts]
-        indices = [i for i, text in enumerate(texts) if text.strip()]
+        texts = [normalize_source(text) for text in texts]
+        indices = [i for i, text in enumerate(texts) if text]
         rows = self.source_tokenizer.encode([texts[i] for i in indices])
         long = [i for i, row in zip(indices, rows, strict=True) if len(row) > self.max_length]
         # Texts with labels are truncated in training, too.
@@ -136,12 +146,20 @@ class Translator(Predictor):
         with tqdm(total=len(rows), unit="line", leave=False, disable=not progress or None) as bar:
             for batch, (ids, scores) in zip(batches, self.pool.map(decode, batches), strict=True):
                 for i, row, row_scores in zip(batch, ids.numpy(), scores.numpy(), strict=True):
+                    self.incomplete += not self.labelled and EOS not in row[0]
                     decoded = self.target_tokenizer.decode(row)
-                    # Some programs also end a line at U+2028 and other characters.
-                    lines = [" ".join(text.splitlines()) for text in decoded]
+                    lines = map(to_line, decoded)
                     outputs[indices[i]] = list(zip(row_scores.tolist(), lines, strict=True))
                 bar.update(len(batch))
         return outputs
+
+    def warn_if_incomplete(self) -> None:
+        """Warn if outputs reached the maximum length, perhaps before their end."""
+        if self.incomplete:
+            warn(
+                f"{self.incomplete:,} outputs reached the maximum number of tokens: raise it with "
+                "--max-tokens, unless they repeat themselves"
+            )
 
     def attention(self, text: str, target: str | None = None) -> dict[str, Attention]:
         """Return the attention weights of a text by kind of attention, such as "cross-attention".
@@ -150,7 +168,7 @@ class Translator(Predictor):
         row of the decoder has the token that is predicted there, target_out. target: used in place
         of the model's own output. Raises UserError for an empty text.
         """
-        source = self.source_tokenizer.encode([text])[0][: self.max_length]
+        source = self.source_tokenizer.encode([normalize_source(text)])[0][: self.max_length]
         if not source:
             raise UserError("the text is empty: give one with words")
         source = [*source, EOS]

@@ -14,12 +14,12 @@ from model.masks import PAD
 INF = float("inf")
 
 
-def output_limit(source: tf.Tensor) -> tf.Tensor:
-    """Maximum output length, 2 · source length + 20 tokens: (batch, source_len) → (batch,), int32.
+def output_limit(source: tf.Tensor, margin: int = 20) -> tf.Tensor:
+    """Maximum output length, 2 · source length + margin: (batch, source_len) → (batch,), int32.
 
-    Depends only on the sentence, not on its batch.
+    Depends only on the sentence, not on its batch. margin: see `data.pipeline.output_margin`.
     """
-    return 2 * tf.math.count_nonzero(source != PAD, axis=1, dtype=tf.int32) + 20
+    return 2 * tf.math.count_nonzero(source != PAD, axis=1, dtype=tf.int32) + margin
 
 
 def forced_tokens(prefix: tf.Tensor, rows: tf.Tensor, position: tf.Tensor) -> tf.Tensor:

@@ -4,7 +4,7 @@ import os
 import runpy
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 import pytest
 
@@ -75,14 +75,16 @@ class Result(NamedTuple):
 def run_program(monkeypatch, capsys, tmp_path_factory):
     """Run a program, such as "translate.py" or "evaluation/figures.py", in this process.
 
-    A process of its own would have to load TensorFlow. stdin: bytes for standard input.
-    Exceptions other than SystemExit propagate.
+    A process of its own would have to load TensorFlow. stdin: bytes for standard input, or what
+    sys.stdin is instead. Exceptions other than SystemExit propagate.
     """
 
-    def run(program: str, *flags, stdin: bytes = b"") -> Result:
-        file = tmp_path_factory.mktemp("input") / "stdin"
-        file.write_bytes(stdin)
-        monkeypatch.setattr(sys, "stdin", open(file))
+    def run(program: str, *flags, stdin: bytes | TextIO | None = b"") -> Result:
+        if isinstance(stdin, bytes):
+            file = tmp_path_factory.mktemp("input") / "stdin"
+            file.write_bytes(stdin)
+            stdin = open(file)
+        monkeypatch.setattr(sys, "stdin", stdin)
         monkeypatch.setattr(sys, "argv", [str(ROOT / program), *map(str, flags)])
         monkeypatch.setattr("signal.signal", lambda *_: None)  # pytest handles signals
         # Threads cannot be set any more once TensorFlow has run.

@@ -79,6 +79,16 @@ def test_lines_are_translated_as_soon_as_they_arrive():
     assert time.monotonic() - start < 5
 
 
+def test_a_single_string_is_not_a_list_of_texts():
+    """Each of its characters would be translated."""
+    from evaluation.translator import Translator  # here, because it imports TensorFlow
+
+    translator = object.__new__(Translator)
+    for function in (translator.translate, translator.n_best):
+        with pytest.raises(UserError, match="list of texts"):
+            function("a string")
+
+
 def test_much_text_is_read_at_once():
     """Whatever the parts in which it arrives: samples depend on it."""
     reader, writer = os.pipe()
@@ -145,6 +155,18 @@ def test_a_path_that_tensorflow_reads_as_a_pattern_is_rejected(tmp_path, name):
         command_line.config_from_flags({"corpus": "mini:9", "runs_dir": str(folder)})
 
 
+def test_a_path_that_is_not_utf8_is_rejected(tmp_path, run_program):
+    """TensorFlow would report its checkpoints as damaged."""
+    folder = tmp_path / "caf\udce9"  # Latin-1
+    folder.mkdir()
+    (folder / "config.json").write_text('{"corpus": "mini:9"}')
+    result = run_program("translate.py", folder, "a")
+    assert result.status == 2 and "not UTF-8" in result.err and result.err.count("\n") == 1
+    for flags in ({"resume": str(folder)}, {"corpus": "mini:9", "runs_dir": str(folder)}):
+        with pytest.raises(UserError, match="not UTF-8"):
+            command_line.config_from_flags(flags)
+
+
 def test_an_unfinished_line_of_metrics_is_left_out(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2, "lo')
     assert records.read_json_lines(tmp_path / "metrics.jsonl") == [{"step": 1}]
@@ -171,6 +193,33 @@ def test_a_command_line_is_a_config_or_one_line(capsys, words):
             assert "--help" in words if not error.code else error.code == 2
             assert not error.code or (err.startswith("error: ") and err.count("\n") == 1)
     capsys.readouterr()
+
+
+# A module with a docstring, and after it, in each kind of body.
+CODE = """{0}
+class A:
+    {1}
+    size = 1
+
+    def f(self):
+        {2}
+        return "text"
+
+async def g():
+    {3}
+    return 1
+"""
+
+
+@pytest.mark.parametrize("place", range(4), ids=["module", "class", "function", "async function"])
+def test_docstrings_are_not_part_of_the_code(place):
+    docstrings = ['"One."', '"Two."', '"Three."', '"Four."']
+    versions = []
+    for text in (docstrings[place], '"Another."', "# a comment"):
+        docstrings[place] = text
+        versions.append(normalized_code(CODE.format(*docstrings).encode()))
+    assert len(set(versions)) == 1 and "text" in versions[0]
+    assert normalized_code(CODE.replace("text", "other").encode()) != versions[0]
 
 
 def test_code_that_cannot_be_parsed_is_compared_as_text(tmp_path):

@@ -1,11 +1,13 @@
 """Classifier: pooling, invariance to padding, decoding of labels, and their evaluation."""
 
+import json
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from data import tokenizer
-from evaluation.report import label_scores, worst
+from evaluation.report import label_scores, print_scores, worst
 from evaluation.search import Search
 from evaluation.translator import Translator
 from model.attention import MultiHeadAttention
@@ -146,10 +148,22 @@ def test_confusion_f1_and_mistakes_by_hand():
     true = ["a", "a", "a", "b", "b", "c"]
     predicted = ["a", "a", "b", "b", "a", "b"]
     scores = label_scores(predicted, true, ["a", "b", "c"])
-    assert [*scores["confusion"].values()] == [[2, 1, 0], [1, 1, 0], [0, 1, 0]]
+    assert [*scores["confusion"].values()] == [{"a": 2, "b": 1}, {"a": 1, "b": 1}, {"b": 1}]
     # a: 2 correct of 3 predicted and 3 true; b: 1 of 3 and 2; c: never predicted.
     assert [*scores["f1_by_label"].values()] == pytest.approx([4 / 6, 2 / 5, 0])
     table = {"source": list("uvwxyz"), "reference": true, "output": predicted}
     table["probability"] = ["0.9", "0.8", "0.6", "0.9", "0.7", "0.65"]
     sources = [line.split()[1] for line in worst(table).splitlines() if line.startswith("source")]
     assert sources == ["y", "z", "w"]  # the most confident first
+
+
+def test_of_many_labels_the_most_confused_pairs_are_shown(capsys):
+    names = [f"label {i}" for i in range(1000)]
+    true = ["label 1"] * 3 + ["label 2"] * 2 + names
+    predicted = ["label 7"] * 3 + ["label 8"] * 2 + names
+    scores = label_scores(predicted, true, names)
+    print_scores(scores)
+    out = capsys.readouterr().out
+    lines = [line.split() for line in out.splitlines() if "→" in line]
+    assert lines == ["3 label 1 → label 7".split(), "2 label 2 → label 8".split()]
+    assert len(json.dumps(scores)) < 100_000 and len(out) < 1000

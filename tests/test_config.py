@@ -1,6 +1,7 @@
 """The flags of train.py: help, defaults, and mistakes, reported before TensorFlow loads."""
 
 import dataclasses
+import errno
 import json
 import os
 import re
@@ -11,8 +12,10 @@ from typing import get_args, get_type_hints
 
 import pytest
 
+import utils
 from config import MAY_CHANGE_ON_RESUME, TASKS, Config, no_effect
 from training import command_line, records
+from utils import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
 FIELDS = dataclasses.fields(Config)
@@ -187,13 +190,12 @@ def test_mistakes_are_reported_before_tensorflow_loads(train, flags):
     [
         ("", "empty"),
         ("no tab", "a.tsv:1:"),
-        ("a\tb\n" * 300, "--model classifier"),
-        ("".join(f"{n}\tb{n}\n" for n in range(900)), "different labels"),
+        ("".join(f"pos\tb{n}\n" for n in range(900)), "another label"),
     ],
 )
 def test_bad_corpora_are_reported_before_tensorflow_loads(train, tmp_path, content, keyword):
     (tmp_path / "a.tsv").write_text(content)
-    flags = ["--model", "classifier"] if "labels" in keyword else []
+    flags = ["--model", "classifier"] if "label" in keyword else []
     process = train("--corpus", "a.tsv", *flags)
     assert process.returncode == 2 and keyword in process.stderr
     assert process.stderr.startswith("error: ") and process.stderr.count("\n") == 1
@@ -209,6 +211,35 @@ def test_bad_corpora_are_reported_before_tensorflow_loads(train, tmp_path, conte
 )
 def test_settings_that_contradict_each_other_are_rejected(parse, flags, keyword):
     assert keyword in parse(*flags)
+
+
+@pytest.mark.parametrize("flags", [["--train-share", "0"], ["--train-share", "-1"]])
+def test_a_share_of_nothing_is_rejected(parse, flags):
+    assert "--train-share" in parse(*flags)
+
+
+def test_a_text_may_not_look_like_a_flag(capsys):
+    """Of a program with texts. A misspelt flag is no text."""
+    parser = utils.make_parser("")
+    parser.add_argument("text", nargs="*")
+    for flags, hint in ((["-Olá"], True), (["--Olá"], False)):
+        with pytest.raises(SystemExit):
+            parser.parse_args(flags)
+        assert ('must follow "--"' in capsys.readouterr().err) == hint
+    assert parser.parse_args(["--", "-Olá"]).text == ["-Olá"]
+
+
+def test_a_full_disk_is_reported_with_the_file_that_is_written(capsys):
+    with pytest.raises(SystemExit), utils.errors_in_one_line():
+        raise OSError(errno.ENOSPC, "No space left on device", "train.py", None, "runs/a/train.py")
+    assert capsys.readouterr().err.startswith("error: runs/a/train.py: No space left")
+
+
+def test_a_corpus_that_has_moved_is_named_when_a_run_is_resumed(tmp_path):
+    config = dataclasses.asdict(Config(corpus=str(tmp_path / "old.tsv"), name="run"))
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=r"old\.tsv.*was trained on it.*--corpus and --accept"):
+        command_line.config_from_flags({"resume": str(tmp_path)})
 
 
 def test_a_flag_without_effect_is_noted(parse, capsys):

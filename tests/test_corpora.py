@@ -3,11 +3,13 @@
 import gzip
 import io
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
 import time
+import unicodedata
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +20,18 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from config import Config
-from data import corpora
+from data import corpora, pipeline
 from data import tfds as corpora_tfds
-from data.splits import SPLITS, Corpus, CorpusError, Split
+from data.splits import (
+    SPLITS,
+    Corpus,
+    CorpusError,
+    Split,
+    assign_split,
+    hash_share,
+    normalize_source,
+    to_line,
+)
 
 generated = settings(
     max_examples=60,
@@ -162,11 +173,7 @@ def test_lines_end_at_line_feeds_only(folder):
         folder / "train.en",
         b"\xef\xbb\xbf" + "one\u2028still one\r\ntwo\x85\x0c two\r\nthree".encode(),
     )
-    assert load_split(str(folder), "train").sources == [
-        "one\u2028still one",
-        "two\x85\x0c two",
-        "three",
-    ]
+    assert load_split(str(folder), "train").sources == ["one still one", "two two", "three"]
 
 
 BYTES = st.binary(max_size=60) | st.text("aé\t\n\r\0\x1c\x85\u2028🙂 ", max_size=30).map(str.encode)
@@ -178,7 +185,7 @@ BYTES = st.binary(max_size=60) | st.text("aé\t\n\r\0\x1c\x85\u2028🙂 ", max_s
 @example(b"a\x85b\x1cc\n", "d\u2028e".encode())
 @example(b"a\n\n\nd", b"e\n \ng\nh")
 def test_a_directory_is_read_completely_or_rejected_in_one_line(folder, source, target):
-    """Completely except for pairs with an empty text."""
+    """Completely except for pairs with an empty text, with NFC and ends of lines as spaces."""
     write(folder / "train.en", source)
     write(folder / "train.pt", target)
     try:
@@ -191,7 +198,20 @@ def test_a_directory_is_read_completely_or_rejected_in_one_line(folder, source, 
         lines = raw.removeprefix(b"\xef\xbb\xbf").decode().removesuffix("\n").split("\n")
         columns.append([line.removesuffix("\r") for line in lines])
     pairs = [pair for pair in zip(*columns, strict=True) if all(map(str.strip, pair))]
-    assert [*zip(*split[:2], strict=True)] == pairs
+    assert [*zip(*split[:2], strict=True)] == [(normalize_source(a), to_line(b)) for a, b in pairs]
+
+
+def test_unicode_forms_and_white_space_make_no_difference(folder):
+    """Neither in texts, nor in what counts as the same source."""
+    decomposed = unicodedata.normalize("NFD", "é ñ")
+    assert decomposed != "é ñ"
+    write(folder / "train.en", f" {decomposed}\u00a0\u3000x\té\n")
+    write(folder / "train.pt", f"{decomposed}\u00a0!\n")
+    assert load_split(str(folder), "train") == Split(["é ñ x é"], ["é ñ\u00a0!"])
+    sources = [f"{i} é ñ" for i in range(99)]
+    variants = [unicodedata.normalize("NFD", text).replace(" ", " \t") for text in sources]
+    assert [*map(assign_split, variants)] == [*map(assign_split, sources)]
+    assert [*map(hash_share, variants)] == [*map(hash_share, sources)]
 
 
 def test_pairs_with_an_empty_text_are_skipped_and_counted(folder, capfd):
@@ -296,11 +316,12 @@ def test_every_line_of_a_table_is_in_one_split_in_file_order(tmp_path):
 )
 def test_the_splits_of_a_table_contain_every_line_once(tmp_path, texts):
     rows = [(f"{number} {text}", f"x{number}{text}") for number, text in enumerate(texts)]
+    expected = [(normalize_source(a), to_line(b)) for a, b in rows]
     path = tmp_path / "a.tsv"
     write(path, "".join(f"{a}\t{b}\n" for a, b in rows))
     splits = read_all(str(path)).values()
     pairs = [pair for split in splits for pair in zip(split.sources, split.targets, strict=True)]
-    assert sorted(pairs) == sorted(rows)
+    assert sorted(pairs) == sorted(expected)
 
 
 def test_adding_lines_to_a_table_moves_no_other(tmp_path):
@@ -414,15 +435,54 @@ def write_labelled_table(path, line):
 @pytest.mark.parametrize(
     "task, line, words",
     [
-        ("classification", "{text}\t{label}\n", "put the label first"),
+        ("classification", "{text}\t{label}\n", "the label must be first"),
         ("translation", "{text}\t{label}\n", "with --model classifier and put the label first"),
         ("translation", "{label}\t{text}\n", "train with --model classifier$"),
     ],
 )
-def test_labels_in_an_unexpected_column_are_recognized(tmp_path, task, line, words):
+def test_labels_in_an_unexpected_column_are_recognized(tmp_path, capfd, task, line, words):
+    """With a warning only: a table may have few different texts, each of them many times."""
     write_labelled_table(tmp_path / "a.tsv", line)
-    with pytest.raises(CorpusError, match=words):
-        load_split(str(tmp_path / "a.tsv"), "train", task=task)
+    assert load_split(str(tmp_path / "a.tsv"), "all", task=task).sources
+    assert re.search(f"warning: .*{words}", capfd.readouterr().err.strip())
+
+
+def test_labels_are_stripped_and_two_are_required(tmp_path):
+    write(tmp_path / "a.tsv", "".join(f"{'pos ' if i % 2 else 'pos'}\tt {i}\n" for i in range(400)))
+    config = Config(model="classifier", corpus=str(tmp_path / "a.tsv"), cache_dir=str(tmp_path))
+    assert {*load_split(config.corpus, "train", task="classification").targets} == {"pos"}
+    with pytest.raises(CorpusError, match="'pos': add texts with another label"):
+        pipeline.load(config)
+
+
+def test_labels_that_look_alike_are_named(tmp_path, capfd):
+    labels = ("very good", "Very-good", "bad")
+    write(tmp_path / "a.tsv", "".join(f"{labels[i % 3]}\ttext {i}\n" for i in range(600)))
+    config = Config(model="classifier", corpus=str(tmp_path / "a.tsv"), cache_dir=str(tmp_path))
+    pipeline.load(config)
+    (line,) = (x for x in capfd.readouterr().err.splitlines() if "alike" in x)
+    assert "very good" in line and "Very-good" in line and "bad" not in line
+
+
+def test_hidden_files_are_ignored_and_others_counted(reviews, capfd):
+    """An empty text is skipped like an empty line of a table."""
+    before = {s: len(load_split(str(reviews), s, task="classification").sources) for s in SPLITS}
+    for split in ("train", "test"):
+        write(reviews / split / ".ipynb_checkpoints" / "x.txt", "text")
+        write(reviews / split / "pos" / "._1.txt", b"\xff")
+    write(reviews / "train" / "neg" / "notes.md", "text")
+    write(reviews / "test" / "neg" / "empty.txt", "")
+    after = {s: load_split(str(reviews), s, task="classification") for s in SPLITS}
+    assert {split: len(each.sources) for split, each in after.items()} == before
+    assert {*after["train"].targets} == {"neg", "pos"}
+    error = capfd.readouterr().err
+    assert "ignoring what is not a .txt file: 1" in error and "empty text: 1" in error
+
+
+def test_repeated_pairs_are_no_error(tmp_path, capfd):
+    write(tmp_path / "a.tsv", "".join(f"source {i}\ttarget {i}\n" for i in range(400)) * 20)
+    assert len(load_split(str(tmp_path / "a.tsv"), "all").sources) == 8000
+    assert "warning" in capfd.readouterr().err
 
 
 def test_a_labelled_table_is_label_tab_text(tmp_path):

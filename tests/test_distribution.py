@@ -149,6 +149,41 @@ def test_two_replicas_on_one_machine_make_the_steps_of_one(settings, single):
     assert_same_steps(single.with_name("mirrored"), single)
 
 
+# A part returns the sum of its ids and the step of its seed.
+SUM = """
+import numpy as np
+from training.machine import import_tensorflow
+import_tensorflow()
+import tensorflow as tf
+(cpu,) = tf.config.list_physical_devices("CPU")
+devices = [tf.config.LogicalDeviceConfiguration()] * 2
+tf.config.set_logical_device_configuration(cpu, devices)
+from model.layers import Seed
+from training import distribution
+
+def part(source, target, seed):
+    return tf.reduce_sum(source), tf.reduce_sum(target), seed.step
+
+def step(source, target):
+    sums = distribution.sum_over_parts(part, source, target, Seed(0, tf.constant(5)), 2, 2)
+    return dict(enumerate(sums))
+
+source = np.arange(1, 23, dtype=np.int32).reshape(11, 2)
+with distribution.make_strategy("mirrored").scope():
+    sums = distribution.replicated(step)(source, 10 * source)
+print(*(int(value) for value in sums.values()))
+"""
+
+
+def test_the_parts_of_two_replicas_are_added_up():
+    """Adam hides it if they are averaged: it divides a gradient by its size."""
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "-1"}
+    command = [sys.executable, "-c", SUM]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    total, parts = sum(range(1, 23)), range(8 * 5, 8 * 5 + 8)
+    assert done.stdout.split() == [str(x) for x in (total, 10 * total, sum(parts))], done.stderr
+
+
 # ---- Workers that differ -------------------------------------------------------------------------
 
 

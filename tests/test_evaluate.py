@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import unicodedata
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,12 +18,13 @@ import tensorflow as tf
 from helpers import TINY, load_split, train_here, write_corpus
 
 from config import Config
-from data import corpora
+from data import corpora, pipeline
 from data.arrays import Pairs, Ragged
 from data.splits import Split
-from data.tokenizer import train_pair
+from data.tokenizer import EOS, train_pair
 from evaluation import loading, report
 from evaluation.metrics import bleu
+from evaluation.search import Search
 from evaluation.translator import Translator
 from model.decoding import filter_logits
 from training.checkpoints import readable_checkpoints
@@ -167,8 +169,8 @@ def test_a_changed_split_is_another_corpus(copy, score, tmp_path):
     assert keyword(score(copy), "test split", "--corpus")
     assert (copy / "scores-test.json").read_bytes() == scores
     assert score(copy, "--corpus", talks).status == 0
-    slug = str(talks).strip("/").replace("/", "-")
-    assert written(copy) == files("test") | files(f"{slug}-test")
+    (name,) = (path.name for path in copy.glob("scores-*-test-????????.json"))
+    assert written(copy) == files("test") | files(name.removeprefix("scores-")[: -len(".json")])
 
 
 def test_the_train_split_is_the_share_that_was_trained_on(tmp_path):
@@ -186,8 +188,21 @@ def test_every_line_of_another_table_is_scored(copy, score, texts, tmp_path, mon
     Path("news.tsv").write_text("".join(lines[:7]), "utf-8")
     result = score(copy, "--corpus", "news.tsv", "--split", "all")
     assert result.status == 0 and score(copy, "--corpus", "news.tsv").status == 0
-    assert written(copy) == files("news-all")
-    assert report.read_outputs(copy, "news-all")["source"] == texts.sources[:7]
+    (name,) = (path.stem.removeprefix("scores-") for path in copy.glob("scores-*.json"))
+    assert written(copy) == files(name) and name.startswith("news-all-")
+    assert report.read_outputs(copy, name)["source"] == texts.sources[:7]
+
+
+def test_scores_of_different_texts_are_in_different_files(copy, texts, tmp_path, monkeypatch):
+    """Even if the texts have the same name, or one that is too long for the name of a file."""
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "below")
+    names = ["news.tsv", "../news.tsv", f"{200 * 'é'[:1]}.tsv"[-100:]]
+    for i, name in enumerate(names):
+        Path(name).write_text(f"{texts.sources[i]}\t{texts.targets[i]}\n", "utf-8")
+    config = load_config(copy)
+    slugs = [report.load_split(copy, config, "all", name)[1] for name in names]
+    assert len({*slugs}) == 3 and all(len(f"outputs-{slug}.tsv".encode()) < 150 for slug in slugs)
 
 
 def test_another_corpus_has_the_direction_of_the_run(copy, texts, tmp_path):
@@ -292,15 +307,15 @@ def test_mistakes_found_after_parsing_do_not_import_tensorflow(run):
 
 
 def test_changed_model_code_is_rejected_unless_accepted(copy, translate):
-    before = translate(copy, "a")
-    assert before.status == 0
+    before = translate(copy, "a").out
+    assert before
     attention = copy / "source" / "model" / "attention.py"
     attention.write_text("# another comment\n" + attention.read_text("utf-8"), "utf-8")
-    assert translate(copy, "a") == before
+    assert translate(copy, "a").out == before
     attention.write_text(attention.read_text("utf-8") + "print('my own code')\n", "utf-8")
     own_code = f"python {copy}/source/translate.py {copy}"
     assert keyword(translate(copy, "a"), "model/attention.py", own_code, "--accept-changes")
-    assert translate(copy, "a", "--accept-changes") == before
+    assert translate(copy, "a", "--accept-changes").out == before
     command = [sys.executable, *own_code.split()[1:], "--file", "nosuch"]
     own = subprocess.run(command, capture_output=True, encoding="utf-8")
     assert "nosuch" in own.stderr and "attention.py" not in own.stderr
@@ -419,7 +434,8 @@ def test_each_line_has_one_translation(translated):
     assert len(lines) == len(LINES)
     assert [i for i, line in enumerate(lines) if not line] == [1, 2]  # empty stays empty
     assert b"text 5 has more than 40 tokens" in translated.stderr
-    assert b"line 12, is not valid" in translated.stderr and translated.stderr.count(b"\n") == 2
+    assert b"line 12, is not valid" in translated.stderr and translated.stderr.count(b"\n") == 3
+    assert b"reached the maximum number of tokens" in translated.stderr  # it is hardly trained
     assert b"I0000" not in translated.stderr  # no start-up lines of TensorFlow
 
 
@@ -469,8 +485,58 @@ def test_translating_needs_only_config_tokenizer_and_checkpoints(run, translate,
         copy = shutil.copytree if (run / name).is_dir() else shutil.copy
         copy(run / name, tmp_path / name)
     status, out, err = translate(tmp_path, SENTENCE)
-    assert (status, err) == (0, "") and out.count("\n") == 1 and out.strip()
+    assert status == 0 and "error" not in err and out.count("\n") == 1 and out.strip()
     assert translate(tmp_path, "").out == "\n"
+
+
+@pytest.mark.parametrize(
+    ("margin", "search", "expected"),
+    [(20, Search(), 26), (35, Search(), 41), (35, Search(max_tokens=9), 9)],
+)
+def test_outputs_have_the_length_that_training_targets_need(
+    tiny, margin, search, expected, monkeypatch
+):
+    """Twice the source plus a margin, or --max-tokens. Outputs that reach it are counted."""
+    model, warnings = tiny(300, 300, max_length=60), []
+    monkeypatch.setattr(  # never eos
+        model, "logits", lambda hidden: tf.one_hot(tf.fill(tf.shape(hidden)[:1], 7), 300)
+    )
+    pieces = SimpleNamespace(encode=lambda texts: [[9, 8]] * 2, decode=lambda rows: ["a"])
+    translator = Translator(model, pieces, pieces, 60, search, margin)
+    ids, _ = translator.decode(np.int32([[9, 8, EOS]]), 0)
+    assert ids.shape[-1] == expected
+    translator.translate(["a b", "a b"])
+    monkeypatch.setattr("evaluation.translator.warn", warnings.append)
+    translator.warn_if_incomplete()
+    assert len(warnings) == 1 and warnings[0].startswith("2 outputs reached")
+
+
+def test_a_margin_suffices_for_the_training_targets(tmp_path):
+    """All but one in a thousand of them, and is part of corpus.json."""
+    config = Config(
+        **TINY | {"max_length": 99}, corpus=str(tmp_path), cache_dir=str(tmp_path / "c")
+    )
+    for split, count in (("train", 40), ("validation", 2)):
+        words = [" ".join(["word"] * 45 + [str(i)]) for i in range(count)]
+        for name, texts in (("de", map(str, range(count))), ("en", words)):
+            (tmp_path / f"{split}.{name}").write_text("\n".join(texts), "utf-8")
+    dataset = pipeline.load(config)
+    margin, train = dataset.corpus_info["output_margin"], dataset.train
+    longest = (train.target.lengths - 1 - 2 * train.source.lengths).max()
+    assert margin == longest > 20
+    outliers = Ragged.of([[9] * 3] * 5000), Ragged.of([[9] * 4] * 4999 + [[9] * 90])
+    assert pipeline.output_margin(Pairs(*outliers)) == 20
+
+
+def test_input_may_have_any_unicode_form_and_white_space(run, translate):
+    text = "O menino não é só avô."
+    forms = [
+        unicodedata.normalize("NFD", text),
+        text.replace(" ", "\u00a0 \t"),
+        f"\u3000{text}\x0b",
+    ]
+    result = translate(run, text, *forms)
+    assert result.status == 0 and len({*result.out.splitlines()}) == 1
 
 
 def test_every_translation_is_one_line():

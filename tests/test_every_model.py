@@ -63,7 +63,8 @@ def test_a_classifier_learns_and_is_scored(classifier, run_program):
     assert result.status == 0, result.err
     scores = json.loads((classifier / "scores-test.json").read_text())
     assert scores["accuracy"] > 0.75 and f"{100 * scores['accuracy']:.4g}" in result.out
-    matrix = np.array([scores["confusion"][label] for label in ("neg", "pos")])
+    labels, rows = ("neg", "pos"), scores["confusion"]
+    matrix = np.array([[rows[a].get(b, 0) for b in labels] for a in labels])
     assert np.trace(matrix) / matrix.sum() == pytest.approx(scores["accuracy"])
 
     table = report.read_outputs(classifier, "test")

@@ -19,7 +19,7 @@ import pytest
 import scipy.stats
 import tensorflow as tf
 import tqdm
-from helpers import TINY, run_loop, steps_saved, training_in_process, write_corpus
+from helpers import TINY, run_loop, state, steps_saved, training_in_process, write_corpus
 from test_page import browse, needs_browser
 
 import same_code
@@ -1529,6 +1529,30 @@ def test_an_average_is_over_the_ends_of_epochs_however_often_a_run_saves(tmp_pat
         steps, average = train(f"keep-{keep}", 0, keep_checkpoints=keep)
         assert steps == ([second, third] if keep == 2 else [*range(third + 1)])
         np.testing.assert_array_equal(average, expected)
+
+
+def test_a_worker_scores_the_mean_of_the_weights_of_the_last_epochs(tmp_path, monkeypatch):
+    def grow(step, training):
+        training.model.source_embedding.table.assign_add(tf.ones([400, 16]) * 2.0**step)
+
+    settings = {"corpus": str(write_corpus(tmp_path / "talks")), "cache_dir": str(tmp_path)}
+    settings |= TINY | {"runs_dir": str(tmp_path), "name": "run", "batch_tokens": 1500, "epochs": 4}
+    run_loop(settings, grow)
+    (tmp_path / "texts").write_text("[[], []]")
+    job = {name: str(tmp_path / name) for name in ("run", "texts", "cache")}
+    scored = []
+
+    def score(translator, texts):
+        scored.append(translator.model.source_embedding.table.numpy())
+
+    monkeypatch.setattr(worker, "score", score)
+    with training_in_process() as patch:
+        patch.setattr("train.train", lambda config: None)
+        patch.setattr("train.Run", Run)  # restored in the end
+        worker.train_and_score(job | {"average": 2, "resumable": True})
+    last = [state(tmp_path / "run", step) for step in steps_saved(tmp_path / "run")[-2:]]
+    tables = [each["model/source_embedding/table/.ATTRIBUTES/VARIABLE_VALUE"] for each in last]
+    np.testing.assert_allclose(scored, [np.mean(tables, axis=0)], rtol=1e-6)
 
 
 def test_scoring_can_be_stopped_and_a_run_without_checkpoints_starts_again(

@@ -104,6 +104,26 @@ def test_recurrent_runs_are_labelled_with_their_attention(tmp_path):
     assert labels == [f"{tmp_path}/a/b: GRU, dot attention", f"{tmp_path}/b/b"]
 
 
+def test_of_many_labels_those_with_most_errors_are_drawn(drawn, tmp_path):
+    matrix = {f"l{i}": {f"l{i}": 5} for i in range(300)} | {"l250": {"l299": 9, "l7": 1}}
+    scores = {"confusion": matrix, "split": "test", "corpus": "c", "checkpoint": "", "search": ""}
+    figures.draw_outputs(tmp_path, "test", scores, {"run": tmp_path})
+    plot = drawn[0].axes[0]
+    labels = names(plot.get_xticklabels())
+    assert len(labels) == 20 and labels[:3] == ["l250", "l299", "l7"]
+    assert "20 of 300" in plot.get_title().replace("\n", " ")
+
+
+def test_runs_that_begin_with_an_underscore_are_in_the_legend(drawn, tmp_path):
+    for name in ("_x_", "y"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+    labels = figures.run_labels([tmp_path / "_x_", tmp_path / "y"])
+    figures.by_length("", {"1–5": 2}, {label: [1.0] for label in labels})
+    shown = names(drawn[0].legends[0].get_texts())
+    assert [label.strip() for label in shown] == ["_x_", "y"]
+
+
 def test_confusion_matrix_has_true_labels_in_rows(drawn):
     figures.confusion("", [[3, 1, 0], [0, 5, 0], [0, 0, 0]], ["a", "b", "c"])
     plot = drawn[0].axes[0]

@@ -163,6 +163,10 @@ def test_eos_ends_a_text(bpe):
     assert generator.extend([[]], len(ids)) == [ids]
 
 
+def test_a_single_string_is_one_prompt(make):
+    assert make().generate("We meet", 9) == make().generate(["We meet"], 9)
+
+
 def test_padding_is_a_token_like_any_other(bpe):
     """A model that was not trained may predict it. Waiting for another token would not end."""
     generator = reciter(bpe, [PAD] * 30, max_length=8)

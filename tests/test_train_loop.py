@@ -13,6 +13,7 @@ import shutil
 import signal
 import sys
 import time
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -583,6 +584,16 @@ def test_changed_code_is_not_resumed_unless_accepted(copied):
     (old,) = copied.glob("source.until-*")
     assert "ANOTHER" in (old / "model" / "loss.py").read_text()
     assert json.loads((copied / "config.json").read_text())["accept_changes"] is False
+
+
+def test_other_versions_of_packages_are_named(copied, capsys):
+    path = copied / "provenance.json"
+    record = json.loads(path.read_text())
+    record["versions"] |= {"tensorflow": "2.1.0", "numpy": metadata.version("numpy")}
+    path.write_text(json.dumps(record))
+    run_loop(resumed(copied))
+    (line,) = (x for x in capsys.readouterr().err.splitlines() if "began with" in x)
+    assert "tensorflow 2.1.0" in line and metadata.version("tensorflow") in line
 
 
 def test_a_missing_copy_of_the_source_is_named_and_written_again_if_accepted(copied):

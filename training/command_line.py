@@ -7,6 +7,7 @@ from pathlib import Path
 
 from config import MAY_CHANGE_ON_RESUME, OF_THE_MODEL, Config, no_effect
 from data import corpora, pipeline
+from data.splits import CorpusError
 from training.records import check_path, load_config, read_json
 from utils import (
     UserError,
@@ -101,5 +102,13 @@ def config_from_flags(flags: dict) -> Config:
             print(f"note: {flag(name)} has no effect with --model {config.model}", file=sys.stderr)
     for folder in config.runs_dir, config.cache_dir:
         Path(folder).mkdir(parents=True, exist_ok=True)
-    pipeline.check(config)
+    try:
+        pipeline.check(config)
+    except CorpusError as error:
+        if not config.resume:
+            raise
+        raise UserError(
+            f"{error}; {config.resume} was trained on it: restore it, or give its new path with "
+            "--corpus and --accept-changes"
+        ) from error
     return config

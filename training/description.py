@@ -118,14 +118,19 @@ def checkout_state(names: Iterable[str] = ()) -> tuple[dict, str]:
     return state, diff
 
 
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that results depend on."""
+    packages = ("tensorflow", "keras", "numpy", "sentencepiece", "sacrebleu")
+    versions = {name: metadata.version(name) for name in packages}
+    return {"python": platform.python_version()} | versions
+
+
 def provenance() -> dict:
     """Return the command, versions and host."""
-    packages = ("tensorflow", "keras", "numpy", "sentencepiece", "sacrebleu")
     return {
         "command": [sys.executable, *sys.argv],
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "versions": {"python": platform.python_version()}
-        | {name: metadata.version(name) for name in packages},
+        "versions": versions(),
         "host": {
             "name": platform.node(),
             "system": platform.platform(),
@@ -156,6 +161,7 @@ def check_code(run: Path, accept_changes: bool) -> bool:
     source = run / "source"
     if not source.exists() and not accept_changes:
         raise RunError(f"{source} is missing: restore it, or use --accept-changes")
+    check_versions(run)
     names = changed_files("resume", source)
     if names and not accept_changes:
         raise RunError(
@@ -163,6 +169,18 @@ def check_code(run: Path, accept_changes: bool) -> bool:
             f"python {quote(source / 'train.py')} --resume {quote(run)}, or with --accept-changes"
         )
     return bool(names)
+
+
+def check_versions(run: Path) -> None:
+    """Warn if a run began with another version of Python or of a package."""
+    path = run / "provenance.json"
+    recorded = records.read_json(path).get("versions", {}) if path.exists() else {}
+    for name, version in versions().items():
+        if (before := recorded.get(name, version)) != version:
+            warn(
+                f"{run} began with {name} {before}, and this is {version}: the remaining updates "
+                "may differ from those of a run that was not interrupted"
+            )
 
 
 def update(run: Path, config: Config, code_changed: bool) -> None:

@@ -51,9 +51,10 @@ def read_prompts(flags: argparse.Namespace) -> list[str]:
     """Return the prompts: PROMPT, the lines of standard input, or else an empty one."""
     if flags.prompt is not None:
         return [flags.prompt]
-    if sys.stdin is None or sys.stdin.isatty():
+    file = getattr(sys.stdin, "buffer", None)  # a notebook's has none
+    if file is None or file.isatty():
         return [""]
-    text = sys.stdin.buffer.read().decode("utf-8", "surrogateescape").removeprefix("\ufeff")
+    text = file.read().decode("utf-8", "surrogateescape").removeprefix("\ufeff")
     lines = text.removesuffix("\n").split("\n")
     return [command_line.valid_text(line.removesuffix("\r"), "standard input") for line in lines]
 

@@ -92,7 +92,9 @@ class Labels:
 
 
 def preprocess(texts: Iterable[str], lowercase: bool, words: bool) -> list[str]:
-    """Convert texts to the form that the SentencePiece model is trained on."""
+    """Convert texts to the form that the SentencePiece model is trained on. Raises UserError."""
+    if isinstance(texts, str):  # each of its characters would be a text
+        raise UserError("texts is a single string: give a list of texts, such as [text]")
     texts = map(to_nfc, texts)
     if lowercase:
         texts = (text.lower() for text in texts)

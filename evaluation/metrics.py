@@ -4,10 +4,13 @@ Scores range from 0 to 100, with one reference per hypothesis. Compare them only
 signatures: on the same output, another tokenizer moves BLEU by several points.
 """
 
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from statistics import fmean  # exact sums: the order of the sentences does not matter
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
@@ -93,7 +96,9 @@ def by_tag(hypotheses: Texts, references: Texts, tags: Texts) -> dict[str, tuple
 
 
 def check_lengths(hypotheses: Texts, references: Texts) -> None:
-    """Raise ValueError for an empty corpus or unequal lengths."""
+    """Raise ValueError for an empty corpus or unequal lengths, or for strings instead of lists."""
+    if isinstance(hypotheses, str) or isinstance(references, str):
+        raise ValueError("Got a single string: give a list of sentences, such as [sentence].")
     if len(hypotheses) != len(references):
         raise ValueError(f"Got {len(hypotheses)} hypotheses for {len(references)} references.")
     if not hypotheses:
@@ -117,7 +122,8 @@ def rouge_scores(hypotheses: Texts, references: Texts) -> dict[str, list[float]]
     """Compute ROUGE F1 of each sentence, without stemming: common words, common pairs of words, and
     the longest common subsequence (Lin 2004, sections 2 and 3.1).
     """
-    from rouge_score.rouge_scorer import RougeScorer
+    with a_home():  # imports NLTK
+        from rouge_score.rouge_scorer import RougeScorer
 
     scorer = RougeScorer([*ROUGE.values()], tokenizer=UNICODE_WORDS)
     pairs = zip(hypotheses, references, strict=True)
@@ -133,7 +139,8 @@ def meteor_scores(hypotheses: Texts, references: Texts, wordnet: Any) -> list[fl
 
     A perfect sentence of n tokens scores 100 (1 - 0.5 / n³): one chunk is still penalized.
     """
-    from nltk.translate.meteor_score import meteor_score
+    with a_home():
+        from nltk.translate.meteor_score import meteor_score
 
     # The tokens of BLEU: 13a separates punctuation and needs no download.
     tokenize = make_bleu().tokenizer
@@ -143,11 +150,26 @@ def meteor_scores(hypotheses: Texts, references: Texts, wordnet: Any) -> list[fl
     ]
 
 
+@contextmanager
+def a_home() -> Iterator[None]:
+    """Set HOME to an empty directory if there is none, without which NLTK cannot be imported."""
+    if os.path.expanduser("~") != "~":
+        yield
+        return
+    with TemporaryDirectory() as folder:
+        os.environ["HOME"] = folder
+        try:
+            yield
+        finally:
+            del os.environ["HOME"]
+
+
 def load_wordnet() -> Any:
     """Return NLTK's WordNet if its data are installed, by `nltk.download("wordnet")`, else
     `NO_WORDNET`.
     """
-    from nltk.corpus import wordnet
+    with a_home():
+        from nltk.corpus import wordnet
 
     try:
         wordnet.synsets("word")  # opens the data; the import does not

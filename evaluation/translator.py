@@ -157,8 +157,8 @@ class Translator(Predictor):
         """Warn if outputs reached the maximum length, perhaps before their end."""
         if self.incomplete:
             warn(
-                f"{self.incomplete:,} outputs reached the maximum number of tokens: raise it with "
-                "--max-tokens, unless they repeat themselves"
+                f"outputs that reached the maximum number of tokens: {self.incomplete:,}; unless "
+                "they repeat themselves, raise it with --max-tokens"
             )
 
     def attention(self, text: str, target: str | None = None) -> dict[str, Attention]:

@@ -839,3 +839,13 @@ def test_a_share_keeps_equal_sources_together_and_grows(tmp_path):
     kept = [s for s in parts[None]["train"].sources if s in large]
     assert kept == parts[0.6]["train"].sources  # all pairs of a source, in the same order
     assert parts[0.2]["validation"] == parts[None]["validation"]
+
+
+def test_without_a_home_directory_a_download_is_one_sentence(monkeypatch):
+    """As of a user without an entry in passwd. Nothing is written to a directory named ~."""
+    monkeypatch.delenv("TFDS_DATA_DIR", raising=False)
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", lambda number: {}[number])
+    for name in ("spa-eng", "ted_hrlr_translate/pt_to_en"):
+        with pytest.raises(CorpusError, match="set TFDS_DATA_DIR"):
+            corpora.find(name)

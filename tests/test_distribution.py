@@ -162,7 +162,8 @@ from model.layers import Seed
 from training import distribution
 
 def part(source, target, seed):
-    return tf.reduce_sum(source), tf.reduce_sum(target), seed.step
+    values = tf.reduce_sum(source), tf.reduce_sum(target), seed.step
+    return [tf.cast(value, tf.float32) for value in values]
 
 def step(source, target):
     sums = distribution.sum_over_parts(part, source, target, Seed(0, tf.constant(5)), 2, 2)

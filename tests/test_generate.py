@@ -1,5 +1,7 @@
 """Texts that language models generate, and generate.py."""
 
+import io
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -306,6 +308,12 @@ def test_without_a_prompt_a_text_is_generated_from_its_start(generate, greedy_te
     result = generate("--top-k", 1, "--tokens", 15, "--seed", 1)
     assert (result.status, result.err) == (0, "")
     assert [result.out.removesuffix("\n")] == greedy_texts("", tokens=15)
+
+
+@pytest.mark.parametrize("stdin", [None, io.StringIO("not read")], ids=["missing", "no file"])
+def test_without_a_file_to_read_a_text_is_generated_from_its_start(generate, stdin):
+    result = generate("--no-sample", "--tokens", 3, stdin=stdin)
+    assert (result.status, result.out) == (0, generate("", "--no-sample", "--tokens", 3).out)
 
 
 def test_a_beam_replaces_sampling(generate):

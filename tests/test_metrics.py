@@ -1,9 +1,13 @@
 """Metrics against numbers worked by hand, and their signatures."""
 
 import math
+import os
 import re
+import subprocess
+import sys
 from argparse import Namespace
 from importlib.metadata import version
+from pathlib import Path
 from types import SimpleNamespace
 
 import nltk.corpus
@@ -308,3 +312,23 @@ def test_classifiers_are_compared_by_accuracy_and_confidence(tmp_path, capsys):
     report.write(flags.other, "mine-all", ABOUT, other | {"source": other["source"][::-1]})
     with pytest.raises(UserError, match=f"{flags.other} --corpus any --split any"):
         compare.main(flags)
+
+
+def test_scores_need_no_home_directory(tmp_path):
+    code = (
+        "import pwd; pwd.getpwuid = lambda number: {}[number]; from evaluation import metrics; "
+        "print(metrics.score(['a b'], ['a b'])['meteor'])"
+    )
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(Path(metrics.__file__).parents[1])}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True)
+    assert done.returncode == 0 and float(done.stdout) > 90, done.stderr
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("function", [metrics.score, metrics.sentence_scores, metrics.bleu])
+def test_a_single_string_is_not_a_list_of_sentences(function):
+    """Its characters would be scored."""
+    for texts in (("abc", "abd"), (["abc"], "d"), ("d", ["abc"])):
+        with pytest.raises(ValueError, match="single string"):
+            function(*texts)

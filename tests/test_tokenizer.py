@@ -54,6 +54,13 @@ def test_decode_undoes_encode(shared, text):
     assert round_trip(shared, text) == [text]
 
 
+def test_a_single_string_is_not_a_list_of_texts(shared):
+    """Each of its characters would be a text."""
+    for function in (shared.encode, lambda texts: tokenizer.train(texts, 100)):
+        with pytest.raises(UserError, match="list of texts"):
+            function("a text")
+
+
 def test_decode_undoes_encode_for_any_characters(shared):
     """Except line feeds, surrogates and U+2581, which is SentencePiece's symbol for a space."""
     draw = random.Random(0)

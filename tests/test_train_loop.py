@@ -4,11 +4,14 @@ Nearly all of these tests replace the train step by one that computes nothing.
 """
 
 import collections
+import contextlib
+import io
 import itertools
 import json
 import os
 import resource
 import runpy
+import shlex
 import shutil
 import signal
 import sys
@@ -43,7 +46,7 @@ from training.checkpoints import readable_checkpoints, rewrite_checkpoint_list
 from training.logs import Logs
 from training.records import load_config, read_json_lines
 from training.run import Diverged, RunError
-from utils import UserError, lock
+from utils import UserError, lock, prepare_streams, warn
 
 EPOCHS = 3
 # A model of few variables, because their number decides how long these tests take.
@@ -346,6 +349,81 @@ def test_an_existing_directory_is_not_written_over(copied, settings):
     with pytest.raises(UserError, match="--resume"):
         run_loop(settings)
     assert {path: path.stat().st_mtime_ns for path in copied.rglob("*")} == before
+
+
+# ---- Standard output and error -------------------------------------------------------------------
+
+
+def print_into_closed_pipes(monkeypatch, buffering):
+    """Make standard output and error pipes that nobody reads any more, as of a tee that ended."""
+    for name in ("stdout", "stderr"):
+        reader, writer = os.pipe()
+        os.close(reader)
+        monkeypatch.setattr(sys, name, open(writer, "w", buffering))
+    prepare_streams(best_effort=True)
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        lambda: print("a line", flush=True),
+        lambda: print("a line", file=sys.stderr),
+        lambda: tqdm.write("a line"),
+        lambda: tqdm(range(3), mininterval=0).update(),
+        lambda: warn(f"a warning {time.monotonic_ns()}"),  # the same one is printed once
+        lambda: machine.StopSignal().record(signal.SIGINT, None),
+    ],
+    ids=["print", "on stderr", "above a bar", "a bar", "a warning", "at a signal"],
+)
+@pytest.mark.parametrize("closed", [False, True], ids=["unread", "closed"])
+def test_output_that_nobody_reads_is_dropped(monkeypatch, output, closed):
+    print_into_closed_pipes(monkeypatch, buffering=1)  # of a line
+    if closed:
+        sys.stdout.close()
+        sys.stderr.close()
+    with training_in_process():  # which restores the handlers of signals
+        output()
+        output()
+
+
+def test_a_training_whose_output_nobody_reads_is_saved_at_a_signal(settings, monkeypatch, tmp_path):
+    def stop(step, training):
+        if step == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    print_into_closed_pipes(monkeypatch, buffering=-1)  # the default
+    assert run_loop(settings, stop).status == 128 + signal.SIGINT
+    assert steps_saved(tmp_path / "run")[-1] == 5
+
+
+def test_streams_may_be_missing_or_no_files(monkeypatch):
+    """Those of a notebook have neither `buffer` nor `reconfigure`."""
+    for best_effort in (False, True):
+        monkeypatch.setattr(sys, "stdout", io.StringIO())
+        monkeypatch.setattr(sys, "stderr", None)
+        notebook = sys.stdout
+        prepare_streams(best_effort)
+        print("é", flush=True)
+        print("é", file=sys.stderr, flush=True)
+        assert notebook.getvalue() == "é\n"
+
+
+@pytest.mark.parametrize("stdin", [None, io.StringIO("not read")], ids=["missing", "no file"])
+def test_a_text_is_translated_whatever_the_standard_streams_are(finished, run_program, stdin):
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        result = run_program("translate.py", finished, "Olá", "--max-tokens=3", stdin=stdin)
+    assert (result.status, out.getvalue().count("\n")) == (0, 1)
+    refused = run_program("translate.py", finished, stdin=stdin)
+    assert refused.status == 2 and "--file" in refused.err and refused.err.count("\n") == 1
+
+
+def test_printed_commands_can_be_pasted_whatever_the_path(settings, tmp_path, capsys):
+    run_dir = str(tmp_path / "my runs" / "run")
+    run_loop(settings | {"runs_dir": str(tmp_path / "my runs"), "max_steps": 1})
+    lines = capsys.readouterr().out.splitlines()
+    score, resume = (shlex.split(line) for line in lines if line.startswith("    python "))
+    assert score[1:] == ["evaluate.py", run_dir]
+    assert resume[1:4] == ["train.py", "--resume", run_dir]
 
 
 # ---- Checkpoints ---------------------------------------------------------------------------------

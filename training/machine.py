@@ -37,6 +37,8 @@ def import_tensorflow() -> None:
     used.
     """
     keep_freed_memory()  # before TensorFlow's threads start
+    if os.path.expanduser("~") == "~":  # no home: Keras would create a directory with this name
+        os.environ.setdefault("KERAS_HOME", os.path.join(os.devnull, "keras"))
     if sys.stderr.isatty():
         print("loading TensorFlow", end="\r", file=sys.stderr)
     handler = signal.signal(signal.SIGINT, lambda *_: os._exit(130))

@@ -192,6 +192,7 @@ def alive(pid):
     return False
 
 
+@pytest.mark.slow
 def test_a_job_runs_per_thread_on_a_core_of_its_own(workers, source, make_job):
     jobs = [make_job(name, steps=20) for name in "abc"]
     executor = ClusterExecutor(workers.address, source)
@@ -330,6 +331,7 @@ def test_workers_that_do_not_see_the_folder_are_an_error(workers, tmp_path, make
         finish(executor, 1)
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_cannot_be_reached_is_an_error(source):
     for address in ("127.0.0.1:1", "no host"):
         with pytest.raises(ExperimentError, match="no Dask scheduler answers at"):

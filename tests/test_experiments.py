@@ -184,6 +184,7 @@ def test_deviation_is_that_of_an_analysis_of_variance():
     assert stats.deviation(scores | {"new": {1: 50.0}}) == pytest.approx(sigma)
 
 
+@pytest.mark.slow
 def test_a_shared_baseline_makes_no_more_false_alarms_than_stated():
     """Forty experiments without effect, compared with the same three runs, each asked alone."""
     random, alarms = np.random.default_rng(0), 0
@@ -777,6 +778,7 @@ def test_a_plan_names_the_change_and_the_runs_with_their_time(repository, ask, m
         assert seeds in line and f"about {2 if not flags else 6} minutes on 2 cores" in line
 
 
+@pytest.mark.slow
 def test_a_plan_of_the_final_score_takes_time_and_deviation_from_stored_results(repository, ask):
     (repository / "experiments/same.patch").write_text("question: 1?\nflags: --bonus=1\n")
     ask("more", "same", "--store")
@@ -787,6 +789,7 @@ def test_a_plan_of_the_final_score_takes_time_and_deviation_from_stored_results(
     assert out.count("minutes on") == 2
 
 
+@pytest.mark.slow
 def test_stored_results_count_only_if_seed_0_has_equal_scores(repository, ask, monkeypatch):
     """Its weights may be others: the order of the variables is part of their hash."""
 
@@ -831,6 +834,7 @@ def test_stored_results_count_only_if_seed_0_has_equal_scores(repository, ask, m
     assert "none of them is of this processor, so they are not used" in run_again()[2]
 
 
+@pytest.mark.slow
 def test_stored_results_of_another_processor_count_and_new_ones_run_in_pairs(
     repository, ask, monkeypatch
 ):
@@ -881,6 +885,7 @@ def test_a_moved_change_is_run_again(repository, ask):
     assert store.read_stored(SMALL)["rows"].keys() == {"baseline"}
 
 
+@pytest.mark.slow
 def test_further_seeds_are_added_to_stored_ones(repository, ask, monkeypatch):
     """Stored results of later stages do not count at an earlier one; only missing seeds run."""
     (repository / "experiments/some.patch").write_text("question: 1?\nflags: --bonus=0.4\n")
@@ -949,6 +954,7 @@ def test_a_patch_that_alters_the_loss_is_judged_by_bleu(repository, ask, monkeyp
     assert table.with_intervals.keys() == {"more"}  # the plot has no axis of BLEU
 
 
+@pytest.mark.slow
 def test_results_of_another_baseline_are_only_replaced_together(repository, ask, monkeypatch):
     (repository / "experiments/same.patch").write_text("question: 1?\nflags: --bonus=1\n")
     ask("more", "same", "--store")
@@ -1041,6 +1047,7 @@ def test_only_the_results_of_the_recipe_itself_are_stored(repository, ask, monke
     assert store.read_stored(SMALL) is None
 
 
+@pytest.mark.slow
 def test_stored_rows_are_dropped_with_their_patch_and_keep_their_code(repository, ask, capsys):
     rows = repository / "experiments"
     (rows / "same.patch").write_text("question: 1?\nflags: --bonus=1\n")
@@ -1508,6 +1515,7 @@ def test_the_page_of_a_comparison_shows_the_edit_before_the_stored_experiments(r
 # ---- With TensorFlow -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_average_is_over_the_ends_of_epochs_however_often_a_run_saves(tmp_path, monkeypatch):
     """A resumed run has more checkpoints within an epoch, and must get the same scores."""
     write_corpus(tmp_path / "talks")

@@ -61,7 +61,10 @@ def make_generator(tiny, pieces, search, start=tokenizer.EOS, eos_bias=2.0, **fl
     "flags",
     [
         {"norm": "post", "eos_bias": 2.2},
-        {"norm": "pre", "eos_bias": 2.8, "key_dim": 5, "positions": "learned"},
+        pytest.param(
+            {"norm": "pre", "eos_bias": 2.8, "key_dim": 5, "positions": "learned"},
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             {"norm": "post", "eos_bias": 2.2, "positions": "none"}, marks=pytest.mark.slow
         ),
@@ -268,7 +271,7 @@ def appended(prompts, ids):
     [
         Search(),
         pytest.param(Search(3, 0.6, n_best=2), marks=pytest.mark.slow),
-        Search(sample=True, temperature=0.7, seed=4),
+        pytest.param(Search(sample=True, temperature=0.7, seed=4), marks=pytest.mark.slow),
     ],
     ids=["greedy", "beam", "sample"],
 )

@@ -494,12 +494,6 @@ def test_labels_missing_in_training_are_rejected(tmp_path, split):
         pipeline.load(labelled(tmp_path / "a.tsv", rows))
 
 
-def test_exchanged_columns_of_a_labelled_table_are_rejected(tmp_path):
-    rows = [(f"text number {i}", "ab"[i % 2] + str(i)) for i in range(500)]
-    with pytest.raises(CorpusError, match="label first"):
-        pipeline.load(labelled(tmp_path / "a.tsv", rows))
-
-
 def test_a_corpus_needs_a_validation_split(settings, tmp_path):
     for file in (tmp_path / "corpus").glob("validation.*"):
         file.unlink()

@@ -318,12 +318,12 @@ def test_texts_of_a_dataset_have_line_feeds_and_no_labels(tmp_path, monkeypatch)
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     label = tfds.features.ClassLabel(names=["neg", "pos"])
     rows = [{"text": f"so<br /><br />bad {i}\n", "label": i % 2} for i in range(20)]
-    prepare("feelings", {"text": tfds.features.Text(), "label": label}, rows, ("text", "label"))
+    prepare("moods", {"text": tfds.features.Text(), "label": label}, rows, ("text", "label"))
     prepare("sentences", {"text": tfds.features.Text(), "id": np.int64}, [
         {"text": f"words {i}", "id": i} for i in range(20)
     ])  # fmt: skip
     prepare("numbers", {"id": np.int64}, [{"id": 1}])
-    expected = {"feelings": "so\n\nbad {}", "sentences": "words {}"}
+    expected = {"moods": "so\n\nbad {}", "sentences": "words {}"}
     for name, text in expected.items():
         corpus = corpora.find(name, task=TASK)
         assert set(corpus.files()) == {*SPLITS} and corpus.languages == ("text",)
@@ -334,7 +334,7 @@ def test_texts_of_a_dataset_have_line_feeds_and_no_labels(tmp_path, monkeypatch)
         assert corpus.documents
     assert "no feature named text" in rejected("numbers")
     assert "--model language_model" in rejected("sentences", "translation")
-    assert "labels, not translations" in rejected("feelings", "translation")
+    assert "labels, not translations" in rejected("moods", "translation")
 
 
 # ---- Encoded texts -------------------------------------------------------------------------------

@@ -88,6 +88,11 @@ def file_hash(path: Path) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
+def is_hidden(path: Path) -> bool:
+    """Return whether a part of a relative path begins with a dot, as in `.ipynb_checkpoints`."""
+    return any(part[0] == "." for part in path.parts)
+
+
 def code_hashes(use: str, folder: str | Path = ROOT) -> dict[str, str]:
     """Return the hash of each file of `USES[use]` in a copy of the source, by its name."""
     folder, files = Path(folder), set()
@@ -100,6 +105,7 @@ def code_hashes(use: str, folder: str | Path = ROOT) -> dict[str, str]:
     if use != "score":
         tables = {x for x in tables if x.with_name("__init__.py").exists()}
     files = {path for path in files if path.suffix == ".py"} | tables
+    files = {path for path in files if not is_hidden(path.relative_to(folder))}
     files |= new_modules(files, folder)
     return {path.relative_to(folder).as_posix(): file_hash(path) for path in sorted(files)}
 
@@ -126,8 +132,10 @@ def new_modules(files: set[Path], folder: Path) -> set[Path]:
     while left:
         names = imported_names(left.pop().read_bytes()).difference(PACKAGES, MODULES)
         for package in (folder / name for name in names):
-            module, whole = package.with_suffix(".py"), [*package.rglob("*.py")]
-            more = {module} if module.exists() else {*whole, *package.rglob("*.tsv")}
+            module = package.with_suffix(".py")
+            whole = {*package.rglob("*.py"), *package.rglob("*.tsv")}
+            whole = {path for path in whole if not is_hidden(path.relative_to(folder))}
+            more = {module} if module.exists() else whole
             left += (path for path in more - found if path.suffix == ".py")
             found |= more
     return found

@@ -46,6 +46,7 @@ def folder(path: Path) -> Corpus:
             f"validation.txt; found {', '.join(sorted(present)[:12]) or 'none'} (a file of lines "
             "with source TAB target needs a name that ends in .tsv)"
         )
+    warn_of_ignored(path, [present[name] for name in sorted({*present} - {*names})])
     files = {}
     for split in SPLITS:
         pair = [f"{split}.{extension}" for extension in extensions]
@@ -68,6 +69,13 @@ def folder(path: Path) -> Corpus:
     return Corpus(str(path), tuple(extensions), lambda: files, pairs, local=True)
 
 
+def warn_of_ignored(folder: Path, files: list[Path]) -> None:
+    """Warn of files in the directory of a corpus that are not part of it."""
+    if files:
+        names = ", ".join(file.name for file in files[:3]) + ", …" * (len(files) > 3)
+        warn(f"{folder}: ignoring {len(files):,} other files: {names}")
+
+
 def labelled_folder(path: Path, clean: Callable[[str], str] = strip_markup) -> Corpus:
     """Open a directory with train/LABEL/*.txt, and likewise test and validation, as in `aclImdb`.
 
@@ -75,6 +83,8 @@ def labelled_folder(path: Path, clean: Callable[[str], str] = strip_markup) -> C
     to each text. Raises CorpusError.
     """
     splits = [split for split in SPLITS if (path / split).is_dir()]
+    for split in splits:
+        warn_of_ignored(path / split, [f for f in visible(path / split) if not f.is_dir()])
     folders = [{f.name for f in visible(path / split) if f.is_dir()} for split in splits]
     labels = sorted(set.intersection(*folders)) if folders else []
     if ignored := sorted(set().union(*folders) - {*labels}):
@@ -90,8 +100,7 @@ def labelled_folder(path: Path, clean: Callable[[str], str] = strip_markup) -> C
         files = [file for file in present if file.suffix == ".txt"]
         if not files:
             raise CorpusError(f"{path / split / label}: contains no .txt file; add some")
-        if others := len(present) - len(files):
-            warn(f"{path / split / label}: ignoring what is not a .txt file: {others:,}")
+        warn_of_ignored(path / split / label, [file for file in present if file not in files])
         return files
 
     def pairs(split: str) -> Iterator[TextPair]:
@@ -161,6 +170,9 @@ def text_folder(path: Path) -> Corpus:
     for split in ("train", "validation"):
         if split not in files:
             raise CorpusError(f"{path / split}.txt: missing; add it, or give one .txt file instead")
+
+    used = [file for each in files.values() for file in each]
+    warn_of_ignored(path, [file for file in visible(path) if file not in used])
 
     def pairs(split: str) -> Iterator[TextPair]:
         return (("", text) for text in read_text(files[split][0]))

@@ -17,6 +17,7 @@ from config import TASKS
 from data import tokenizer
 from evaluation import command_line
 from evaluation.search import Search
+from training.records import check_path
 from utils import UserError
 
 if TYPE_CHECKING:
@@ -287,6 +288,7 @@ def main(flags: argparse.Namespace) -> None:
             )
         if not importlib.util.find_spec("ctranslate2"):
             raise UserError('CTranslate2 is not installed: pip install -e ".[export]"')
+    check_path(flags.folder)
     if flags.folder.exists():
         raise UserError(f"{flags.folder} exists: name a new directory")
     flags.folder.parent.mkdir(parents=True, exist_ok=True)  # fails before TensorFlow loads

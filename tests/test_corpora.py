@@ -214,6 +214,13 @@ def test_unicode_forms_and_white_space_make_no_difference(folder):
     assert [*map(hash_share, variants)] == [*map(hash_share, sources)]
 
 
+def test_files_of_no_split_are_named(folder, capfd):
+    for name in ("dev.en", "notes.md", ".DS_Store"):
+        write(folder / name, "text")
+    load_split(str(folder), "train")
+    assert "ignoring 2 other files: dev.en, notes.md" in capfd.readouterr().err
+
+
 def test_pairs_with_an_empty_text_are_skipped_and_counted(folder, capfd):
     write(folder / "train.en", "\nb\nc\n\n")
     write(folder / "train.pt", "a\n \t\nc\n\n")
@@ -476,7 +483,8 @@ def test_hidden_files_are_ignored_and_others_counted(reviews, capfd):
     assert {split: len(each.sources) for split, each in after.items()} == before
     assert {*after["train"].targets} == {"neg", "pos"}
     error = capfd.readouterr().err
-    assert "ignoring what is not a .txt file: 1" in error and "empty text: 1" in error
+    assert "neg: ignoring 1 other files: notes.md" in error and "empty text: 1" in error
+    assert "ignoring 1 other files: urls_pos.txt" in error and "ipynb" not in error
 
 
 def test_repeated_pairs_are_no_error(tmp_path, capfd):

@@ -270,6 +270,7 @@ def test_the_search_is_part_of_the_file_name(copy, score):
         "evaluation/export.py RUN onnx DIR",
         "evaluation/export.py RUN saved_model",
         "evaluation/export.py RUN saved_model RUN",
+        "evaluation/export.py RUN saved_model DIR\udcff",
         "evaluation/export.py RUN saved_model /dev/null/DIR",
         "evaluation/export.py RUN ctranslate2 DIR --beam 2",
     ],

@@ -138,10 +138,10 @@ def test_a_run_without_a_name_is_named_after_corpus_model_seed_and_time(run):
 
 
 @pytest.mark.parametrize("corpus", ["mini:300", "ted_hrlr_translate/pt_to_en", "/data/my talks/",
-                                    "../a,b (c).tsv", ".", "~/é", "+a"])  # fmt: skip
+                                    "../a,b (c).tsv", ".", "~/é", "+a", 60 * "long/"])  # fmt: skip
 def test_the_name_of_a_run_without_a_name_is_a_valid_name(corpus):
     name = description.name_of(Config(corpus=corpus))
-    assert Config(name=name).name == name == Path(name).name
+    assert Config(name=name).name == name == Path(name).name and len(name) < 100
 
 
 def test_runs_that_begin_in_the_same_second_have_different_names(tmp_path):
@@ -182,7 +182,9 @@ def test_the_source_is_copied(run, checkout):
 def test_a_change_of_a_new_module_or_table_is_one_of_the_code(run, checkout, tmp_path):
     copy = shutil.copytree(run / "source", tmp_path / "source")
     assert same_code.changed_files("resume", copy, checkout) == []
-    for name in ("ideas/rates.py", "model/rates.tsv"):
+    hidden = ("model/.ipynb_checkpoints/loss.py", "ideas/.old/rates.py")
+    for name in ("ideas/rates.py", "model/rates.tsv", *hidden):
+        (copy / name).parent.mkdir(exist_ok=True)
         (copy / name).write_text("TWO = 2\n")
     assert same_code.changed_files("resume", copy, checkout) == [
         "ideas/rates.py",

@@ -27,6 +27,7 @@ from same_code import (
     code_hashes,
     git,
     is_checkout,
+    is_hidden,
     new_modules,
     working_tree_diff,
 )
@@ -42,7 +43,8 @@ def name_of(config: Config) -> str:
     """Return the name of a new run: by default, its corpus, model, seed and time."""
     if config.name:
         return config.name
-    corpus = re.sub(r"[^\w.+-]+", "-", config.corpus).strip("-.+") or "corpus"
+    # A path may be longer than a name can be.
+    corpus = re.sub(r"[^\w.+-]+", "-", config.corpus)[-40:].strip("-.+") or "corpus"
     return f"{corpus}-{config.model}-seed{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
@@ -81,7 +83,8 @@ def write(run: Path, config: Config, dataset: Dataset) -> None:
 
 def source_files() -> list[str]:
     """Return the names of the files that a run copies. A corpus in data/ is not one of them."""
-    names = {x.relative_to(ROOT).as_posix() for pattern in SOURCE for x in ROOT.glob(pattern)}
+    paths = (path.relative_to(ROOT) for pattern in SOURCE for path in ROOT.glob(pattern))
+    names = {path.as_posix() for path in paths if not is_hidden(path)}
     programs = ("benchmarks/", "docs/", "experiments/", "tests/")  # nothing imports them
     code = {ROOT / x for x in names if x.endswith(".py") and not x.startswith(programs)}
     names |= {path.relative_to(ROOT).as_posix() for path in new_modules(code, ROOT)}

@@ -96,9 +96,8 @@ def dataset(name: str, texts: bool = False) -> Corpus:
         )
         examples = builder.as_dataset(split=split, shuffle_files=False, read_config=in_file_order)
         for batch in examples.batch(1024).as_numpy_iterator():  # 60 times as fast as row by row
-            if (
-                labelled and not texts and min(batch[keys[1]]) < 0
-            ):  # tfds' value for a missing label is -1
+            # tfds' value for a missing label is -1.
+            if labelled and not texts and min(batch[keys[1]]) < 0:
                 raise CorpusError(f"{name}: its {split} split has texts without a label")
             columns = [map(f, batch[key]) for f, key in zip(decoders, keys, strict=True)]
             yield from (

@@ -103,9 +103,8 @@ class Stack(tf.Module):
     def embed(self, ids: tf.Tensor, seed: Seed | None, start: int | tf.Tensor = 0) -> tf.Tensor:
         """ids (batch, length), at positions start, start + 1, … → (batch, length, d_model)."""
         x = self.embedding(ids) + self.positions(start, start + tf.shape(ids)[1])
-        x.set_shape(
-            (*ids.shape, x.shape[-1])
-        )  # a static length of 1 makes steps of decoding faster
+        # A static length of 1 makes steps of decoding faster.
+        x.set_shape((*ids.shape, x.shape[-1]))
         return dropout(x, self.dropout_rate, fold_in(seed, "embedding"))
 
     def __call__(

@@ -20,7 +20,7 @@ def make_search(**given) -> Search:
     """
     for name, replacement in (("n_best", "--samples"), ("max_tokens", "--tokens")):
         if name in given:
-            raise utils.UserError(f"{utils.flag(name)} is for translate.py: use {replacement}")
+            raise utils.UserError(f"{utils.flag(name)} is for translations: use {replacement}")
     if given.get("beam", 1) > 1:
         given = {"sample": False} | given
     if given.get("sample", True):

@@ -41,7 +41,7 @@ USES = {
         *("train.py", "training/run.py", "training/distribution.py"),
     ),
     # Whatever loads a trained model: evaluate.py, translate.py, python -m evaluation.…
-    "evaluation": ("model", "data/tokenizer.py"),
+    "evaluation": ("model", "data/tokenizer.py", "data/text.py"),
     # Several workers that train one model.
     "workers": ("model", "data", "training", "evaluation", "config.py", "train.py"),
     # Stored results of experiments: all but what cannot change a score, so that new files count.

@@ -76,6 +76,7 @@ def main(flags: argparse.Namespace) -> None:
     if interactive:
         # Traces the graph, so that the first answer is fast, too.
         translator.n_best(["a"], prefix=flags.prefix)
+        translator.incomplete = 0
         print("Type a sentence and press Enter; end with Ctrl-D", file=sys.stderr)
     # Samples depend on their batch, which must not depend on when the lines arrive.
     fixed_size, first = flags.search.sample and not interactive, 1

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import dataclasses
 import difflib
+import errno
 import fcntl
 import functools
 import json
@@ -144,10 +145,10 @@ def make_parser(description: str, **options) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description, allow_abbrev=False, **options)
 
     def error(message: str) -> NoReturn:
-        unknown = re.match(r"unrecognized arguments: (--[\w-]+)", message)
+        unknown = re.match(r"unrecognized arguments: (--?[\w-]{3,})", message)
         flags = re.findall(r"--[\w-]+", parser.format_help())
-        positional = [x for x in parser._actions if not x.option_strings]
-        if re.match("unrecognized arguments: -[^-]", message) and positional:
+        takes_texts = {action.dest for action in parser._actions} & {"texts", "text", "prompt"}
+        if takes_texts and re.match("unrecognized arguments: -[^-]", message):
             message += '; a text that begins with "-" must follow "--"'
         if unknown and (close := difflib.get_close_matches(unknown[1], flags, 1, 0.75)):
             message += f"; did you mean {close[0]}?"
@@ -203,8 +204,9 @@ def write_json(path: str | Path, value: object) -> None:
 def fail(error: object, status: int = 2) -> NoReturn:
     """Print one line on standard error and exit. Status: see docs/faults.md."""
     if isinstance(error, OSError) and error.filename:
-        # Of a copy, filename2 is the file that is written.
-        error = f"{error.filename2 or error.filename}: {error.strerror}"
+        # Of a copy to a full disk, filename2 is the file that is written.
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+        error = f"{full and error.filename2 or error.filename}: {error.strerror}"
     print("error:", *str(error).split(), file=sys.stderr)
     raise SystemExit(status)
 

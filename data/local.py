@@ -73,7 +73,7 @@ def warn_of_ignored(folder: Path, files: list[Path]) -> None:
     """Warn of files in the directory of a corpus that are not part of it."""
     if files:
         names = ", ".join(file.name for file in files[:3]) + ", …" * (len(files) > 3)
-        warn(f"{folder}: ignoring {len(files):,} other files: {names}")
+        warn(f"{folder}: files that are not part of the corpus: {len(files):,} ({names})")
 
 
 def labelled_folder(path: Path, clean: Callable[[str], str] = strip_markup) -> Corpus:
@@ -100,7 +100,8 @@ def labelled_folder(path: Path, clean: Callable[[str], str] = strip_markup) -> C
         files = [file for file in present if file.suffix == ".txt"]
         if not files:
             raise CorpusError(f"{path / split / label}: contains no .txt file; add some")
-        warn_of_ignored(path / split / label, [file for file in present if file not in files])
+        others = [file for file in present if file.suffix != ".txt"]
+        warn_of_ignored(path / split / label, others)
         return files
 
     def pairs(split: str) -> Iterator[TextPair]:

@@ -239,8 +239,9 @@ def summarize(corpus: Corpus) -> dict[str, Summary]:
 
 
 def alike(label: str) -> str:
-    """Return what labels have in common that a reader may take for the same."""
-    return re.sub(r"[\W_]+", "", unicodedata.normalize("NFKC", label).casefold()) or label
+    """Return what labels have in common that differ in case, hyphens, underscores or spaces."""
+    text = unicodedata.normalize("NFKC", label).casefold()
+    return re.sub(r"(?<=[^\W\d_])[\s_-]+(?=[^\W\d_])", " ", text)
 
 
 def check_labels(name: str, splits: dict[str, Summary]) -> None:
@@ -259,9 +260,10 @@ def check_labels(name: str, splits: dict[str, Summary]) -> None:
             f"{name} has {len(train.labels):,} different labels for {train.pairs:,} texts: if "
             "these are not labels, put the label first, then a TAB, then the text"
         )
-    for one, other in itertools.pairwise(sorted(train.labels, key=alike)):
-        if alike(one) == alike(other):
-            warn(f"{name}: the labels {one!r} and {other!r} differ, but look alike")
+    pairs = itertools.pairwise(sorted(sorted(train.labels), key=alike))
+    if similar := [f"{a!r} and {b!r}" for a, b in pairs if alike(a) == alike(b)]:
+        shown = ", ".join(similar[:3]) + ", …" * (len(similar) > 3)
+        warn(f"{name} has different labels that look alike: {shown}")
     for split in splits.values():
         Labels(sorted(train.labels)).encode(sorted(split.labels))
 

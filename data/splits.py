@@ -7,7 +7,6 @@ import json
 import os
 import re
 import sys
-import unicodedata
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
+from data.text import normalize_source, to_line, to_nfc
 from same_code import file_hash
 from utils import UserError, warn
 
@@ -100,8 +100,9 @@ class Corpus:
     def read(self, split: str) -> Iterator[TextPair]:
         """Read a split, always in the same order. Pairs with an empty text are left out.
 
-        Texts are in Unicode's form NFC. A source has single spaces between its words, and a
-        translation is one line, as outputs are.
+        Texts are in Unicode's form NFC (a text that is divided into lines or parts, each of them).
+        Sources have no other white space than single spaces, translations are one line, as outputs
+        are, and labels are stripped.
 
         split: one of `files()`, or `all`, which is every line of a file. Raises CorpusError if it
         does not exist.
@@ -192,21 +193,6 @@ class Corpus:
                     content = hashlib.file_digest(opened, "sha256").hexdigest()
             digest.update(os.fsencode(path) + content.encode())
         return digest.hexdigest()
-
-
-def to_nfc(text: str) -> str:
-    """Compose letters and their accents: Unicode's normalization form C."""
-    return unicodedata.normalize("NFC", text)
-
-
-def to_line(text: str) -> str:
-    """Return a text in NFC as one line. U+2028, for example, also ends a line."""
-    return " ".join(to_nfc(text).splitlines())
-
-
-def normalize_source(text: str) -> str:
-    """Return a text in NFC without white space other than single spaces between words."""
-    return " ".join(to_nfc(text).split())
 
 
 def strip_markup(text: str) -> str:

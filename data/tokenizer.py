@@ -11,7 +11,8 @@ from pathlib import Path
 import sentencepiece
 
 from config import Config
-from data.splits import Split, to_nfc
+from data.splits import Split
+from data.text import to_nfc
 from utils import UserError, first_line
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3

@@ -83,8 +83,8 @@ def parse(
             )
         if flags.config.is_classifier and flags.search.sample:
             raise UserError("labels cannot be sampled: remove --sample")
-        if flags.config.is_classifier and flags.search.max_tokens:
-            raise UserError("a label is one token: remove --max-tokens")
+        if flags.search.max_tokens and flags.config.task != "translation":
+            raise UserError("--max-tokens is for translations: remove it")
         if not getattr(flags, "text", "-").strip():
             raise UserError("the text is empty: give one with words")
         check_code(flags.run, flags.accept_changes)

@@ -40,8 +40,9 @@ def export_ctranslate2(predictor: "Translator | Generator", folder: Path) -> Non
 
     A translator becomes a model for `ctranslate2.Translator`. It maps source tokens to target
     tokens, and adds eos and bos itself. The beam search of CTranslate2 divides by length^penalty,
-    ours by ((5 + length) / 6)^penalty; without a penalty they are the same. With `--lowercase` or
-    `--tokenizer word`, texts must first go through `data.tokenizer.preprocess`.
+    ours by ((5 + length) / 6)^penalty; without a penalty they are the same. Texts must first go
+    through `data.text.normalize_source`, and with `--lowercase` or `--tokenizer word` through
+    `data.tokenizer.preprocess`.
 
     A language model becomes a model for `ctranslate2.Generator`. Every text must begin with the
     "bos_token" of `config.json`, which the exported model does not add. It does not stop at
@@ -77,7 +78,8 @@ def specification(specs: ModuleType, predictor: "Translator | Generator") -> Any
         "pre_norm": isinstance(model.decoder.final_norm, LayerNorm),
     }
     # CTranslate2 reads at most 1,024 tokens by default; our outputs can be longer.
-    length = max(1025, 2 * (predictor.max_length + 1) + 20)
+    margin = getattr(predictor, "margin", 0)  # a text generator has none
+    length = max(1025, 2 * (predictor.max_length + 1) + margin)
     decoder = specs.TransformerDecoderSpec(
         len(model.decoder.layers), with_encoder_attention=not is_generator, **sizes
     )

@@ -62,12 +62,15 @@ def draw_outputs(folder: Path, name: str, scores: dict, runs: dict[str, Path]) -
     """Draw the outputs called `name` of the first run, and of other runs with the same texts."""
     first, title = next(iter(runs)), report.describe(scores)
     if matrix := scores.get("confusion"):
+        if isinstance(next(iter(matrix.values())), list):  # of older code
+            rows = {a: zip(matrix, row, strict=True) for a, row in matrix.items()}
+            matrix = {a: {b: n for b, n in row if n} for a, row in rows.items()}
         seen = {label for row in matrix.values() for label in row}  # predicted in these texts
         labels = [label for label, row in matrix.items() if row or label in seen]
         title = f"{first}, {title}"
         if len(labels) > report.LABELS_SHOWN:
             errors = dict.fromkeys(x for error in report.confused(matrix) for x in error[:2])
-            title += f": the {report.LABELS_SHOWN} of {len(labels):,} labels with most errors"
+            title += f": {report.LABELS_SHOWN} of {len(labels):,} labels, frequent errors first"
             labels = [*errors, *(label for label in labels if label not in errors)]
             labels = labels[: report.LABELS_SHOWN]
         counts = np.array([[matrix[a].get(b, 0) for b in labels] for a in labels])

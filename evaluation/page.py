@@ -31,17 +31,13 @@ def write(path: str | Path, kinds: dict[str, Attention], title: str) -> None:
         {"name": name, "queries": queries, "keys": keys, "weights": thousandths(weights)}
         for name, (weights, queries, keys) in kinds.items()
     ]
-    Path(path).write_text(fill(TEMPLATE, data, title), "utf-8")
-
-
-def fill(template: Path, data: object, title: str = "") -> str:
-    """Return a page: a template with its title, and with data that its script reads as JSON."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     for sign in "<>&":  # "<" could end the <script> that holds the data
         text = text.replace(sign, f"\\u{ord(sign):04x}")
     parts = {"TITLE": html.escape(title), "DATA": text}
     # In one pass: a title or token that looks like a placeholder stays unchanged.
-    return re.sub("@(TITLE|DATA)@", lambda match: parts[match[1]], template.read_text("utf-8"))
+    page = re.sub("@(TITLE|DATA)@", lambda match: parts[match[1]], TEMPLATE.read_text("utf-8"))
+    Path(path).write_text(page, "utf-8")
 
 
 def thousandths(weights: np.ndarray) -> list:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Table = dict[str, list[str]]  # columns of equal length: source, reference, output and more
 MISTAKES_SHOWN = 20
 LABELS_SHOWN = 20  # of a confusion matrix
-SLUG = 40  # last characters of the path of a corpus that file names have
+SLUG = 40  # characters of the name of a corpus in the names of files
 FINE = ("loss", "nats_per_character", "bits_per_byte")  # scores that are shown with four decimals
 
 
@@ -120,8 +120,9 @@ def load_split(
     if summary.sha256 == recorded:
         return Split.of(summary.sample), split, corpus.documents
     # Other texts may have the same name, and a path may be longer than a name can be.
-    stem = re.sub(r"\.(tsv|txt)(\.gz)?$", "", corpus.name)
-    slug = re.sub(r"[^\w.+-]+", "-", stem)[-SLUG:].strip("-.")
+    stem = Path(corpus.name).resolve().name if corpus.local else corpus.name
+    stem = re.sub(r"\.(tsv|txt)(\.gz)?$", "", stem)
+    slug = re.sub(r"[^\w.+-]+", "-", stem)[:SLUG].strip("-.") or "corpus"
     name = f"{slug}-{split}-{summary.sha256[:8]}"
     return Split.of(summary.sample), name, corpus.documents
 
@@ -247,8 +248,8 @@ def label_scores(predicted: Sequence[str], true: Sequence[str], names: Sequence[
         "f1": float(np.mean(f1)),
         "f1_by_label": dict(zip(names, f1.tolist(), strict=True)),
         "confusion": {
-            true: {names[i]: int(row[i]) for i in np.flatnonzero(row)}
-            for true, row in zip(names, matrix, strict=True)
+            name: {names[i]: int(row[i]) for i in np.flatnonzero(row)}
+            for name, row in zip(names, matrix, strict=True)
         },
     }
 
@@ -287,7 +288,7 @@ def print_confusion(matrix: dict[str, dict[str, int]]) -> None:
             print(f"{name:28}" + "".join(f"{row.get(other, 0):{width},}" for other in matrix))
         return
     errors = confused(matrix)
-    print(f"\n{min(len(errors), MISTAKES_SHOWN)} of {len(errors):,} pairs of labels confused")
+    print(f"\nthe {min(len(errors), MISTAKES_SHOWN)} most frequent of {len(errors):,} confusions")
     for true, predicted, count in errors[:MISTAKES_SHOWN]:
         print(f"{count:6,}  {true} → {predicted}")
 

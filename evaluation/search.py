@@ -20,8 +20,9 @@ class Search:
     )
     max_tokens: int | None = setting(
         None,
-        "maximum tokens per output [2 · those of its text + 20, or more if 0.1 % of the training "
-        "targets need more]",
+        "maximum tokens per output [twice those of its text plus 20; more if over 0.1 % of the "
+        "training targets need it]",
+        high=100_000,
     )
     sample: bool = setting(
         False, "sample each token; required by the flags below", group="sampling"
@@ -53,6 +54,11 @@ class Search:
         return {f.name: value for f, value in values.items() if value != f.default}
 
     def __str__(self) -> str:
+        return self.method + (f", at most {self.max_tokens} tokens" if self.max_tokens else "")
+
+    @property
+    def method(self) -> str:
+        """Greedy search, beam search or sampling, with its settings."""
         if self.sample:
             return (
                 f"sampled, temperature {self.temperature:g}, top-k {self.top_k}, top-p "

@@ -8,7 +8,7 @@ from tqdm import tqdm
 
 from data.arrays import Pairs, Ragged
 from data.batches import plan_batches
-from data.splits import normalize_source, to_line
+from data.text import normalize_source, to_line
 from data.tokenizer import BOS, EOS, PAD, Labels, Tokenizer
 from evaluation.page import Attention
 from evaluation.predictor import GREEDY, Predictor, decode_with
@@ -49,7 +49,9 @@ class Translator(Predictor):
 
         @tf.function(input_signature=[IDS, number, IDS], autograph=False)
         def decode_after(source, batch_number, prefix):
-            limit = self.output_limit(source) + tf.shape(prefix)[1]
+            limit = self.output_limit(source)
+            if not search.max_tokens:
+                limit += tf.shape(prefix)[1]
             return decode_with(
                 search, model, source, batch_number, scores, limit=limit, prefix=prefix
             )
@@ -157,8 +159,8 @@ class Translator(Predictor):
         """Warn if outputs reached the maximum length, perhaps before their end."""
         if self.incomplete:
             warn(
-                f"outputs that reached the maximum number of tokens: {self.incomplete:,}; unless "
-                "they repeat themselves, raise it with --max-tokens"
+                f"outputs that were cut off at the maximum number of tokens: {self.incomplete:,}; "
+                "raise it with --max-tokens, unless they only repeat themselves"
             )
 
     def attention(self, text: str, target: str | None = None) -> dict[str, Attention]:

@@ -1,20 +1,13 @@
-"""Write the table and the plots of README.md, and report.html, from the stored results.
-
-report.html shows the diff, the seeds and the learning curves of each experiment.
-"""
-
-from dataclasses import asdict, replace
-from pathlib import Path
+"""Write the table and the plots of README.md from the stored results."""
 
 import numpy as np
 from matplotlib.figure import Figure  # without pyplot, which would choose a window system
 
-from evaluation import page
 from experiments import patches, stats
-from experiments.comparison import Comparison, judge_by_score, judged_score, other_score
+from experiments.comparison import judge_by_score, judged_score, other_score
 from experiments.patches import BASELINE, THEMES, ExperimentError, Patch
 from experiments.recipes import RECIPES, Pairs, Recipe
-from experiments.store import COUNTS, PROCESSOR, changed, read_stored, spread, stored_pairs
+from experiments.store import PROCESSOR, changed, read_stored, spread, stored_pairs
 from utils import errors_in_one_line, make_parser
 
 COLOURS = {"better": "#0072B2", "worse": "#D55E00"}  # of Okabe & Ito 2008
@@ -90,24 +83,6 @@ class Table:
         own, base = (min(p[i]["seconds"]["train"] for p in timed) for i in (0, 1))
         parameters = timed[0][0]["parameters"] / timed[0][1]["parameters"]
         return f"× {own / base:.1f}, × {parameters:.2f}"
-
-    def for_page(self, name: str) -> dict:
-        """Return what report.html shows of an experiment."""
-        verdict, pairs = self.verdicts[name], self.pairs[name]
-        shown = self.runs_for_page([own for own, _ in pairs.values()])
-        shown |= {"outcome": verdict.outcome, "verdict": self.cell(name), "cost": self.cost(name)}
-        if name in self.with_intervals:
-            shown["interval"] = [verdict.difference, verdict.low, verdict.high]
-            shown["numbers"] = verdict.numbers
-        return shown
-
-    def runs_for_page(self, runs: list[dict]) -> dict:
-        """Return the scores and the learning curves of runs."""
-        runs = [run for run in runs if "curve" in run]
-        return {
-            "values": [self.recipe.value(run) for run in runs],
-            "curves": [run["curve"] for run in runs],
-        }
 
     def summary(self, gone: set[str]) -> str:
         """Describe what was measured and how precisely, and link the plot.
@@ -190,42 +165,8 @@ def forest(table: Table) -> Figure:
     return figure
 
 
-def write_page(path: Path, chosen: list[Patch], tables: list[Table]) -> None:
-    """Write report.html, which needs no other file and no network."""
-    data = {"colours": COLOURS, "recipes": {}, "experiments": []}
-    for table in tables:
-        recipe = table.recipe
-        shown = {"delta": recipe.delta, "unit": recipe.unit}
-        shown["score"] = recipe.score.replace("_", " ")
-        shown["better"] = "negative" if recipe.lower_is_better else "positive"
-        shown["baseline"] = table.runs_for_page(table.baseline)
-        data["recipes"].setdefault(recipe.name, shown)
-    for patch in sorted(chosen, key=lambda patch: ("this comparison", *THEMES).index(patch.theme)):
-        name = patch.name
-        shown = {t.recipe.name: t.for_page(name) for t in tables if name in t.verdicts}
-        data["experiments"].append(asdict(patch) | {"results": shown})
-    path.write_text(page.fill(Path(__file__).with_name("template.html"), data), "utf-8")
-
-
-def write_comparison(comparison: Comparison) -> Path:
-    """Write a page of a comparison, followed by the stored experiments if their baseline counts."""
-    recipe, results, last = comparison.recipe, comparison.results, comparison.recipe.stages[-1]
-    pairs = {patch.name: results.pairs(patch, last) for patch in comparison.chosen}
-    own = Table(recipe, results.runs(BASELINE), pairs, comparison.chosen)
-    own.verdicts = comparison.verdicts()
-    others = stored_pairs(results.stored) if results.status(BASELINE) in COUNTS else {}
-    others = {name: each for name, each in others.items() if name not in pairs}
-    # Judged by the recipe as it is defined: --seeds has other stages.
-    known = [patches.read(name).for_recipe(recipe.name) for name in others]
-    stored = Table(RECIPES[recipe.name], [], others, known)
-    chosen = [replace(patch, theme="this comparison") for patch in comparison.chosen]
-    path = comparison.runner.folder / "report.html"
-    write_page(path, chosen + known, [own, stored])
-    return path
-
-
 def write() -> None:
-    """Write README.md, the plots and report.html. Raises ExperimentError and OSError."""
+    """Write README.md and the plots. Raises ExperimentError and OSError."""
     readme = patches.HERE / "README.md"
     before, _, rest = readme.read_text("utf-8").partition(MARKS[0])
     _, end, after = rest.partition(MARKS[1])
@@ -238,11 +179,9 @@ def write() -> None:
             parts.append(tables[name].summary(changed(stored)))
             if tables[name].with_intervals:
                 forest(tables[name]).savefig(patches.HERE / f"{name}.png", dpi=110)
-    chosen = [patches.read(name) for name in patches.names()]
     text = "\n".join([MARKS[0], *parts, markdown([*tables.values()]), MARKS[1]])
     readme.write_text(before + text + after, "utf-8")
-    write_page(patches.HERE / "report.html", chosen, [*tables.values()])
-    print(f"wrote {readme} and report.html, with results of {', '.join(tables) or 'no recipe'}")
+    print(f"wrote {readme} with results of {', '.join(tables) or 'no recipe'}")
 
 
 if __name__ == "__main__":

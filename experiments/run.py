@@ -68,7 +68,7 @@ def run(flags: argparse.Namespace) -> None:
         for patch in chosen:  # before anything runs
             runner.check(patch)
         # SciPy and Matplotlib take seconds to import: mistakes are reported before.
-        from experiments import plan, report
+        from experiments import plan
         from experiments.comparison import Comparison
         from experiments.store import Status, read_stored
 
@@ -95,11 +95,9 @@ def run(flags: argparse.Namespace) -> None:
                 comparison.execute([Job(BASELINE, 0)])
                 comparison.results.check_store(chosen)
             comparison.run()
-            path = os.path.relpath(report.write_comparison(comparison))
             if flags.store:
                 stored = comparison.results.store(chosen)
                 print(f"wrote {stored}; now run python -m experiments.report")
-            print(f"seeds, curves and the diff: {path}")
 
 
 def parse_flags() -> argparse.Namespace:

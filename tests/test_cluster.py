@@ -345,7 +345,6 @@ def repository(tmp_path, monkeypatch):
     (path / ".gitignore").write_text("runs\n.cache\n__pycache__\n")
     (path / "experiments/more.patch").write_text("question: 1?\nflags: --bonus=8\n")
     (path / "experiments/slow.patch").write_text("question: 1?\nflags: --steps=600\n")
-    shutil.copy(ROOT / "experiments/template.html", path / "experiments")
     monkeypatch.chdir(path)
     for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
         monkeypatch.delenv(name, raising=False)

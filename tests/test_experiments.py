@@ -20,7 +20,6 @@ import scipy.stats
 import tensorflow as tf
 import tqdm
 from helpers import TINY, run_loop, state, steps_saved, training_in_process, write_corpus
-from test_page import browse, needs_browser
 
 import same_code
 from data import corpora
@@ -934,7 +933,6 @@ def test_experiments_that_are_judged_by_different_scores_share_the_error():
 def test_a_patch_that_alters_the_loss_is_judged_by_bleu(repository, ask, monkeypatch):
     """In the stubbed runs, what gains BLEU also increases the loss."""
     monkeypatch.setitem(RECIPES, "mini", replace(SMALL, **recipes.LOSS | {"delta": 0.001}))
-    shutil.copy(ROOT / "experiments/template.html", repository / "experiments")
     (repository / "experiments/objective.patch").write_text(
         "question: 1?\nscore: bleu\nflags: --bonus=9\n"
     )
@@ -946,8 +944,6 @@ def test_a_patch_that_alters_the_loss_is_judged_by_bleu(repository, ask, monkeyp
     report.write()
     text = (repository / "experiments/README.md").read_text("utf-8")
     assert "| BLEU: better +9.0 [" in text and "| worse +0.0800 [" in text
-    page = (repository / "experiments/report.html").read_text("utf-8")
-    assert "better +9.0" in page
     stored = store.read_stored(SMALL)
     pairs = store.stored_pairs(stored)
     table = report.Table(RECIPES["mini"], [], pairs, [*map(patches.read, pairs)])
@@ -1052,7 +1048,6 @@ def test_stored_rows_are_dropped_with_their_patch_and_keep_their_code(repository
     rows = repository / "experiments"
     (rows / "same.patch").write_text("question: 1?\nflags: --bonus=1\n")
     ask("more", "same", "--store")
-    shutil.copy(ROOT / "experiments/template.html", rows)
     edit(repository / "model/answer.py", "return 1", "return 3")  # not the score
     commit()
     ask("same", "--store")
@@ -1191,7 +1186,6 @@ def test_an_interrupt_in_a_destructor_stops_the_runs(repository, ask, monkeypatc
 
 
 def test_the_command_does_not_import_tensorflow(repository):
-    shutil.copy(ROOT / "experiments/template.html", repository / "experiments")
     out, errors = start("", "more").communicate(timeout=60)
     assert "more: better" in out and "'experiments.report'" in out
     assert "tensorflow" not in out + errors and "100 % [" in errors
@@ -1369,7 +1363,6 @@ def test_the_test_split_is_read_only_for_the_final_score(name, monkeypatch):
 @pytest.fixture
 def reported(repository, ask):
     """A repository with stored results and their report."""
-    shutil.copy(ROOT / "experiments/template.html", repository / "experiments")
     ask("--all", "--store")
     report.write()
     return repository / "experiments"
@@ -1452,64 +1445,6 @@ def test_cells_say_how_many_seeds_are_left_and_times_are_the_shortest(repository
     assert "undecided" in table.cell("some") and "after 3 seeds" in table.cell("some")
     table.verdicts["some"] = stats.Verdict("no effect", 0, 0, 0, 3, "equal")
     assert not table.with_intervals and table.cell("some") == "no effect after 3 seeds (equal)"
-
-
-@needs_browser
-def test_page_shows_questions_seeds_curves_and_diffs_as_text(reported, ask):
-    edit(reported.parent / "model/answer.py", "return 40", "return 40 + 0 * len('</script>')")
-    diff = subprocess.run(["git", "diff", "model"], capture_output=True, text=True).stdout
-    (reported / "more.patch").write_text((reported / "more.patch").read_text() + f"\n{diff}")
-    report.write()  # the results are of another patch
-    assert "patches have changed: more." in (reported / "README.md").read_text("utf-8")
-    subprocess.run(["git", "checkout", "--quiet", "model"], check=True)
-    ask("--all", "--store")
-    (reported / "new.patch").write_text("question: Not measured?\nflags: --bonus=9\n")
-    report.write()
-    page = reported / "report.html"
-    text = page.read_text("utf-8")
-    assert not re.search(r"//\w+\.(?!w3)|url\(|@import|\b(src|href) *=", text)
-    script = """
-    const card = document.getElementById("more");
-    const seen = [card.querySelector("h3").textContent, card.querySelector(".verdict").textContent,
-            card.querySelectorAll(".seeds circle").length,
-            card.querySelectorAll(".curves path[stroke-width]").length,
-            [...card.querySelectorAll(".added, .removed")].map((line) => line.textContent),
-            document.querySelectorAll("article").length,
-            document.documentElement.scrollWidth <= window.innerWidth];
-    const links = (place) =>
-      [...document.querySelectorAll(`${place} a`)].map((link) => link.getAttribute("href"));
-    const dots = document.querySelectorAll("#overview circle").length;
-    const filter = document.getElementById("filter");
-    filter.value = "Answer.py better";
-    filter.dispatchEvent(new Event("input"));
-    const shown = [...document.querySelectorAll("article:not([hidden])")].map((each) => each.id);
-    return [seen, links("#contents"), links("#overview"), dots, shown];
-    """
-    seen, contents, overview, dots, shown = browse(page, "more", script)
-    question, verdict, seeds, lines, changes, cards, fits = seen
-    assert question.startswith("Is <b>more</b> better?")
-    assert verdict.startswith("mini: better +8.0")
-    assert seeds == 3 + 3 and lines == 2 and cards == 3 and fits
-    assert changes == ["-    return 40", "+    return 40 + 0 * len('</script>')"]
-    assert contents == ["#more", "#lost", "#new"] and overview == ["#more"] and dots == 1
-    assert shown == ["more"]
-
-
-@needs_browser
-def test_the_page_of_a_comparison_shows_the_edit_before_the_stored_experiments(repository, ask):
-    shutil.copy(ROOT / "experiments/template.html", repository / "experiments")
-    ask("more", "--store")
-    edit(repository / "model/answer.py", "return 40", "return 50")
-    (page,) = re.findall("^seeds, curves and the diff: (.*)", ask(), re.MULTILINE)
-    script = """
-    const curves = [...document.querySelectorAll(".curves path[stroke-width]")];
-    return [[...document.querySelectorAll("article")].map((card) => card.id.slice(0, 5)),
-            document.querySelector(".verdict").textContent,
-            document.querySelector("h2").textContent, curves.length];
-    """
-    cards, verdict, theme, curves = browse(Path(page).resolve(), "", script)
-    assert cards == ["edit-", "more"] and verdict.startswith("mini: better +10.0")
-    assert theme == "this comparison" and curves == 4
 
 
 # ---- With TensorFlow -----------------------------------------------------------------------------

@@ -114,6 +114,13 @@ def test_of_many_labels_those_with_most_errors_are_drawn(drawn, tmp_path):
     assert "20 of 300" in plot.get_title().replace("\n", " ")
 
 
+def test_a_confusion_matrix_of_older_code_has_lists(drawn, tmp_path):
+    scores = {"confusion": {"a": [2, 1], "b": [0, 3]}, "split": "test", "corpus": "c"}
+    scores |= {"checkpoint": "", "search": ""}
+    figures.draw_outputs(tmp_path, "test", scores, {"run": tmp_path})
+    assert names(drawn[0].axes[0].get_xticklabels()) == ["a", "b"]
+
+
 def test_runs_that_begin_with_an_underscore_are_in_the_legend(drawn, tmp_path):
     for name in ("_x_", "y"):
         (tmp_path / name).mkdir()

@@ -1,6 +1,7 @@
 """The command line of train.py. Does not import TensorFlow."""
 
 import dataclasses
+import re
 import signal
 import sys
 from pathlib import Path
@@ -105,7 +106,7 @@ def config_from_flags(flags: dict) -> Config:
     try:
         pipeline.check(config)
     except CorpusError as error:
-        if not config.resume:
+        if not config.resume or not re.search("no such file|neither a directory", str(error)):
             raise
         raise UserError(
             f"{error}; {config.resume} was trained on it: restore it, or give its new path with "

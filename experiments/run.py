@@ -67,7 +67,7 @@ def run(flags: argparse.Namespace) -> None:
         runner = Runner(recipe, scratch, flags.against, flags.final)
         for patch in chosen:  # before anything runs
             runner.check(patch)
-        # SciPy and Matplotlib take seconds to import: mistakes are reported before.
+        # SciPy takes a second to import: mistakes are reported before.
         from experiments import plan
         from experiments.comparison import Comparison
         from experiments.store import Status, read_stored

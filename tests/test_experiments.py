@@ -1187,7 +1187,7 @@ def test_an_interrupt_in_a_destructor_stops_the_runs(repository, ask, monkeypatc
 
 def test_the_command_does_not_import_tensorflow(repository):
     out, errors = start("", "more").communicate(timeout=60)
-    assert "more: better" in out and "'experiments.report'" in out
+    assert "more: better" in out and "'experiments.comparison'" in out
     assert "tensorflow" not in out + errors and "100 % [" in errors
 
 

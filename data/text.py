@@ -1,4 +1,4 @@
-"""What is the same text: Unicode's form NFC, line breaks and other white space."""
+"""Normalization of texts: Unicode's form NFC, line breaks and other white space."""
 
 import unicodedata
 

@@ -30,7 +30,12 @@ NOT_SCORED = "benchmarks", "docs", "experiments", "tests"
 NOT_EDITS = [f":!{name}" for name in NOT_SCORED]
 NOT_DATA = *NOT_EDITS, ":!*.md", ":!*.cfg", ":!.*"
 NOT_BY_LOSS = {"model/loss.py", "model/decoding.py", "data/tokenizer.py", "data/encoding.py"}
-NOT_BY_LOSS |= {"evaluation/search.py", "evaluation/predictor.py", "evaluation/translator.py"}
+NOT_BY_LOSS |= {
+    "data/text.py",
+    "evaluation/search.py",
+    "evaluation/predictor.py",
+    "evaluation/translator.py",
+}
 KEYS = ("question", "theme", "claim", "recipe", "score", "average", "flags", "guard")
 THEMES = ("attention and masks", "positions", "norms and residuals", "feed-forward", "embeddings")
 THEMES += ("optimisation", "regularisation", "architecture")

@@ -12,7 +12,7 @@ from same_code import git
 CHECKS = sorted((patches.HERE / "checks").glob("*.py"))
 INVARIANTS = [f"tests/test_{name}.py" for name in ("attention", "decoding", "invariants")]
 # Some variants of each model, so that all patches take minutes instead of an hour.
-VARIANTS = "-pre or post or classifier-max"
+VARIANTS = "post or transformer-pre or language_model-pre or classifier-max"
 
 
 @pytest.mark.slow

@@ -83,9 +83,10 @@ def labelled_folder(path: Path, clean: Callable[[str], str] = strip_markup) -> C
     to each text. Raises CorpusError.
     """
     splits = [split for split in SPLITS if (path / split).is_dir()]
-    for split in splits:
-        warn_of_ignored(path / split, [f for f in visible(path / split) if not f.is_dir()])
-    folders = [{f.name for f in visible(path / split) if f.is_dir()} for split in splits]
+    present = {split: visible(path / split) for split in splits}
+    for split, found in present.items():
+        warn_of_ignored(path / split, [file for file in found if not file.is_dir()])
+    folders = [{file.name for file in found if file.is_dir()} for found in present.values()]
     labels = sorted(set.intersection(*folders)) if folders else []
     if ignored := sorted(set().union(*folders) - {*labels}):
         warn(f"{path}: ignoring {', '.join(ignored)}, missing in a split")
@@ -96,11 +97,11 @@ def labelled_folder(path: Path, clean: Callable[[str], str] = strip_markup) -> C
         )
 
     def text_files(split: str, label: str) -> list[Path]:
-        present = visible(path / split / label)
-        files = [file for file in present if file.suffix == ".txt"]
+        files, others = [], []
+        for file in visible(path / split / label):
+            (files if file.suffix == ".txt" else others).append(file)
         if not files:
             raise CorpusError(f"{path / split / label}: contains no .txt file; add some")
-        others = [file for file in present if file.suffix != ".txt"]
         warn_of_ignored(path / split / label, others)
         return files
 

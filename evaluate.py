@@ -9,6 +9,7 @@ import utils
 from config import TASKS
 from data.splits import TABLES, TEXTS
 from evaluation import command_line, report
+from evaluation.scores import measure, measure_text
 from evaluation.search import Search
 from utils import UserError
 
@@ -54,10 +55,10 @@ def main(flags: argparse.Namespace) -> None:
     elif total > MANY_TEXTS:
         print(f"scoring {total:,} {unit}; --limit N scores the first N", file=sys.stderr)
     if flags.config.task == "language modeling":
-        scores, table = report.measure_text(translator, split, documents, flags.stride)
+        scores, table = measure_text(translator, split, documents, flags.stride)
         name += f"-stride{flags.stride}" if flags.stride else ""
     else:
-        scores, table = report.measure(translator, split)
+        scores, table = measure(translator, split)
     checkpoint, average = f"{flags.checkpoint} checkpoint", ""
     if flags.average > 1:
         checkpoint, average = f"average of {flags.average} epochs", f"-average{flags.average}"

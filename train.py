@@ -17,7 +17,7 @@ from data import pipeline
 from evaluation.attention import attention_image
 from evaluation.generator import Generator
 from evaluation.loading import make_predictor
-from evaluation.report import validation_metrics
+from evaluation.scores import validation_metrics
 from evaluation.translator import Translator
 from model import build
 from model.interface import Model

@@ -183,7 +183,7 @@ def by_length(
 def loss_by_context(stem: str | Path, runs: dict[str, dict], title: str = "") -> None:
     """Draw the loss by the number of tokens that a language model has read, a line for each run.
 
-    runs: {name: scores of `report.measure_text`}. In nats per token; of runs with different
+    runs: {name: scores of `scores.measure_text`}. In nats per token; of runs with different
     tokenizers, in nats per character.
     """
     same_tokens = len({scores["tokens"] for scores in runs.values()}) == 1

@@ -26,8 +26,10 @@ UNICODE_WORDS = SimpleNamespace(tokenize=lambda text: re.findall(r"\w+", text.lo
 NO_WORDNET = SimpleNamespace(synsets=lambda word: [])  # METEOR then matches words and stems
 
 
-def score(hypotheses: Texts, references: Texts) -> dict:
+def score(hypotheses: Texts, references: Texts, full: bool = True) -> dict:
     """Compute all metrics of a corpus, and under "signatures" the settings behind each.
+
+    full: False computes only BLEU and exact match.
 
     BLEU (Papineni et al. 2002) and chrF2 (Popović 2015) from counts summed over the corpus;
     ROUGE-1, -2 and -L F1 (Lin 2004), METEOR (Banerjee & Lavie 2005) and exact match as means over
@@ -35,6 +37,9 @@ def score(hypotheses: Texts, references: Texts) -> dict:
     Raises ValueError for an empty corpus or unequal lengths.
     """
     check_lengths(hypotheses, references)
+    if not full:
+        exact = fmean(exact_matches(hypotheses, references))
+        return {"bleu": bleu(hypotheses, references), "exact_match": exact}
     corpus_bleu, corpus_chrf, synonyms = make_bleu(), CHRF(), load_wordnet()
     rouge = (
         "nrefs:1|case:lc|tok:unicode-words|stem:no|mean:sentences"

@@ -7,7 +7,8 @@ import pytest
 import tensorflow as tf
 
 from data import tokenizer
-from evaluation.report import label_scores, print_scores, worst
+from evaluation.report import print_scores, worst
+from evaluation.scores import label_scores
 from evaluation.search import Search
 from evaluation.translator import Translator
 from model.attention import MultiHeadAttention

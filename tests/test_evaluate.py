@@ -23,6 +23,7 @@ from data.arrays import Pairs, Ragged
 from data.splits import Split
 from data.tokenizer import EOS, train_pair
 from evaluation import loading, report
+from evaluation import scores as scoring
 from evaluation.metrics import bleu
 from evaluation.search import Search
 from evaluation.translator import Translator
@@ -655,13 +656,13 @@ def test_validation_translates_a_fixed_number_of_sentences_of_the_whole_split():
         translate=lambda x, **_: x,
     )
     dataset = SimpleNamespace(validation=None, validation_texts=Split(texts, texts))
-    values, samples = report.validation_metrics(model, dataset, 9)
+    values, samples = scoring.validation_metrics(model, dataset, 9)
     assert values["validation_bleu"] == pytest.approx(100)
     assert [sample[0] for sample in samples] == [texts[0], texts[49], texts[99]]
 
     dataset.validation_texts = Split(texts, [text.upper() for text in texts])
     model.target_tokenizer.lowercase = True
-    values, _ = report.validation_metrics(model, dataset, 9)
+    values, _ = scoring.validation_metrics(model, dataset, 9)
     assert values["validation_bleu"] == pytest.approx(100)
 
 
@@ -678,7 +679,7 @@ def test_references_are_in_lower_case_if_translations_are():
         n_best=lambda texts, progress: [[(0.0, "a house")]] * len(texts),
         loss_and_accuracy=lambda pairs: (1.0, 0.5),
     )
-    scores, table = report.measure(model, Split(["Uma Casa"], ["A House"]))
+    scores, table = scoring.measure(model, Split(["Uma Casa"], ["A House"]))
     assert scores["exact_match"] == 100
     assert (table["source"], table["reference"]) == (["Uma Casa"], ["a house"])
 
@@ -733,7 +734,7 @@ def test_no_dropout_in_loss_and_translations(tiny):
             tiny(num_layers=1, dropout_rate=rate, word_dropout=rate), labels, labels, 20
         )
         dataset = SimpleNamespace(validation=pairs, validation_texts=Split(["a"] * 6, ["a"] * 6))
-        results.append(report.validation_metrics(model, dataset, 6))
+        results.append(scoring.validation_metrics(model, dataset, 6))
     assert results[0] == results[1]
     assert math.isfinite(results[0][0]["validation_loss"])
 

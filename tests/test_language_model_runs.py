@@ -24,6 +24,7 @@ from data.arrays import Ragged, Text
 from data.splits import Split
 from data.tokenizer import UNK, load_pair
 from evaluation import compare, figures, loading, report
+from evaluation import scores as scoring
 from evaluation.attention import axis_labels
 from evaluation.generator import Generator
 from model import IDS
@@ -65,7 +66,7 @@ def scored(run, tmp_path_factory):
     copy = Path(shutil.copytree(run, tmp_path_factory.mktemp("scored") / "one"))
     generator = loading.load(copy)
     split, name, documents = report.load_split(copy, loading.load_config(copy), "test")
-    scores, table = report.measure_text(generator, split, documents)
+    scores, table = scoring.measure_text(generator, split, documents)
     about = {"corpus": "a.txt", "split": "test", "checkpoint": "last checkpoint"}
     report.write(copy, name, scores | about, table)
     return copy
@@ -218,7 +219,7 @@ def test_every_token_is_scored_once_after_at_least_block_minus_stride_tokens(
 def test_the_loss_by_context_is_a_mean_of_each_range():
     losses, context = np.arange(1.0, 11), np.array([1, 2, 3, 4, 5, 6, 7, 1, 2, 3])
     expected = [(1, 1, 4.5), (2, 2, 5.5), (3, 4, (3 + 4 + 10) / 3), (5, 7, 6.0)]
-    assert report.loss_by_context(losses, context) == expected
+    assert scoring.loss_by_context(losses, context) == expected
 
 
 def test_scores_of_a_text_belong_together(scored):
@@ -268,7 +269,7 @@ def measured(monkeypatch, tokenizer, texts, documents):
     """Return the scores of a uniform model that reads at most four tokens."""
     monkeypatch.setattr(Generator, "trace", lambda generator: None)
     generator = Generator(Uniform(), tokenizer, 4, start=3)
-    return report.measure_text(generator, Split([""] * len(texts), texts), documents)
+    return scoring.measure_text(generator, Split([""] * len(texts), texts), documents)
 
 
 @pytest.mark.parametrize("documents", [False, True])

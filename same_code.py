@@ -1,8 +1,8 @@
-"""Is this the same code? The only module that decides it.
+"""Is this the same code, and what can an edit of a file change? The only module that decides both.
 
 Two versions of a Python file are the same code if they differ only in comments, docstrings and
-layout. `USES` lists the files on which each use of stored work depends. Imports neither TensorFlow
-nor another package of the project.
+layout. `CAN_CHANGE` lists what an edit of each file can change. Imports neither TensorFlow nor
+another package of the project.
 """
 
 import ast
@@ -13,53 +13,86 @@ import json
 import os
 import subprocess
 import tempfile
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from utils import UserError
 
 ROOT = Path(__file__).resolve().parent
-PACKAGES = ("model", "data", "training", "evaluation", "experiments", "benchmarks", "tests", "docs")
+PACKAGES = ("model", "data", "training", "evaluation", "ablation", "experiments", "benchmarks")
+PACKAGES += ("tests", "docs")
 MODULES = ("config", "evaluate", "generate", "same_code", "train", "translate", "utils")
 NOT_PARSED = (SyntaxError, ValueError, RecursionError, MemoryError)
 
-# The files and folders that determine the result of each use; "!" excludes. The last pattern that
-# matches a file decides. Only Python files and tables (.tsv) count; for other uses than "score", a
-# table must be in a package: others are corpora. New top-level modules and packages that these
-# files import count, too.
-USES = {
-    # An encoded corpus in the cache. The generator of `mini` belongs to its corpus' fingerprint.
-    # Batches are planned when they are needed.
-    "dataset": (
-        *("data", "!data/__init__.py", "!data/__main__.py", "!data/batches.py"),
-        *("!data/mini", "!data/*.tsv"),
-    ),
-    # The texts that experiments score.
-    "texts": ("data",),
-    # `train.py --resume`: the remaining updates.
-    "resume": (
-        *("model", "data", "!data/**/*.tsv", "data/mini/*.tsv"),
-        *("train.py", "training/run.py", "training/distribution.py"),
-    ),
-    # Whatever loads a trained model: evaluate.py, translate.py, python -m evaluation.…
-    "evaluation": ("model", "data/tokenizer.py", "data/text.py"),
-    # Several workers that train one model.
-    "workers": ("model", "data", "training", "evaluation", "config.py", "train.py"),
-    # Stored results of experiments: all but what cannot change a score, so that new files count.
-    "score": (
-        *("[!.]*", "!docs", "!tests", "!benchmarks", "!experiments", "experiments/worker.py"),
-        *(
-            "!evaluate.py",
-            "!generate.py",
-            "!translate.py",
-            "!same_code.py",
-            "!training/__init__.py",
-        ),
-        *("!training/description.py", "!training/logs.py", "!training/progress.py"),
-        *("!evaluation/__init__.py", "!evaluation/attention.py", "!evaluation/command_line.py"),
-        *("!evaluation/compare.py", "!evaluation/export.py", "!evaluation/figures.py"),
-        *("!evaluation/page.py", "!evaluation/report.py"),
-    ),
+# What an edit of a file can change. The first pattern that matches decides; one that ends in "/" is
+# a folder.
+#   texts     the texts of a corpus
+#   ids       their encoding, in the cache. The generator of `mini` is part of its fingerprint
+#   training  the updates of training
+#   state     the state that a run needs to resume
+#   model     what trained weights compute
+#   meaning   what a loss means, or what it does not see: BLEU is judged instead
+#   score     how outputs are scored
+CAN_CHANGE = {
+    "data/__main__.py": "",
+    "data/batches.py": "training",
+    "data/text.py": "texts ids training model meaning",
+    "data/tokenizer.py": "texts ids training model meaning",
+    "data/encoding.py": "texts ids training meaning",
+    "data/mini/": "texts training",
+    "data/*.tsv": "",  # corpora of users
+    "data/": "texts ids training",
+    "model/loss.py": "training model meaning",
+    "model/decoding.py": "training model meaning",
+    "model/": "training model",
+    "train.py": "training state",
+    "training/run.py": "training state",
+    "training/distribution.py": "training state",
+    "training/checkpoints.py": "state",
+    "training/saving.py": "state",
+    "training/__init__.py": "",
+    "training/description.py": "",
+    "training/logs.py": "",
+    "training/progress.py": "",
+    "training/": "score",
+    "evaluation/search.py": "score meaning",
+    "evaluation/predictor.py": "score meaning",
+    "evaluation/translator.py": "score meaning",
+    "evaluation/generator.py": "score",
+    "evaluation/loading.py": "score",
+    "evaluation/metrics.py": "score",
+    "evaluation/scores.py": "score",
+    "evaluation/": "",
+    "ablation/worker.py": "score",
+    "config.py": "score",
+    "utils.py": "score",
+    **dict.fromkeys(("evaluate.py", "generate.py", "translate.py", "same_code.py"), ""),
+    **dict.fromkeys(("ablation/", "experiments/", "benchmarks/", "docs/", "tests/"), ""),
 }
+ANYTHING = "texts ids training state model score"  # of new files
+
+
+def can_change(name: str) -> set[str]:
+    """Return what an edit of a file can change, as `CAN_CHANGE` says. name: relative to ROOT."""
+    for pattern, effects in CAN_CHANGE.items():
+        same_depth = name.count("/") == pattern.count("/")
+        inside = pattern.endswith("/") and name.startswith(pattern)
+        if inside or (same_depth and fnmatchcase(name, pattern)):
+            return set(effects.split())
+    return set(ANYTHING.split())
+
+
+# `git diff`, whatever the user's configuration is. The project may be a folder of a repository.
+DIFF = (
+    "-c",
+    "diff.noprefix=false",
+    "-c",
+    "diff.mnemonicPrefix=false",
+    "-c",
+    "core.quotePath=false",
+)
+DIFF += ("diff", "--no-color", "--no-ext-diff", "--no-textconv", "--unified=3", "--binary")
+DIFF += ("--relative",)
 
 
 class GitError(UserError):
@@ -93,34 +126,43 @@ def is_hidden(path: Path) -> bool:
     return any(part[0] == "." for part in path.parts)
 
 
-def code_hashes(use: str, folder: str | Path = ROOT) -> dict[str, str]:
-    """Return the hash of each file of `USES[use]` in a copy of the source, by its name."""
-    folder, files = Path(folder), set()
-    for pattern in USES[use]:
-        found = set()
-        for path in folder.glob(pattern.removeprefix("!")):
-            found |= {path} if path.is_file() else {*path.rglob("*.py"), *path.rglob("*.tsv")}
-        files = files - found if pattern[0] == "!" else files | found
-    tables = {x for x in files if x.suffix == ".tsv"}
-    if use != "score":
-        tables = {x for x in tables if x.with_name("__init__.py").exists()}
-    files = {path for path in files if path.suffix == ".py"} | tables
-    files = {path for path in files if not is_hidden(path.relative_to(folder))}
-    files |= new_modules(files, folder)
-    return {path.relative_to(folder).as_posix(): file_hash(path) for path in sorted(files)}
+def code_hashes(effect: str = "", folder: str | Path = ROOT) -> dict[str, str]:
+    """Return the hash of each file in a copy of the source whose edit can have an effect, by name.
+
+    effect: one of those in `CAN_CHANGE`; by default, any. Only Python files and tables (.tsv) of
+    packages count, and of new top-level modules and packages those that these files import.
+    """
+    folder, chosen = Path(folder), set()
+    for package in PACKAGES:
+        chosen |= {*folder.glob(f"{package}/**/*.py"), *folder.glob(f"{package}/**/*.tsv")}
+    chosen |= {path for module in MODULES if (path := folder / f"{module}.py").exists()}
+    for path in [*chosen]:
+        effects = can_change(path.relative_to(folder).as_posix())
+        table = path.suffix == ".tsv" and not path.with_name("__init__.py").exists()
+        if table or is_hidden(path.relative_to(folder)) or not effects:
+            chosen.remove(path)
+        elif effect and effect not in effects:
+            chosen.remove(path)
+    chosen |= new_modules(chosen, folder)
+    return {path.relative_to(folder).as_posix(): file_hash(path) for path in sorted(chosen)}
 
 
 @functools.cache
-def imported_names(source: bytes) -> frozenset[str]:
-    """Return the names of the top-level modules and packages that Python code imports."""
+def imported_modules(source: bytes) -> frozenset[str]:
+    """Return the dotted names of the modules that Python code imports, or may import."""
     names = set()
     with contextlib.suppress(*NOT_PARSED):
         for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.Import):
-                names |= {each.name.partition(".")[0] for each in node.names}
+                names |= {each.name for each in node.names}
             elif isinstance(node, ast.ImportFrom) and not node.level:
-                names.add(node.module.partition(".")[0])
+                names |= {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
     return frozenset(names)
+
+
+def imported_names(source: bytes) -> set[str]:
+    """Return the names of the top-level modules and packages that Python code imports."""
+    return {name.partition(".")[0] for name in imported_modules(source)}
 
 
 def new_modules(files: set[Path], folder: Path) -> set[Path]:
@@ -141,15 +183,15 @@ def new_modules(files: set[Path], folder: Path) -> set[Path]:
     return found
 
 
-def fingerprint(use: str, folder: str | Path = ROOT) -> str:
+def fingerprint(effect: str = "", folder: str | Path = ROOT) -> str:
     """Return one hash of `code_hashes`."""
-    hashes = json.dumps(code_hashes(use, folder))
+    hashes = json.dumps(code_hashes(effect, folder))
     return hashlib.sha256(hashes.encode()).hexdigest()[:16]
 
 
-def changed_files(use: str, one: str | Path, other: str | Path = ROOT) -> list[str]:
-    """Return the sorted names of the files of `USES[use]` that differ between two copies."""
-    pairs = set(code_hashes(use, one).items()) ^ set(code_hashes(use, other).items())
+def changed_files(effect: str, one: str | Path, other: str | Path = ROOT) -> list[str]:
+    """Return the sorted names of the files of `code_hashes` that differ between two copies."""
+    pairs = set(code_hashes(effect, one).items()) ^ set(code_hashes(effect, other).items())
     return sorted({name for name, _ in pairs})
 
 
@@ -188,12 +230,8 @@ def working_tree_diff(*paths: str, base: str = "HEAD") -> str:
 
     paths: git pathspecs. The user's git configuration has no effect, and the index does not change.
     """
-    options = ["--no-color", "--no-ext-diff", "--no-textconv", "--unified=3", "--binary"]
-    options.append("--relative")  # the project may be a folder of a larger repository
-    settings = ["-c", "diff.noprefix=false", "-c", "diff.mnemonicPrefix=false"]
-    settings += ["-c", "core.quotePath=false"]
     with tempfile.TemporaryDirectory() as scratch:
         index = {"GIT_INDEX_FILE": str(Path(scratch) / "index")}
         git("read-tree", base, **index)
         git("add", "--intent-to-add", "--", ".", **index)
-        return git(*settings, "diff", *options, base, "--", *paths, **index)
+        return git(*DIFF, base, "--", *paths, **index)

@@ -103,7 +103,7 @@ def cache_folder(config: Config, corpus: Corpus) -> Path:
     settings = [[name, getattr(config, name)] for name in sorted(names)] + [config.task]
     if config.init_from:
         settings += [hashlib.sha256(each.model).hexdigest() for each in initial_tokenizers(config)]
-    inputs = json.dumps([settings, corpus.fingerprint(), fingerprint("dataset")])
+    inputs = json.dumps([settings, corpus.fingerprint(), fingerprint("ids")])
     return Path(config.cache_dir) / hashlib.sha256(inputs.encode()).hexdigest()[:20]
 
 

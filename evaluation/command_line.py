@@ -105,7 +105,7 @@ def check_code(run: Path, accept_changes: bool) -> None:
     source = run / "source"
     if accept_changes or not source.exists():
         return
-    if names := changed_files("evaluation", source):
+    if names := changed_files("model", source):
         program = Path(sys.argv[0])
         own = f"python {quote(source / program.name)} {quote(run)}"
         if program.parent.name == "evaluation":

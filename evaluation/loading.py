@@ -56,7 +56,7 @@ def load(
     """
     if config is None:
         config, source = load_config(run), Path(run, "source")
-        if names := source.exists() and changed_files("evaluation", source):
+        if names := source.exists() and changed_files("model", source):
             warn(f"{names[0]} has changed since {run} was trained")
     tokenizers = tokenizer.load_pair(run, config.lowercase, config.tokenizer == "word")
     config = dataclasses.replace(config, precision="float32")

@@ -1,70 +1,74 @@
-"""Measure how small an effect experiments detect: python -m tests.power mini
+"""Simulate verdicts: python -m tests.power
 
-Not part of the suite; takes minutes. Resamples the residuals of a recipe's stored scores, and
-prints how often a difference is called where there is none, and how often a planted effect is
-detected.
+Not part of the suite; takes minutes. Prints how often an experiment without effect is called
+different, and how often a planted gain is detected: for equal spreads, for spreads that vary, for a
+share of outliers, for an edit that breaks the pairing, and for several weights of the prior.
 """
-
-import math
-from collections.abc import Sequence
 
 import numpy as np
 
-from experiments import stats
-from experiments.recipes import RECIPES, Recipe
-from experiments.stats import Sigma, Stages
-from experiments.store import read_stored, scores_by_row, stored_pairs
-from utils import make_parser
+from ablation import verdicts
+from ablation.experiments import Recipe
+from ablation.verdicts import STAGES, Sigma, decide
+
+ROWS, SEEDS = 55, 3  # of the stored experiments
+POINTS = Recipe("simulated", "", "exact_match", 0.001)  # delta: none is too small to matter
 
 
-def resample(
-    residuals: Sequence[float],
-    sigma: Sigma,
-    delta: float,
-    stages: Stages,
-    effect: float = 0.0,
-    tries: int = 10_000,
-) -> dict[str, np.ndarray]:
-    """Return the share of each outcome by stage, for runs drawn with replacement.
+def simulate(
+    gain: float,
+    tries: int = 4000,
+    tau: float = 0.0,
+    outliers: float = 0.0,
+    scale: float = 1.0,
+    delta: float = 0.001,
+) -> dict[str, float]:
+    """Return the share of each outcome of one experiment, in units of σ of a difference.
 
-    effect: added to each difference; higher is better. sigma: that of a difference; in each try the
-    estimate differs from it, according to its degrees of freedom.
+    The spread is estimated from ROWS experiments with SEEDS runs, which share the baseline's. tau:
+    standard deviation of the logarithm of an experiment's spread. outliers: share of experiments
+    whose runs vary three times as much. scale: of the judged experiment's own spread.
     """
-    random = np.random.default_rng(0)
-    scale = sigma.value / math.sqrt(2) / np.std(residuals)
-    shares = {outcome: np.zeros(len(stages)) for outcome in ("better", "worse", stats.SMALL)}
-    for _ in range(tries):
-        own, baseline = scale * random.choice(residuals, (2, stages[-1]))
-        differences = own - baseline + effect
-        estimate = sigma.value * math.sqrt(random.chisquare(sigma.df) / sigma.df)
-        for i, n in enumerate(stages):
-            rule = sigma._replace(value=estimate), delta, stages
-            outcome = stats.judge({"": differences[:n]}, *rule)[""].outcome
-            if outcome != "undecided":
-                shares[outcome][i:] += 1 / tries
+    random, shares = np.random.default_rng(0), {}
+    recipe = Recipe("simulated", "", "exact_match", delta)
+
+    def spreads(count: int) -> np.ndarray:
+        factors = np.exp(random.normal(0, tau, count))
+        return factors * np.where(random.random(count) < outliers, 3.0, 1.0) / 2**0.5
+
+    for i in range(tries):
+        if i % 20 == 0:  # other stored experiments
+            deviations = np.append(spreads(ROWS), 0.5**0.5)
+            stored = random.normal(size=(ROWS + 1, SEEDS)) * deviations[:, np.newaxis]
+            sigma = verdicts.pooled({j: [*enumerate(row)] for j, row in enumerate(stored)})
+        own = random.normal(0, spreads(1)[0], STAGES[-1])
+        base = random.normal(0, 0.5**0.5, STAGES[-1])
+        gains = (gain + scale * (own - base)).tolist()
+        for stage in STAGES:
+            outcome = decide(recipe, gains[:stage], sigma).outcome
+            if outcome != verdicts.UNDECIDED:
                 break
-    return shares
+        shares[outcome] = shares.get(outcome, 0) + 1 / tries
+    return dict.fromkeys((verdicts.BETTER, verdicts.WORSE, verdicts.SMALL), 0.0) | shares
 
 
-def check(recipe: Recipe, stored: dict, tries: int = 10_000) -> None:
-    """Print the shares of verdicts on resampled scores of the stored runs, by stage."""
-    scores, baselines = scores_by_row(recipe, stored_pairs(stored))
-    kept, _ = stats.without_outliers(scores, baselines)
-    sigma, (residuals, _) = stats.deviation(kept), stats.residuals(kept)
-    print(f"{recipe.name}: {tries:,} comparisons, shares by stage in per cent")
-    rule = recipe.delta, recipe.stages
-    effects = [size for size in stats.detectable(sigma, *rule) if size < math.inf]
-    for effect in [0.0, *effects]:
-        outcomes = resample(residuals, sigma, *rule, effect, tries)
-        shares = "; ".join(f"{name} {np.round(100 * x, 1)}" for name, x in outcomes.items())
-        print(f"effect {effect:.4g}: {shares}", flush=True)
+def main() -> None:
+    cases = {
+        "equal spreads": {},
+        "log-normal spreads, τ = 0.19": {"tau": 0.19},
+        "log-normal spreads, τ = 0.35": {"tau": 0.35},
+        "τ = 0.19 and 9 % of outliers": {"tau": 0.19, "outliers": 0.09},
+        "broken pairing, 1.76 σ": {"scale": 1.76},
+    }
+    gain = verdicts.detectable(Sigma(1.0, 60), STAGES[-1])
+    print(f"per cent called different without effect; called better with a gain of {gain:.2f} σ")
+    for prior in (4, 12, 60):
+        verdicts.PRIOR_DF = prior
+        for name, case in cases.items():
+            none, some = simulate(0.0, **case), simulate(gain, **case)
+            alarms = 100 * (none["better"] + none["worse"])
+            print(f"prior {prior:2}, {name}: {alarms:.1f}; {100 * some['better']:.0f}", flush=True)
 
 
 if __name__ == "__main__":
-    PARSER = make_parser(__doc__, prog="python -m tests.power")
-    PARSER.add_argument("recipes", nargs="+", choices=RECIPES, metavar="RECIPE")
-    for name in PARSER.parse_args().recipes:
-        if STORED := read_stored(RECIPES[name]):
-            check(RECIPES[name], STORED)
-        else:
-            print(f"{name}: no stored results: run experiments.run --all --recipe {name} --store")
+    main()

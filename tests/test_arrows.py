@@ -15,7 +15,7 @@ LAYERS = {
     "training": {"config", "data", "model", "same_code", "utils"},
     "evaluation": {"config", "data", "model", "same_code", "training", "utils"},
 }
-PROJECT = {*LAYERS, "train", "evaluate", "translate", "experiments", "benchmarks", "tests"}
+PROJECT = {*LAYERS, "train", "evaluate", "translate", "ablation", "benchmarks", "tests"}
 
 
 def imports(path):

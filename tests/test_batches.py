@@ -342,11 +342,11 @@ def test_a_new_file_of_the_code_encodes_again(settings, tmp_path, monkeypatch, f
 
 def test_an_edit_of_the_plan_of_batches_does_not_encode_again(tmp_path):
     copy = shutil.copytree(Path(mini.__file__).parents[1], tmp_path / "data")
-    hashes = [fingerprint("dataset", tmp_path)]
+    hashes = [fingerprint("ids", tmp_path)]
     for file in ("batches.py", "encoding.py", "arrays.py"):
         with (copy / file).open("a") as code:
             code.write("ONE = 1\n")
-        hashes.append(fingerprint("dataset", tmp_path))
+        hashes.append(fingerprint("ids", tmp_path))
     assert hashes[0] == hashes[1] and len({*hashes}) == 3
     # It could not have an effect: what encodes does not import it.
     program = "import sys, data.pipeline; assert 'data.batches' not in sys.modules"

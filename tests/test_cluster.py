@@ -1,63 +1,49 @@
-"""Runs on a Dask cluster: a real scheduler and real workers, and runs that do not train."""
+"""`python -m ablation --cluster`: two Dask workers execute runs of a worker that does not train."""
 
 import contextlib
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from pathlib import Path
 
 import pytest
 
-from experiments import runs
-from experiments.executor import LocalExecutor
-from experiments.patches import BASELINE, ExperimentError
-from experiments.recipes import Recipe
-from training.machine import cores
+from ablation.executor import Pool, execute
+from ablation.experiments import ExperimentError
 
-pytest.importorskip("distributed", reason='pip install -e ".[cluster]"')
-from experiments.cluster import ClusterExecutor  # noqa: E402
-
+pytest.importorskip("distributed")
 ROOT = Path(__file__).resolve().parents[1]
-# Counts to job["steps"], one step in 0.1 s, from the last checkpoint; saves when it is stopped.
+# Counts steps of 0.1 seconds, and saves their number when it is stopped.
 WORKER = """
-import json, os, signal, sys, time
+import json, os, signal, sys, threading, time
 from pathlib import Path
 job = json.loads(Path(sys.argv[1]).read_text())
-flags = dict(flag.removeprefix("--").split("=") for flag in job["flags"])
+threading.Thread(target=lambda: (os.read(0, 1), os.kill(os.getpid(), 15)), daemon=True).start()
+kind = "odd" if "ODD" in os.environ else "usual"
+if "steps" not in job:
+    Path(job["result"]).write_text(json.dumps({"machine": kind, "processor": "fake"}))
+    sys.exit()
+if kind == "odd":
+    print("a short training gives other weights")
+    sys.exit(3)
 run = Path(job["run"])
-run.mkdir(exist_ok=True)
+step = int(run.read_text()) if run.exists() else 0
+with open(f"{run}.started", "a") as file:
+    print(os.getpid(), os.getppid(), step, file=file)
 def save(*_):
-    (run / "checkpoint").write_text(str(step))
-    (run / "saved").touch()
+    run.write_text(str(step))
     sys.exit(143)
-step, last = 0, int(flags.get("steps", 1))
-step = int((run / "checkpoint").read_text()) if (run / "checkpoint").exists() else 0
 signal.signal(signal.SIGTERM, save)
-with open(run / "started", "a") as file:
-    core, = os.sched_getaffinity(0)
-    print(os.getpid(), os.getppid(), step, core, file=file)
-print("training", flush=True)
-while step < last:
+while step < job["steps"]:
     time.sleep(0.1)
     step += 1
-    if step % 10 == 0:
-        (run / "checkpoint").write_text(str(step))
-    print(f"| {step}/{last} [0:01, 1step/s]", flush=True)
-if "die" in flags:
-    os.kill(os.getpid(), int(flags["die"]))
-if "fail" in flags:
-    raise ValueError("step 7")
-scores = {"exact_match": 50 + float(flags.get("bonus", 0)) + int(flags["seed"]) * 7 % 5 / 2}
-result = {"scores": scores, "weights": str(scores), "curve": [[5, 3.0]], "parameters": 10}
-Path(job["result"]).write_text(json.dumps(job["about"] | result))
+os.kill(os.getpid(), job.get("signal", 0))
+Path(job["result"]).write_text(json.dumps({"steps": step}))
 """
-SMALL = Recipe("mini", "--steps=3", score="exact_match", delta=1.0, average=1, stages=(3, 5))
 
 
 def wait_until(condition, seconds=60):
@@ -67,23 +53,8 @@ def wait_until(condition, seconds=60):
         time.sleep(0.05)
 
 
-def dask(folder, *words, env=None):
-    """Start a command of Dask; its output is in a file in a folder."""
-    with open(folder / f"{words[0]}.log", "a") as log:
-        options = {"stdout": log, "stderr": log, "start_new_session": True, "cwd": folder}
-        options["env"] = os.environ | (env or {})
-        return subprocess.Popen([sys.executable, "-m", "dask", *words], **options)
-
-
-def end(process):
-    """End a process with its children."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
 class Cluster:
-    """A scheduler; `workers` are its workers by address, and their processes."""
+    """A scheduler, a client, and the processes of workers."""
 
     def __init__(self, folder):
         from distributed import Client
@@ -91,355 +62,155 @@ class Cluster:
         self.folder, self.processes = folder, []
         file = folder / "scheduler.json"
         words = ("--port", "0", "--no-dashboard", "--host", "127.0.0.1", "--scheduler-file", file)
-        self.scheduler = dask(folder, "scheduler", *map(str, words))
+        self.start("scheduler", *map(str, words))
         self.client = Client(scheduler_file=str(file), set_as_default=False)
         self.address = self.client.scheduler.address
 
-    def start_worker(self, *words, **env):
-        words = ("worker", self.address, "--no-dashboard", "--nthreads", "1", *words)
-        self.processes.append(dask(self.folder, *words, env=env))
-        return self.processes[-1]
+    def start(self, *words, **env):
+        """Start a command of Dask; its output is in a file."""
+        with open(self.folder / f"{words[0]}.log", "a") as log:
+            options = {"stdout": log, "stderr": log, "start_new_session": True}
+            options |= {"cwd": self.folder, "env": os.environ | env}
+            command = [sys.executable, "-m", "dask", *words]
+            self.processes.append(subprocess.Popen(command, **options))
 
-    def pids(self):
-        """Return the process of each worker by its address."""
-        return self.client.run(os.getpid)
+    def start_workers(self, count, **env):
+        """Start workers of one thread. One that is killed is started again."""
+        for _ in range(count):
+            self.start("worker", self.address, "--no-dashboard", "--nthreads", "1", **env)
+        self.client.wait_for_workers(count, timeout=60)
 
     def close(self):
         self.client.close()
-        for process in (*self.processes, self.scheduler):
-            end(process)
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    """A scheduler and two workers of one thread; a worker that is killed is started again."""
-    cluster = Cluster(tmp_path_factory.mktemp("dask"))
-    try:
-        for _ in range(2):
-            cluster.start_worker()
-        cluster.client.wait_for_workers(2, timeout=60)
-        yield cluster
-    finally:
-        cluster.close()
+        for process in self.processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 @pytest.fixture
-def workers(cluster):
-    """The two workers, at the start of a test."""
-    wait_until(lambda: len(cluster.client.nthreads()) == 2)
-    return cluster
-
-
-def copy_modules(folder):
-    """Copy the modules that a worker imports, and a worker.py that does not train."""
-    ignored = shutil.ignore_patterns("__pycache__", "*.png", "*.patch", "*.html", "results")
-    for name in ("model", "data", "training", "evaluation", "experiments"):
-        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
-    for name in ("config.py", "utils.py", "same_code.py"):
-        shutil.copy(ROOT / name, folder)
-    body = textwrap.indent(WORKER, "    ")
-    text = f"EXCLUDED = set()\nif __name__ == '__main__':\n{body}"
-    (folder / "experiments/worker.py").write_text(text)
-    return folder
+def cluster(tmp_path):
+    (tmp_path / "dask").mkdir()
+    cluster = Cluster(tmp_path / "dask")
+    yield cluster
+    cluster.close()
 
 
 @pytest.fixture
-def source(tmp_path):
-    (tmp_path / "source").mkdir()
-    return copy_modules(tmp_path / "source")
+def make_job(tmp_path):
+    """Writes a job of the stubbed worker, and returns it."""
+    source = tmp_path / "source/ablation"
+    source.mkdir(parents=True)
+    (source / "__init__.py").touch()
+    (source / "worker.py").write_text(WORKER)
 
-
-@pytest.fixture
-def make_job(tmp_path, source):
-    """Writes a job of the stubbed worker. Returns its path."""
-
-    def make(name, **flags):
-        values = {key: str(tmp_path / f"{name}.{key}") for key in ("run", "log", "result")}
-        values |= {"flags": [f"--{flag}={text}" for flag, text in ({"seed": 0} | flags).items()]}
-        path = tmp_path / f"{name}.job.json"
-        path.write_text(json.dumps(values | {"source": str(source), "about": {"name": name}}))
-        return path
+    def make(name, **values):
+        job = {key: str(tmp_path / f"{name}.{key}") for key in ("run", "log", "result", "job")}
+        job |= {"source": str(tmp_path / "source")} | values
+        Path(job["job"]).write_text(json.dumps(job))
+        return job
 
     return make
 
 
-def file(job, ending):
-    return job.with_name(job.name.replace("job.json", ending))
-
-
 def starts(job):
-    """Return process, parent, first step and core of each start of a job."""
-    path = file(job, "run") / "started"
+    """Return process, parent and first step of each start of a job."""
+    path = Path(f"{job['run']}.started")
     lines = path.read_text().splitlines() if path.exists() else []
     return [[*map(int, line.split())] for line in lines]
 
 
-def finish(executor, count):
-    """Poll until a number of jobs have ended, and return them."""
-    ended = []
-
-    def poll():
-        ended.extend(executor.poll())
-        return len(ended) >= count
-
-    wait_until(poll)
-    return ended
-
-
-def alive(pid):
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
-    return False
+@pytest.mark.slow
+def test_runs_have_the_same_results_with_and_without_a_cluster(cluster, make_job):
+    cluster.start_workers(2)
+    for pool in (Pool(), Pool(cluster.address)):
+        assert pool.machine(make_job("probe"))["machine"] == "usual"
+        jobs = [make_job(f"{name}{pool.address is None}", steps=3) for name in "abc"]
+        answers = {job["job"]: answer for job, answer in pool.run(jobs)}
+        assert answers.keys() == {job["job"] for job in jobs}
+        assert [json.loads(x["result"]) for x in answers.values()] == [{"steps": 3}] * 3
+        assert {x["status"] for x in answers.values()} == {0}
 
 
 @pytest.mark.slow
-def test_a_job_runs_per_thread_on_a_core_of_its_own(workers, source, make_job):
-    jobs = [make_job(name, steps=20) for name in "abc"]
-    executor = ClusterExecutor(workers.address, source)
-    executor.queue += jobs
-    assert executor.poll() == [] and [*executor.running] == jobs[:2]
-    assert {*finish(executor, 3)} == {*jobs} and not executor.running
-    assert all(json.loads(file(job, "result").read_text())["scores"] for job in jobs)
-    (_, _, _, one), (_, _, _, other) = starts(jobs[0]) + starts(jobs[1])
-    assert one != other or len(cores()) == 1
+def test_a_run_of_a_killed_worker_is_repeated_and_resumes(cluster, make_job):
+    """Its process saves as soon as its parent is gone."""
+    cluster.start_workers(2)
+    jobs, killed = [make_job(name, steps=40) for name in "ab"], []
+    pool = Pool(cluster.address)
+    runs = pool.run([*jobs, make_job("quick", steps=1)])
+
+    def kill():
+        wait_until(lambda: starts(jobs[0]) and starts(jobs[1]))
+        time.sleep(1)
+        killed.append(starts(jobs[0])[0][1])
+        os.kill(killed[0], signal.SIGKILL)
+
+    import threading
+
+    threading.Thread(target=kill).start()
+    answers = {job["job"]: json.loads(answer["result"]) for job, answer in runs}
+    assert {x["steps"] for x in answers.values()} == {40, 1}
+    (first, second), others = starts(jobs[0]), starts(jobs[1])
+    assert first[2] == 0 < second[2] < 40 and second[1] != killed[0] and len(others) == 1
 
 
 @pytest.mark.slow
-def test_a_run_of_a_killed_worker_is_repeated_elsewhere(workers, source, make_job, capsys):
-    jobs = [make_job(name, steps=100) for name in "ab"]
-    executor = ClusterExecutor(workers.address, source)
-    executor.queue += jobs
-    executor.poll()
-    wait_until(lambda: all((file(job, "run") / "checkpoint").exists() for job in jobs))
-    address = executor.running[jobs[0]][0]
-    ((run, *_),) = starts(jobs[0])
-    os.kill(workers.pids()[address], signal.SIGKILL)
-    wait_until(lambda: not alive(run), 5)  # or two processes would write the same files
-    assert {*finish(executor, 2)} == {*jobs}
-    _, (_, _, resumed, _) = starts(jobs[0])
-    assert 10 <= resumed < 100 and resumed % 10 == 0
-    assert len(starts(jobs[1])) == 1 and file(jobs[0], "result").exists()
-    assert f"{address} lost: repeated (1)" in capsys.readouterr().err
+def test_a_worker_that_computes_other_bits_is_named_and_left_out(cluster, make_job, capsys):
+    cluster.start_workers(1)
+    pool = Pool(cluster.address)
+    pool.machine(make_job("probe"))
+    cluster.start("worker", cluster.address, "--no-dashboard", "--nthreads", "1", ODD="1")
+    wait_until(lambda: len(cluster.client.nthreads()) == 2)
+    jobs = [make_job(name, steps=4) for name in "abcd"]
+    assert [json.loads(answer["result"]) for _, answer in pool.run(jobs)] == [{"steps": 4}] * 4
+    text = capsys.readouterr().err
+    assert text.count("is left out: a short training gives other weights") == 1
+    os.killpg(cluster.processes[1].pid, signal.SIGKILL)  # the usual one
+    wait_until(lambda: len(cluster.client.nthreads()) == 1)
+    with pytest.raises(ExperimentError, match="no Dask worker at .* can be used"):
+        list(pool.run([make_job("e", steps=1)]))
 
 
 @pytest.mark.slow
-def test_stopped_runs_save_and_resume(workers, source, make_job):
-    jobs = [make_job(name, steps=steps) for name, steps in (("a", 1), ("b", 600), ("c", 600))]
-    queued, executor = make_job("queued"), ClusterExecutor(workers.address, source)
-    executor.queue += [*jobs, queued]
-    assert finish(executor, 1) == jobs[:1]
-    executor.poll()
-    wait_until(lambda: all(starts(job) for job in jobs))
-    executor.stop()
-    assert not executor.running and executor.poll() == []
-    for job in jobs[1:]:
-        assert not alive(starts(job)[0][0]) and (file(job, "run") / "checkpoint").exists()
-    assert file(jobs[0], "result").exists() and not starts(queued)
+@pytest.mark.parametrize("where", ["here", "cluster"])
+def test_stopped_runs_save_and_queued_ones_do_not_start(cluster, make_job, where, monkeypatch):
+    if where == "cluster":
+        cluster.start_workers(1)
+    monkeypatch.setattr("ablation.executor.cores", lambda: [0])
+    pool = Pool(cluster.address if where == "cluster" else None)
+    jobs = [make_job("quick", steps=1), make_job("long", steps=600), make_job("queued", steps=1)]
+    handler, runs = signal.getsignal(signal.SIGINT), pool.run(jobs)
+    assert next(runs)[0] == jobs[0]
+    wait_until(lambda: starts(jobs[1]))
+    time.sleep(0.5)
+    runs.close()
+    assert signal.getsignal(signal.SIGINT) == handler
+    assert int(Path(jobs[1]["run"]).read_text()) >= 3 and not starts(jobs[2])
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_again_and_again_has_failed(workers, source, make_job, monkeypatch):
-    monkeypatch.setattr("experiments.cluster.REPEATS", 1)
-    executor, jobs = ClusterExecutor(workers.address, source), [make_job("a", die=9)]
-    executor.queue.append(jobs[0])
-    assert finish(executor, 1) == jobs and len(starts(jobs[0])) == 2
-    assert re.match("killed.*memory", runs.failure(Path(file(jobs[0], "log"))))
-    jobs.append(make_job("abort", die=6))
-    executor.queue.append(jobs[1])
-    assert finish(executor, 1) == jobs[1:] and len(starts(jobs[1])) == 2
-    assert "killed" not in file(jobs[1], "log").read_text()  # it may have printed why
-    jobs.append(make_job("b", fail=1))
-    executor.queue.append(jobs[2])
-    assert finish(executor, 1) == jobs[2:] and len(starts(jobs[2])) == 1
-    assert "ValueError: step 7" in file(jobs[2], "log").read_text()
+def test_a_lost_scheduler_is_an_error_in_one_sentence(cluster, make_job):
+    with pytest.raises(ExperimentError, match="no Dask scheduler answers at localhost:1"):
+        Pool("localhost:1")
+    cluster.start_workers(1)
+    runs = Pool(cluster.address).run([make_job("quick", steps=1), make_job("long", steps=200)])
+    assert next(runs)[1]["status"] == 0
+    os.killpg(cluster.processes[0].pid, signal.SIGKILL)
+    with pytest.raises(ExperimentError, match="Dask at .* has lost a run .*repeat the command"):
+        next(runs)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("cause", ["the client is lost", "the worker is closed"])
-def test_runs_that_lose_client_or_worker_save_and_resume(workers, source, make_job, cause):
-    executor, job = ClusterExecutor(workers.address, source), make_job("a", steps=200)
-    executor.queue.append(job)
-    executor.poll()
-    wait_until((file(job, "run") / "checkpoint").exists)
-    if cause == "the client is lost":
-        executor.client.close()
-        executor = ClusterExecutor(workers.address, source)
-        executor.queue.append(job)
-    else:
-        worker = executor.running[job][0]
-        workers.client.retire_workers([worker], close_workers=True)
-        workers.start_worker()
-    assert finish(executor, 1) == [job]
-    (_, _, zero, _), (_, _, resumed, _) = starts(job)
-    assert zero == 0 < resumed < 200 and (file(job, "run") / "saved").exists()
-    assert file(job, "result").exists()
+def test_runs_that_cannot_work_say_why(make_job):
+    import threading
 
-
-@pytest.fixture
-def odd_worker(workers, tmp_path):
-    """Starts a worker with other packages or another processor, and ends it after the test."""
-    (tmp_path / "path/numpy-0.0.1.dist-info").mkdir(parents=True)
-    processes = []
-
-    def start(what):
-        if what == "package":
-            (tmp_path / "path/numpy-0.0.1.dist-info/METADATA").write_text("Version: 0.0.1\n")
-        else:
-            (tmp_path / "path/sitecustomize.py").write_text(
-                "from pathlib import Path; read = Path.read_text\n"
-                "Path.read_text = lambda path, *words, **more: 'model name: An Other' "
-                "if str(path) == '/proc/cpuinfo' else read(path, *words, **more)\n"
-            )
-        process = workers.start_worker("--name", "odd", PYTHONPATH=str(tmp_path / "path"))
-        processes.append(process)
-        wait_until(lambda: len(workers.client.nthreads()) == 3)
-
-    yield start
-    for process in processes:
-        end(process)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "what, text", [("package", "numpy is 0.0.1 there, not "), ("processor", "is An Other there, ")]
-)
-def test_a_worker_with_other_packages_or_processor_is_named_and_left_out(
-    workers, source, make_job, odd_worker, capsys, what, text
-):
-    executor, jobs = ClusterExecutor(workers.address, source), [make_job(x) for x in "abcd"]
-    odd_worker(what)
-    executor.queue += jobs
-    assert {*finish(executor, 4)} == {*jobs}
-    names = {worker["name"]: address for address, worker in
-             workers.client.scheduler_info()["workers"].items()}  # fmt: skip
-    assert f"the Dask worker {names['odd']} is left out: " in (error := capsys.readouterr().err)
-    assert text in error and executor.left_out.keys() == {names["odd"]}
-    assert all(len(starts(job)) == 1 for job in jobs)
-
-
-@pytest.mark.slow
-def test_the_processor_is_that_of_most_workers(workers, source, make_job, monkeypatch):
-    monkeypatch.setattr("experiments.cluster.processor", lambda: {"processor": "of this machine"})
-    executor = ClusterExecutor(workers.address, source)
-    assert executor.processor == {"processor": runs.processor()["processor"]}
-
-
-def test_workers_that_do_not_see_the_folder_are_an_error(workers, tmp_path, make_job):
-    executor = ClusterExecutor(workers.address, tmp_path / "missing")
-    executor.queue.append(make_job("a"))
-    with pytest.raises(ExperimentError, match="missing does not exist there: share the checkout"):
-        finish(executor, 1)
-
-
-@pytest.mark.slow
-def test_a_scheduler_that_cannot_be_reached_is_an_error(source):
-    for address in ("127.0.0.1:1", "no host"):
-        with pytest.raises(ExperimentError, match="no Dask scheduler answers at"):
-            ClusterExecutor(address, source)
-
-
-@pytest.fixture
-def repository(tmp_path, monkeypatch):
-    """A small git checkout that the experiments use instead of the project's."""
-    path = copy_modules(tmp_path / "repository")
-    (path / ".gitignore").write_text("runs\n.cache\n__pycache__\n")
-    (path / "experiments/more.patch").write_text("question: 1?\nflags: --bonus=8\n")
-    (path / "experiments/slow.patch").write_text("question: 1?\nflags: --steps=600\n")
-    monkeypatch.chdir(path)
-    for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
-        monkeypatch.delenv(name, raising=False)
-    who = ["-c", "user.name=me", "-c", "user.email=me@localhost"]
-    for words in (["init", "--quiet"], ["add", "."], [*who, "commit", "-m", "one"]):
-        subprocess.run(["git", *words], check=True, stdout=subprocess.DEVNULL)
-    return path
-
-
-def start(*words):
-    """Start `python -m experiments.run` in the small checkout."""
-    code = (
-        "import sys; sys.path.insert(0, '.'); from experiments import run, runs\n"
-        "from experiments.recipes import *; runs.load_texts = lambda *_: []\n"
-        "runs.corpus_of = lambda _: corpora.find('mini')\n"
-        f"RECIPES['mini'] = {SMALL!r}; run.main()"
-    )
-    command = [sys.executable, "-c", code, *words]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def files(folder):
-    """Return the files of runs, without those that Dask or another start would not share."""
-    return {path.relative_to(folder).as_posix(): path for path in folder.rglob("*.*")}
-
-
-@pytest.mark.slow
-def test_the_command_has_the_same_results_and_files_as_without_a_cluster(workers, repository):
-    outputs, names, results = [], [], []
-    for words in ([], ["--cluster", workers.address]):
-        shutil.rmtree(repository / "runs", ignore_errors=True)
-        out, errors = start("more", *words).communicate(timeout=120)
-        assert "\nmore: better" in out and "100 % [" in errors, errors
-        outputs.append(sorted(out.splitlines()))
-        folder = repository / "runs/experiments/mini"
-        names.append(files(folder).keys())
-        paths = sorted(folder.glob("*/seed-*.*-*.json"))
-        results.append([json.loads(path.read_text()) for path in paths])
-    assert len(results[0]) >= 6 and results[0] == results[1]
-    assert names[0] == names[1]
-    # Only the order of the runs may differ, and with it the mean of the baseline so far.
-    same = [{line for line in lines if "(baseline" not in line} for lines in outputs]
-    assert same[0] == same[1] and len(outputs[0]) == len(outputs[1])
-    assert not [*(repository / ".cache").glob("experiments-*")]
-
-
-@pytest.mark.slow
-def test_ctrl_c_stops_all_runs_and_keeps_the_finished_ones(workers, repository):
-    process = start("slow", "--cluster", workers.address)
-    folder = repository / "runs/experiments/mini"
-    wait_until(lambda: [*folder.glob("baseline/*.*-*.json")] and [*folder.glob("slow/*/started")])
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 130 and "error: stopped: repeat the command" in errors
-    assert [*folder.glob("slow/*/checkpoint")] and [*folder.glob("baseline/*.*-*.json")]
-    (line,) = (folder / "slow/seed-0/started").read_text().splitlines()
-    assert not alive(int(line.split()[0]))
-
-
-@pytest.mark.slow
-def test_a_lost_scheduler_is_an_error_in_one_sentence(tmp_path, repository):
-    (tmp_path / "other").mkdir()
-    cluster = Cluster(tmp_path / "other")
-    try:
-        cluster.start_worker()
-        process = start("slow", "--cluster", cluster.address)
-        folder = repository / "runs/experiments/mini"
-        wait_until(lambda: [*folder.glob("slow/*/started")])
-        pid, *_ = map(int, next(folder.glob("slow/*/started")).read_text().split())
-        end(cluster.scheduler)
-        _, errors = process.communicate(timeout=90)
-        assert process.returncode == 2 and "Traceback" not in errors, errors
-        assert "error: the Dask scheduler at" in errors
-        wait_until(lambda: not alive(pid))  # the worker closes without its scheduler
-    finally:
-        cluster.close()
-
-
-@pytest.mark.slow
-def test_real_runs_have_equal_bits_with_and_without_a_cluster(workers, tmp_path, monkeypatch):
-    monkeypatch.setattr(runs, "ROOT", tmp_path)
-    (tmp_path / "scratch").mkdir()
-    flags = "--corpus mini:300 --num-layers 1 --d-model 16 --num-heads 2 --dff 32 --epochs 2 "
-    flags += "--vocab-size 400 --batch-tokens 256 --max-length 40 --max-steps 30 --shards 1"
-    recipe = Recipe("mini", flags, "exact_match", delta=1.0, sentences=30, average=1)
-    runner = runs.Runner(recipe, tmp_path / "scratch")
-    results, names = [], []
-    for kind in (LocalExecutor, ClusterExecutor):
-        words = (workers.address, runner.source(BASELINE)) if kind is ClusterExecutor else ()
-        executor = kind(*words)
-        executor.queue.append(runner.prepare(runs.Job(BASELINE, 0)))
-        wait_until(executor.poll, 200)
-        results.append(runner.result(BASELINE, 0))
-        names.append({re.sub(r"events\..*", "events", name) for name in files(runner.folder)})
-        shutil.rmtree(runner.folder / "baseline")
-    seconds = [result.pop("seconds") for result in results]
-    assert all(seconds) and results[0] == results[1] and results[0]["weights"]
-    assert names[0] == names[1] and len(names[0]) > 8
+    stop, job = threading.Event(), make_job("one", steps=1, signal=9)
+    assert "memory ran out" in execute(job, stop)["why"]
+    answer = execute(job | {"source": "/nowhere"}, stop)
+    assert answer["status"] == 3 and "share the checkout" in answer["why"]
+    (Path(job["source"]) / "ablation/worker.py").write_text("print('one')\nraise KeyError(7)\n")
+    answer = execute(job, stop)
+    assert answer["status"] == 1 and answer["why"].endswith("KeyError: 7")
+    shutil.rmtree(job["source"])
+    stop.set()
+    assert execute(job | {"source": "/"}, stop)["why"] == "stopped"

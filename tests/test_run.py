@@ -181,12 +181,12 @@ def test_the_source_is_copied(run, checkout):
 
 def test_a_change_of_a_new_module_or_table_is_one_of_the_code(run, checkout, tmp_path):
     copy = shutil.copytree(run / "source", tmp_path / "source")
-    assert same_code.changed_files("resume", copy, checkout) == []
+    assert same_code.changed_files("training", copy, checkout) == []
     hidden = ("model/.ipynb_checkpoints/loss.py", "ideas/.old/rates.py")
     for name in ("ideas/rates.py", "model/rates.tsv", *hidden):
         (copy / name).parent.mkdir(exist_ok=True)
         (copy / name).write_text("TWO = 2\n")
-    assert same_code.changed_files("resume", copy, checkout) == [
+    assert same_code.changed_files("training", copy, checkout) == [
         "ideas/rates.py",
         "model/rates.tsv",
     ]

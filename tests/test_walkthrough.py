@@ -4,6 +4,7 @@ import ast
 import json
 import re
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +17,8 @@ PAGE = build.PAGE.read_text("utf-8")
 FAQ = (build.PAGE.parent / "faq.md").read_text("utf-8")
 CELLS = build.read_cells(PAGE)
 NUMBER = re.compile(r"-?\d+\.\d*(?:e[+-]?\d+)?|-?\d+")
-QUOTE = re.compile(r"\[([\w-]+)\]\(\.\./experiments/\1\.patch\)\s*(?:>\s*)?\*\*(.+?)\*\*")
+LINK = r"\]\(\.\./experiments/([\w-]+/[\w-]+\.patch|flags\.toml)\)"
+QUOTE = re.compile(rf"\[([\w-]+){LINK}\s*(?:>\s*)?\*\*(.+?)\*\*")
 EDIT = re.compile(r"In `([\w./]+)`, replace\s`(.+?)`\swith\s`(.+?)`", re.DOTALL)
 
 
@@ -69,7 +71,7 @@ def test_every_picture_is_in_the_repository():
 def verdicts_on_real_text(readme: str) -> dict[str, str]:
     """Return the column `spa-eng` of the tables of experiments."""
     verdicts = {}
-    for table in re.findall(r"^\| question \|.*\n(?:\|.*\n)+", readme, re.MULTILINE):
+    for table in re.findall(r"^\| experiment \|.*\n(?:\|.*\n)+", readme, re.MULTILINE):
         header, _, *rows = (line.strip("|").split(" | ") for line in table.splitlines())
         for row in rows:
             cells = dict(zip([word.strip() for word in header], row, strict=True))
@@ -78,13 +80,13 @@ def verdicts_on_real_text(readme: str) -> dict[str, str]:
 
 
 def test_verdicts_are_those_of_the_table_of_experiments():
-    verdicts = verdicts_on_real_text((ROOT / "experiments" / "README.md").read_text("utf-8"))
-    links = re.findall(r"\(\.\./experiments/([\w-]+)\.patch\)", PAGE)
+    verdicts = verdicts_on_real_text((ROOT / "experiments" / "RESULTS.md").read_text("utf-8"))
+    links = re.findall(LINK, PAGE)
     quotes = QUOTE.findall(PAGE)
     assert len(verdicts) > 10 and len(quotes) > 20
     assert len(links) == len(quotes), "a link to an experiment has no verdict"
-    for name, quoted in quotes:
-        assert (ROOT / "experiments" / f"{name}.patch").exists()
+    for name, path, quoted in quotes:
+        assert path in (f"{Path(path).parent}/{name}.patch", "flags.toml")
         assert quoted == verdicts.get(name, "not measured yet"), f"update {name} on the page"
 
 

@@ -85,10 +85,16 @@ def source_files() -> list[str]:
     """Return the names of the files that a run copies. A corpus in data/ is not one of them."""
     paths = (path.relative_to(ROOT) for pattern in SOURCE for path in ROOT.glob(pattern))
     names = {path.as_posix() for path in paths if not is_hidden(path)}
-    programs = ("benchmarks/", "docs/", "experiments/", "tests/")  # nothing imports them
+    programs = (
+        "ablation/",
+        "benchmarks/",
+        "docs/",
+        "experiments/",
+        "tests/",
+    )  # nothing imports them
     code = {ROOT / x for x in names if x.endswith(".py") and not x.startswith(programs)}
     names |= {path.relative_to(ROOT).as_posix() for path in new_modules(code, ROOT)}
-    return sorted(names | code_hashes("resume").keys())  # with the tables of model/
+    return sorted(names | code_hashes("training").keys())  # with the tables of model/
 
 
 def write_source(run: Path) -> None:
@@ -165,7 +171,7 @@ def check_code(run: Path, accept_changes: bool) -> bool:
     if not source.exists() and not accept_changes:
         raise RunError(f"{source} is missing: restore it, or use --accept-changes")
     check_versions(run)
-    names = changed_files("resume", source)
+    names = changed_files("training", source)
     if names and not accept_changes:
         raise RunError(
             f"{names[0]} has changed since {run} was started: resume with the run's own code, "

@@ -345,5 +345,5 @@ class Run:
             self.strategy,
             flags=repr([flags, bool(self.config.resume)]),
             corpus=json.dumps([self.dataset.corpus_info, [t.model.hex() for t in tokenizers]]),
-            code=fingerprint("workers"),
+            code=fingerprint(),
         )

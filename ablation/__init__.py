@@ -1,0 +1,1 @@
+"""Did a change help? Trains the model with and without it, and gives a verdict."""

@@ -1,0 +1,245 @@
+"""Did a change help? Train the model with and without it: python -m ablation [NAME …]
+
+Without NAME, the change is the uncommitted edit of the working tree. Finished runs are kept, so the
+command can be stopped and repeated at any time. Exit status: 0 better, 1 worse, 3 neither (also
+after --plan), 2 an error, 130 stopped. Of several experiments, 0 or 1 if it is true of all of them.
+"""
+
+import argparse
+import json
+import math
+import os
+import signal
+import statistics
+import sys
+import tempfile
+from typing import TYPE_CHECKING
+
+from tqdm import tqdm
+
+from ablation import experiments
+from ablation.executor import Pool
+from ablation.experiments import BASELINE, Experiment, ExperimentError, Recipe
+from ablation.workspace import Workspace
+from training.machine import cores
+from utils import errors_in_one_line, fail, lock, make_parser, prepare_streams, quote
+
+if TYPE_CHECKING:
+    from ablation.verdicts import Verdict
+
+Run = tuple[Experiment, int]  # with the number of its seed
+NEITHER = 3
+STATUS = {"better": 0, "worse": 1}
+
+
+def choose(flags: argparse.Namespace) -> tuple[Recipe, list[Experiment]]:
+    """Return the recipe and the experiments of a command line. Raises ExperimentError."""
+    edit, recipes = experiments.edit(flags.against), experiments.recipes()
+    chosen = [experiments.read(name) for name in dict.fromkeys(flags.names)]
+    if flags.all:
+        wanted = {"imdb"} if flags.recipe == "imdb" else {"mini", flags.recipe}
+        chosen = [each for each in experiments.saved().values() if each.recipe in wanted]
+    if chosen and edit:
+        print("the uncommitted edits are left out: experiments change the last commit")
+    if not chosen and (left := experiments.left_out(flags.against, edit)):
+        print("not part of the edit, as only .py files and tables of packages count:", *left[:10])
+    chosen = chosen or ([edit] if edit else [])
+    if not chosen:
+        raise ExperimentError(
+            f"nothing to compare, because no code differs from {flags.against}: edit it, name an "
+            "earlier commit (--against REV), or name experiments"
+        )
+    names = {flags.recipe} if flags.recipe else {each.recipe for each in chosen}
+    if len(names) > 1 or not names <= recipes.keys():
+        raise ExperimentError(f"--recipe: choose one of {', '.join(recipes)} for all experiments")
+    recipe = recipes[names.pop()]
+    suited = [each.for_recipe(recipe) for each in chosen]
+    for before, each in zip(chosen, suited, strict=True):
+        if each.score != before.score and recipe.has_bleu:
+            print(f"{each.name}: the loss may mean something else, or miss it: BLEU is judged")
+    return recipe, suited
+
+
+class Comparison:
+    """Experiments, the baseline that they are compared with, and the verdicts."""
+
+    def __init__(self, flags: argparse.Namespace, workspace: Workspace, chosen: list[Experiment]):
+        # SciPy takes a second to import: mistakes on the command line are reported before.
+        from ablation import results, verdicts
+
+        self.workspace, self.recipe, self.chosen = workspace, workspace.recipe, chosen
+        self.pool, self.verdicts = Pool(flags.cluster), verdicts
+        self.stages = (flags.seeds,) if flags.seeds else verdicts.STAGES
+        self.results = results.Results(workspace, self.pool.machine(workspace.probe()))
+        self.stored_pairs = results.stored_pairs(self.recipe)
+
+    def plan(self) -> str:
+        """Describe the changes, the effects that the stages detect, and the runs that are left."""
+        lines = [f"baseline: commit {self.workspace.commit[:7]}"]
+        lines += [f"{each.name} changes {each.describe()}" for each in self.chosen]
+        lines += [self.results.describe(each) for each in (BASELINE, *self.chosen)]
+        for judged in dict.fromkeys(self.recipe.judged_by(each.score) for each in self.chosen):
+            sigma = self.verdicts.spread(judged, self.other_pairs(self.chosen))
+            text, digits = "unknown, as none is stored", f".{judged.decimals + 1}f"
+            if sigma.df:
+                gains = [(self.verdicts.detectable(sigma, n, self.stages), n) for n in self.stages]
+                found = ", ".join(f"{gain:{digits}} after {n} seeds" for gain, n in gains)
+                text = f"{sigma.value:{digits}}; with 80 % power, gains are detected of {found}"
+            lines.append(f"standard deviation of a difference: {text}")
+        verify = any(map(self.results.must_verify, (BASELINE, *self.chosen)))
+        note = ", fewer if seed 0 has the stored scores" if verify else ""
+        known = self.results.here or self.results.stored
+        times = [sum(line["seconds"].values()) / 60 for line in known if "seconds" in line]
+        for stage in sorted({self.stages[0], self.stages[-1]}):
+            count = len(self.runs(self.chosen, stage))
+            minutes = math.ceil(count / len(cores())) * statistics.median(times or [math.nan])
+            time = f", about {minutes:.0f} minutes on {len(cores())} cores" if times else ""
+            lines.append(f"stage of {stage} seeds: {count} runs{time}{note}")
+        return "\n".join(lines)
+
+    def runs(self, waiting: list[Experiment], stage: int) -> list[Run]:
+        """Return the runs that are left of a stage, sorted by seed, the baseline's first."""
+        runs = set()
+        for each in waiting:
+            known = self.results.pairs(each, stage).keys()
+            for side in (BASELINE, each):
+                runs |= {(side, seed) for seed in self.results.missing(side, stage) - known}
+        return sorted(runs, key=lambda run: (run[1], run[0] != BASELINE, run[0].name))
+
+    def execute(self, runs: list[Run]) -> None:
+        """Execute runs, and print their scores. Raises ExperimentError if one fails."""
+        jobs = [self.workspace.prepare_job(*run, self.results.machine) for run in runs]
+        of_job = {job["job"]: run for job, run in zip(jobs, runs, strict=True)}
+        for job, answer in self.pool.run(jobs):
+            (experiment, seed), name = of_job[job["job"]], f"{of_job[job['job']][0].name} seed "
+            if answer["status"] or not answer["result"]:
+                tqdm.write(answer["why"])
+                raise ExperimentError(f"{name}{seed} failed: see {job['log']}; the others stopped")
+            self.results.here.append(result := json.loads(answer["result"]))
+            recipe = self.recipe.judged_by(experiment.score)
+            text, pairs = recipe.format(recipe.value(result)), {}
+            if experiment != BASELINE:
+                pairs = self.results.pairs(experiment, seed + 1)
+            if seed in pairs:
+                text += f", gain {recipe.gain(*pairs[seed]):+.{recipe.decimals}f}"
+                if self.verdicts.equal({seed: pairs[seed]}):
+                    text += "; all scores equal the baseline's: does the recipe execute the edit?"
+            tqdm.write(f"{name}{seed}: {result.get('diverged') or text}")
+
+    def run(self) -> "dict[str, Verdict]":
+        """Add seeds, stage by stage, until each experiment is decided. Raises ExperimentError."""
+        verify = [each for each in (BASELINE, *self.chosen) if self.results.must_verify(each)]
+        self.execute([(each, 0) for each in verify])
+        for each in verify:
+            print(self.results.describe(each), flush=True)
+        waiting, decided = self.chosen, {}
+        for stage in self.stages:
+            self.execute(self.runs(waiting, stage))
+            for each in waiting:
+                decided[each.name] = verdict = self.judge(each, stage)
+                print(f"{each.name}: {verdict}", flush=True)
+            waiting = [x for x in waiting if decided[x.name].outcome == "undecided"]
+        return decided
+
+    def judge(self, experiment: Experiment, stage: int) -> "Verdict":
+        """Return the verdict on an experiment at a stage. Raises ExperimentError."""
+        pairs, others = self.results.pairs(experiment, stage), self.other_pairs([experiment])
+        return self.verdicts.judge(self.recipe, pairs, others, self.stages, experiment.score)
+
+    def other_pairs(self, chosen: list[Experiment]) -> dict[str, dict]:
+        """Return the stored pairs of all other experiments, for the spread.
+
+        It is used even if their scores do not count here: seeds vary alike on other machines.
+        """
+        names = {experiment.name for experiment in chosen}
+        return {name: each for name, each in self.stored_pairs.items() if name not in names}
+
+
+def as_json(name: str, verdict: "Verdict") -> dict:
+    """Return a verdict for programs. Infinite and unknown numbers are null."""
+    about = {"experiment": name, "recipe": verdict.recipe.name, "score": verdict.recipe.score}
+    about |= {x: getattr(verdict, x) for x in ("outcome", "seeds", "note")}
+    numbers = {x: getattr(verdict, x) for x in ("gain", "low", "high", "p", "bleu")}
+    finite = {x: v if v is not None and math.isfinite(v) else None for x, v in numbers.items()}
+    return about | finite
+
+
+def run(flags: argparse.Namespace) -> int:
+    """Carry out a command line. Returns its exit status. Raises UserError and OSError."""
+    if flags.save:
+        experiments.save(*flags.save)
+    for name in flags.refresh or []:
+        experiments.refresh(name)
+    if flags.save or flags.refresh:
+        return 0
+    recipe, chosen = choose(flags)
+    shared = experiments.ROOT / ".cache" if flags.cluster else None
+    with tempfile.TemporaryDirectory(prefix="ablation-", dir=shared) as scratch:
+        workspace = Workspace(recipe, scratch, flags.against, flags.final)
+        for each in chosen:  # before anything runs
+            workspace.check(each)
+        if flags.plan:
+            print(Comparison(flags, workspace, chosen).plan())
+            return NEITHER
+        folder = os.path.relpath(workspace.folder)
+        with lock(workspace.folder / ".lock", wait=f"waiting for another command in {folder}"):
+            comparison = Comparison(flags, workspace, chosen)
+            print(comparison.plan(), flush=True)
+            print(f"logs: {folder}/NAME/seed-N.log; curves: tensorboard --logdir {quote(folder)}")
+            verdicts = comparison.run()
+            outcomes = {name: verdict.outcome for name, verdict in verdicts.items()}
+            print(comparison.results.record(chosen, outcomes), flush=True)
+            if flags.store:
+                comparison.results.store(chosen, comparison.stages[-1])
+    if flags.json:
+        print(json.dumps([as_json(*item) for item in verdicts.items()]))
+    statuses = {STATUS.get(outcome, NEITHER) for outcome in outcomes.values()}
+    return statuses.pop() if len(statuses) == 1 else NEITHER
+
+
+def parse_flags() -> argparse.Namespace:
+    """Parse the command line. Raises ExperimentError."""
+    parser = make_parser(__doc__, prog="python -m ablation")
+    add = parser.add_argument
+    add("names", nargs="*", metavar="NAME", help="an experiment of experiments/ [the edit]")
+    add("--all", action="store_true", help="all experiments of the recipe")
+    add("--recipe", metavar="NAME", help="a table of experiments/recipes.toml [the experiment's]")
+    add("--against", metavar="REV", default="HEAD", help="baseline of the edit: a commit [HEAD]")
+    add("--plan", action="store_true", help="only print the detectable effects and the time")
+    add("--seeds", type=int, metavar="N", help="one stage, of N seeds [3, 5 and 8]")
+    add("--final", action="store_true", help="confirm: new seeds, and the held-out texts, once")
+    add("--store", action="store_true", help="write the results into experiments/results/")
+    add("--json", action="store_true", help="end with a line of JSON, for programs")
+    add("--cluster", metavar="ADDRESS", help="run on the workers of a Dask scheduler: HOST:PORT")
+    text = "save the edit as experiments/THEME/NAME.patch"
+    add("--save", nargs=2, metavar=("THEME/NAME", "QUESTION"), help=text)
+    add("--refresh", nargs="+", metavar="NAME", help="rewrite patches that have moved")
+    flags = parser.parse_args()
+    if flags.seeds is not None and flags.seeds < 2:
+        raise ExperimentError("--seeds must be at least 2")
+    if flags.store and not (flags.names or flags.all):
+        raise ExperimentError("--store needs names: save the edit first, with --save")
+    if (flags.all and flags.names) or (flags.against != "HEAD" and (flags.all or flags.names)):
+        raise ExperimentError("--all, --against and names exclude each other")
+    return flags
+
+
+def interrupt(*_: object) -> None:
+    """Stop the command, as a signal handler."""
+    raise KeyboardInterrupt
+
+
+def main() -> None:
+    prepare_streams(best_effort=True)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
+            signal.signal(number, interrupt)
+    try:
+        with errors_in_one_line():
+            sys.exit(run(parse_flags()))
+    except KeyboardInterrupt:
+        fail("stopped: repeat the command to resume", status=130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,295 @@
+"""Recipes and experiments, as experiments/ describes them, and the user's edit.
+
+An experiment is a table of experiments/flags.toml, or a file experiments/THEME/NAME.patch: the keys
+of a table, an empty line and a diff in the format of `git diff`. Keys are the attributes of Recipe
+and Experiment, with hyphens.
+"""
+
+import difflib
+import hashlib
+import json
+import math
+import re
+import tempfile
+import tomllib
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from same_code import DIFF, ROOT, GitError, can_change, git, working_tree_diff
+from utils import UserError
+
+HERE = ROOT / "experiments"
+NOT_EDITS = ("ablation", "benchmarks", "docs", "experiments", "tests")  # edits there do not count
+UNITS = {"exact_match": "points", "accuracy": "points", "bleu": "BLEU"}
+UNITS["nats_per_character"] = "nats per character"
+BLEU_DELTA = 0.5
+
+
+class ExperimentError(UserError):
+    """An experiment that cannot be read, applied, saved or run."""
+
+
+def short_hash(value: object) -> str:
+    """Return the first characters of the SHA-256 of a value's JSON."""
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the runs of an experiment and of its baseline are trained and scored.
+
+    score: what is judged: "nats_per_character", the loss on the texts to score, "bleu", "accuracy",
+        or "exact_match", the mean over the phenomena of `mini`. All but the loss in per cent.
+    delta: differences smaller than this do not matter.
+    average: number of last epochs whose final weights are averaged.
+    sentences: number of compositional sentences of `mini` to score; 0 for the validation split.
+    """
+
+    name: str
+    flags: str
+    score: str
+    delta: float
+    average: int = 3
+    sentences: int = 0
+
+    def __post_init__(self):
+        if self.score not in UNITS:
+            raise ExperimentError(f"{self.name}: score {self.score!r}: choose {', '.join(UNITS)}")
+
+    @property
+    def model(self) -> str:
+        """The value of --model."""
+        return flag_values(self.flags).get("model", "transformer")
+
+    @property
+    def lower_is_better(self) -> bool:
+        """Whether the score is a loss."""
+        return self.score == "nats_per_character"
+
+    @property
+    def has_bleu(self) -> bool:
+        """Whether BLEU can be judged instead of the loss. A language model has none."""
+        return self.lower_is_better and self.model != "language_model"
+
+    @property
+    def identity(self) -> str:
+        """A hash of what its runs share besides code, texts and packages."""
+        return short_hash([self.flags, self.average])
+
+    @property
+    def decimals(self) -> int:
+        """Decimals of scores in messages."""
+        return 4 if self.lower_is_better else 1
+
+    def judged_by(self, score: str) -> "Recipe":
+        """Return this recipe with BLEU instead of a loss, if `score` is "bleu"."""
+        instead = score == "bleu" and self.has_bleu
+        return replace(self, score="bleu", delta=BLEU_DELTA) if instead else self
+
+    def value(self, result: dict) -> float:
+        """Return the score of a run; NaN if it diverged."""
+        return result.get("scores", {}).get(self.score, math.nan)
+
+    def gain(self, own: dict, baseline: dict) -> float:
+        """Return how much better a run is than one of the baseline."""
+        difference = self.value(own) - self.value(baseline)
+        return -difference if self.lower_is_better else difference
+
+    def format(self, score: float) -> str:
+        """Return a score with its unit."""
+        return f"{score:.{self.decimals}f} {UNITS[self.score]}"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A change of the code, of flags, or of both.
+
+    theme: a folder of experiments/. claim: a published claim about it, and its source.
+    modification: whether it is claimed to be better; otherwise it is an ablation.
+    recipe: that of the command by default. recipe_flags: these replace `flags` for a recipe.
+    score: "bleu", if the change alters what a loss means.
+    average: number of last epochs whose weights are averaged; 0: the recipe's.
+    guard: the test that fails with the patch, if it is a bug.
+    """
+
+    name: str
+    question: str
+    theme: str = ""
+    claim: str = ""
+    modification: bool = False
+    recipe: str = "mini"
+    score: str = ""
+    average: int = 0
+    flags: str = ""
+    recipe_flags: dict[str, str] = field(default_factory=dict, hash=False)
+    guard: str = ""
+    diff: str = ""
+
+    def for_recipe(self, recipe: Recipe) -> "Experiment":
+        """Return the experiment with the flags that it has for a recipe, and with its score.
+
+        BLEU replaces a loss if the change may alter what the loss means, or what it does not see.
+        """
+        flags = self.recipe_flags.get(recipe.name, self.flags)
+        bleu = any("meaning" in can_change(name) for name in self.files)
+        bleu |= bool(re.search(r"^[-+] +label_smoothing:", self.diff, re.MULTILINE))
+        bleu |= "--label-smoothing" in flags
+        return replace(self, flags=flags, score=self.score or ("bleu" if bleu else ""))
+
+    @property
+    def files(self) -> list[str]:
+        """Names of the files that the diff changes, sorted."""
+        line = r"^(?:(?:---|\+\+\+) [abciwo]/|rename (?:from|to) )([^\t\n]*\S)"  # all of git's
+        return sorted({*re.findall(line, self.diff, re.MULTILINE)})
+
+    @property
+    def change(self) -> str:
+        """A hash of the flags, the average, and the lines that the diff removes and adds."""
+        lines = [line for line in self.diff.splitlines() if line[:1] in ("+", "-")]
+        lines = [self.flags, *lines, *([f"average {self.average}"] if self.average else [])]
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
+
+    def describe(self) -> str:
+        """Return what the experiment changes: its files, flags and average."""
+        average = [f"average: {self.average}"] if self.average else []
+        return " ".join([*self.files, *self.flags.split(), *average])
+
+    def apply(self, folder: Path, *options: str) -> None:
+        """Apply the diff to a copy of the source. options: of `git apply`. Raises GitError."""
+        if self.diff:
+            # Hide any repository around the folder: git would take paths as relative to its root,
+            # and skip them silently.
+            hidden = {"GIT_CEILING_DIRECTORIES": str(Path(folder).resolve().parent)}
+            words = ("apply", *options, "--whitespace=nowarn", "-")
+            git(*words, stdin=self.diff, cwd=folder, **hidden)
+
+
+BASELINE = Experiment("baseline", "The unpatched source")
+
+
+def flag_values(flags: str) -> dict[str, str]:
+    """Return the settings that flags of train.py give, known or not, with their values."""
+    found = re.findall(r"--(no-)?([\w-]+)(?:[= ](?!--)(\S+))?", flags)
+    return {name.replace("-", "_"): "False" if no else value for no, name, value in found}
+
+
+def read_toml(path: Path, text: str | None = None) -> dict:
+    """Parse a TOML file, or a text of it. Raises ExperimentError."""
+    try:
+        return tomllib.loads(path.read_text("utf-8") if text is None else text)
+    except ValueError as error:
+        raise ExperimentError(f"{path}: {error}") from None
+
+
+def make(kind: type, path: Path, name: str, table: dict, **others: str) -> Any:
+    """Create a Recipe or an Experiment from a table of a file. Raises ExperimentError."""
+    try:
+        values = {key.replace("-", "_"): value for key, value in table.items()}
+        return kind(name=name, **values, **others)
+    except (TypeError, AttributeError) as error:
+        raise ExperimentError(f"{path}: {name}: {error}") from None
+
+
+def recipes() -> dict[str, Recipe]:
+    """Read experiments/recipes.toml. Raises ExperimentError."""
+    path = HERE / "recipes.toml"
+    return {name: make(Recipe, path, name, table) for name, table in read_toml(path).items()}
+
+
+def parse_patch(path: Path, text: str) -> Experiment:
+    """Parse the text of a patch file. Raises ExperimentError."""
+    head, _, diff = text.partition("\n\n")
+    about = {"theme": path.parent.name, "diff": diff}
+    experiment = make(Experiment, path, path.stem, read_toml(path, head), **about)
+    if not diff.startswith(("diff --git ", "--- ")) or not experiment.files:
+        raise ExperimentError(f"{path}: after the keys, add an empty line and a diff of `git diff`")
+    return experiment
+
+
+def saved() -> dict[str, Experiment]:
+    """Read all experiments. Raises ExperimentError."""
+    path = HERE / "flags.toml"
+    found = {name: make(Experiment, path, name, x) for name, x in read_toml(path).items()}
+    for patch in HERE.glob("*/*.patch"):
+        found[patch.stem] = parse_patch(patch, patch.read_bytes().decode("utf-8"))
+    return dict(sorted(found.items()))
+
+
+def read(name: str) -> Experiment:
+    """Read an experiment. Raises ExperimentError."""
+    experiments = saved()
+    if name not in experiments:
+        close = difflib.get_close_matches(name, experiments, 3, 0.5)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"they are in {HERE}"
+        raise ExperimentError(f"there is no experiment {name}: {hint}")
+    return experiments[name]
+
+
+# ---- The edit of the working tree ----
+
+
+def edit(commit: str = "HEAD") -> Experiment | None:
+    """Return the changes since a commit as an experiment, or None if there are none.
+
+    Only Python files count, and tables of packages, but not those that are directly in data/: they
+    are corpora. The name has a hash of the changes. Raises ExperimentError and GitError.
+    """
+    try:
+        git("rev-parse", "--verify", f"{commit}^{{commit}}")
+    except GitError as error:
+        hint = "choose a commit from git log --oneline, in a git clone of the project"
+        raise ExperimentError(f"--against {commit}: {error}; {hint}") from None
+    packages = sorted(path.parent.name for path in HERE.parent.glob("*/__init__.py"))
+    wanted = ["*.py", *(f"{name}/*.tsv" for name in packages), ":(exclude,glob)data/*.tsv"]
+    diff = working_tree_diff(*wanted, *(f":!{name}" for name in NOT_EDITS), base=commit)
+    name = f"edit-{hashlib.sha256(diff.encode()).hexdigest()[:6]}"
+    return Experiment(name, "The edit of the working tree", diff=diff) if diff else None
+
+
+def left_out(commit: str, own: Experiment | None) -> list[str]:
+    """Return the files that differ from a commit and could be data of an edit, but are not code."""
+    paths = ("--", ".", *(f":!{name}" for name in NOT_EDITS), ":!*.md", ":!*.cfg", ":!.*")
+    names = git("diff", "--relative", "--name-only", "-z", commit, *paths)
+    names += git("ls-files", "-z", "--others", "--exclude-standard", *paths)
+    return sorted({*names.split("\0")[:-1]} - {*(own.files if own else [])})
+
+
+def write_patch(path: Path, head: str, diff: str) -> None:
+    """Write a patch file. Raises ExperimentError if it is not valid, and OSError."""
+    patch = parse_patch(path, text := f"{head}\n\n{diff}")
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text, "utf-8")
+    print(f"wrote {path.relative_to(HERE.parent)}: {patch.describe()}")
+
+
+def save(place: str, question: str) -> None:
+    """Save the edit of the working tree as THEME/NAME. Raises UserError and OSError."""
+    theme, _, name = place.partition("/")
+    known = saved().keys() | {BASELINE.name}
+    if name in known or not re.fullmatch(r"[a-z0-9-]+/[a-z0-9][a-z0-9-]*", place):
+        raise ExperimentError(f"{place}: give THEME/NAME, such as attention/sharper; NAME is new")
+    if not (own := edit()):
+        raise ExperimentError("nothing to save: no code differs from the last commit")
+    head = f"question = {json.dumps(question, ensure_ascii=False)}"
+    write_patch(HERE / theme / f"{name}.patch", head, own.diff)
+
+
+def refresh(name: str) -> None:
+    """Rewrite a patch for the last commit, by a three-way merge. Raises UserError and OSError."""
+    path = HERE / read(name).theme / f"{name}.patch"
+    head, _, diff = path.read_text("utf-8").partition("\n\n")
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder, "copy")
+        git("worktree", "add", "--quiet", "--detach", str(copy), "HEAD")
+        try:
+            inside = copy / git("rev-parse", "--show-prefix").strip()
+            git("apply", "--3way", "--whitespace=nowarn", "-", stdin=diff, cwd=inside)
+            diff = git(*DIFF, "HEAD", cwd=inside)
+        except GitError as error:
+            raise ExperimentError(f"{name}: {error}: apply it by hand, and save it") from None
+        finally:
+            git("worktree", "remove", "--force", str(copy))
+    if not diff:
+        raise ExperimentError(f"{name}: the last commit has all of its changes")
+    write_patch(path, head, diff)

@@ -1,0 +1,271 @@
+"""Judge whether an experiment differs from the baseline: docs/judging.md explains the protocol.
+
+Train three pairs of runs, then five, then eight. The spread is pooled over all experiments and
+shrunk towards the experiment's own. Stop when the interval excludes zero or lies within ±delta.
+After eight, stop. Confirm with new seeds.
+"""
+
+import math
+import statistics
+from collections.abc import Hashable
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+from scipy import optimize, stats
+
+from ablation.experiments import BASELINE, BLEU_DELTA, ExperimentError, Recipe
+
+STAGES = (3, 5, 8)  # numbers of pairs after which an experiment may be decided
+ERROR, POWER = 0.05, 0.8
+PRIOR_DF = 12  # degrees of freedom that the pooled spread counts for: see docs/judging.md
+GAMMA = -4  # of the error that stages spend: see `levels`
+MAX_MOVED = 20  # at most so many more texts to score may be in one side's training data
+BETTER, WORSE, UNDECIDED = "better", "worse", "undecided"
+SMALL = "too small to matter"  # the difference is smaller than delta
+NONE = "no effect"  # all scores are equal
+Stages = tuple[int, ...]
+Pairs = dict[int, tuple[dict, dict]]  # by seed: results of an experiment and of the baseline
+Scores = dict[Hashable, list[tuple[int, float]]]  # by row: seed and score of each run
+t_quantile = cache(stats.t.isf)  # slow, and called often
+
+
+class Sigma(NamedTuple):
+    """Standard deviation of the difference between the runs of a pair; its degrees of freedom."""
+
+    value: float
+    df: float
+
+
+class Verdict(NamedTuple):
+    """A decision about an experiment, with the interval of its gain over the baseline.
+
+    The interval is the 95 % one; of "too small to matter", which it decides, the 90 % one. p: about
+    the smallest error of all stages at which zero would be excluded, as levels are nearly
+    proportional to it. bleu: the gain in BLEU, if it is not what is judged.
+    """
+
+    outcome: str
+    recipe: Recipe  # with the score that is judged
+    gain: float
+    low: float
+    high: float
+    seeds: int
+    p: float = 1.0
+    note: str = ""
+    bleu: float | None = None
+
+    @property
+    def numbers(self) -> str:
+        """The gain and its interval."""
+        decimals = self.recipe.decimals
+        while decimals < 5 and 0 in (round(self.low, decimals), round(self.high, decimals)):
+            decimals += 1  # or a verdict would seem to contradict its interval
+        gain, low, high = (f"{x:+.{decimals}f}" for x in (self.gain, self.low, self.high))
+        return f"{gain} [{low}, {high}]"
+
+    def __str__(self) -> str:
+        text = f" {self.numbers}" if self.low < self.high else ""
+        text += " at 90 %" if text and self.outcome == SMALL else ""
+        text += f" after {self.seeds} seed{'' if self.seeds == 1 else 's'}"
+        text += f" ({self.note})" if self.note else ""
+        return self.outcome + text + self.other_score
+
+    @property
+    def other_score(self) -> str:
+        """The gain in BLEU, with a note if it contradicts the verdict."""
+        if self.bleu is None:
+            return ""
+        contradicts = {BETTER: self.bleu <= -BLEU_DELTA, WORSE: self.bleu >= BLEU_DELTA}
+        disagrees = ", which disagrees" if contradicts.get(self.outcome) else ""
+        return f"; BLEU {self.bleu:+z.1f}{disagrees}"
+
+
+# ---- The spread ----
+
+
+def residuals(scores: Scores) -> tuple[np.ndarray, np.ndarray]:
+    """Subtract from each score an effect of its seed. Also returns the number of its row.
+
+    A row is an experiment, or a baseline; `pooled` subtracts the means of rows. The effect of a
+    seed is a median over rows (Tukey 1977), because a few rows vary much more than the others.
+    """
+    cells = [(row, *run) for row, runs in enumerate(scores.values()) for run in runs]
+    rows, seeds, values = map(np.array, zip(*cells, strict=True))
+    effects, counts = {seed: 0.0 for seed in seeds}, np.bincount(rows)
+    for _ in range(10):
+        rest = values - [effects[seed] for seed in seeds]
+        rest = values - (np.bincount(rows, rest) / counts)[rows]
+        effects = {seed: float(np.median(rest[seeds == seed])) for seed in effects}
+    return values - [effects[seed] for seed in seeds], rows
+
+
+def pooled(scores: Scores) -> Sigma:
+    """Return the standard deviation of a difference: √2 times the median of the rows'.
+
+    All experiments are compared with the same runs of the baseline, so the variances of their
+    differences would not be independent; those of residuals are. A median is about half as precise
+    as a mean.
+    """
+    scores = {row: runs for row, runs in scores.items() if len(runs) > 1}
+    if len(scores) < 2:
+        return Sigma(0.0, 0)
+    rest, rows = residuals(scores)
+    dfs = np.bincount(rows) - 1
+    sums = [float(np.var(rest[rows == i]) * (df + 1)) for i, df in enumerate(dfs)]
+    # The effects of seeds take their part of the degrees of freedom.
+    share = 1 - 1 / len(scores)
+    variances = np.array(sums) / stats.chi2.median(dfs) / share
+    return Sigma(math.sqrt(2 * float(np.median(variances))), float(dfs.sum()) * share / 2)
+
+
+def spread(recipe: Recipe, pairs: dict[str, Pairs]) -> Sigma:
+    """Return the standard deviation of a difference between the runs of a pair.
+
+    Experiments with a run that diverged, and those without any effect, say nothing about it.
+    """
+    scores: Scores = {}
+    for name, each in pairs.items():
+        gains = [recipe.gain(*pair) for pair in each.values()]
+        if not any(gains) or any(map(math.isnan, gains)):
+            continue
+        for seed, (own, base) in each.items():
+            scores.setdefault((name,), []).append((seed, recipe.value(own)))
+            row, cell = (BASELINE.name, base["key"]), (seed, recipe.value(base))
+            if cell not in scores.setdefault(row, []):  # the same run, paired with another row
+                scores[row].append(cell)
+    return pooled(scores)
+
+
+def shrunk(gains: list[float], sigma: Sigma) -> Sigma:
+    """Return the mean of the pooled variance and the experiment's own, weighted by their degrees of
+    freedom, of which the pooled one counts at most `PRIOR_DF` (Smyth 2004).
+    """
+    own, prior = len(gains) - 1, min(PRIOR_DF, sigma.df)
+    variance = float(np.var(gains, ddof=1)) if own else 0.0
+    if not own + prior:
+        return Sigma(0.0, 0)
+    return Sigma(math.sqrt((prior * sigma.value**2 + own * variance) / (own + prior)), own + prior)
+
+
+# ---- The stages ----
+
+
+@cache
+def levels(stages: Stages, error: float = ERROR) -> tuple[float, ...]:
+    """Return the two-sided level at each stage, so that all stages together have level `error`.
+
+    At a share t of the pairs, a part (1 - exp(-γt)) / (1 - exp(-γ)) of the error is spent, half of
+    it on each side, with γ = -4 (Lan & DeMets 1983; Hwang, Shih & DeCani 1990). The means at two
+    stages correlate as the root of the ratio of their pairs.
+    """
+    pairs, bounds = np.array(stages), []
+    ratios = pairs / pairs[:, np.newaxis]
+    for i, share in enumerate(pairs / pairs[-1], 1):
+        alpha_spent = error * math.expm1(-GAMMA * share) / math.expm1(-GAMMA)
+        normal = stats.multivariate_normal(cov=np.sqrt(np.minimum(ratios, 1 / ratios))[:i, :i])
+
+        def excess(limit, normal=normal, alpha_spent=alpha_spent):
+            upper = np.array([*bounds, limit])
+            inside = normal.cdf(upper, lower_limit=-upper, rng=np.random.default_rng(0))
+            return 1 - inside - alpha_spent
+
+        bounds.append(optimize.brentq(excess, 0, 9, xtol=1e-5))
+    return tuple((2 * stats.norm.sf(bounds)).tolist())
+
+
+def level_at(n: int, stages: Stages, error: float = ERROR) -> float:
+    """Return the level of the first stage with at least n pairs, or of the last one."""
+    return levels(stages, error)[sum(stage < n for stage in stages[:-1])]
+
+
+def limits(n: int, df: float, stages: Stages) -> tuple[float, ...]:
+    """Return half the widths of the intervals of 95 and 90 % after n pairs, in standard errors."""
+    return tuple(t_quantile(level_at(n, stages, x) / 2, df) for x in (ERROR, 2 * ERROR))
+
+
+def decide(recipe: Recipe, gains: list[float], sigma: Sigma, stages: Stages = STAGES) -> Verdict:
+    """Judge the gains of an experiment's pairs, at one stage. sigma: see `spread`."""
+    n = len(gains)
+    if np.isnan(gains).any():
+        return Verdict(WORSE, recipe, math.nan, math.nan, math.nan, n, 0.0, "diverged")
+    value, df = shrunk(gains, sigma)
+    gain, error = float(np.mean(gains)), value / n**0.5
+    if not df:
+        return Verdict(UNDECIDED, recipe, gain, -math.inf, math.inf, n)
+    half, half_90 = (width * error for width in limits(n, df, stages))
+    tail = 2 * stats.t.sf(abs(gain) / error, df) if error else float(gain == 0)
+    outcome = UNDECIDED
+    if abs(gain) > half:
+        outcome = BETTER if gain > 0 else WORSE
+    elif abs(gain) + half_90 < recipe.delta:
+        outcome, half = SMALL, half_90
+    p = min(1.0, tail * ERROR / level_at(n, stages))
+    return Verdict(outcome, recipe, gain, gain - half, gain + half, n, p)
+
+
+def judge(
+    recipe: Recipe, pairs: Pairs, others: dict[str, Pairs], stages: Stages = STAGES, score: str = ""
+) -> Verdict:
+    """Judge an experiment at each stage, with the pairs that belong to it. A decision is final.
+
+    others: the pairs of other experiments, for the spread. score: the experiment's own, see
+    `Experiment`. Raises ExperimentError if a baseline has diverged, or if the sides are not
+    comparable.
+    """
+    check(recipe, pairs)
+    first = [own for seed, own in sorted(pairs.items()) if seed < stages[-1]]
+    if equal(pairs):
+        note = "equal to the baseline in every digit"
+        return Verdict(NONE, recipe, 0.0, 0.0, 0.0, len(first), 1.0, note)
+    judged = recipe.judged_by(score)
+    sigma = spread(judged, others)
+    for stage in stages:
+        chosen = [pairs[seed] for seed in sorted(pairs) if seed < stage]
+        verdict = decide(judged, [judged.gain(*pair) for pair in chosen], sigma, stages)
+        if verdict.outcome != UNDECIDED or len(chosen) == len(first):
+            break
+    bleu = None
+    if judged == recipe and recipe.has_bleu and verdict.note != "diverged":
+        bleu = statistics.mean(own["scores"]["bleu"] - b["scores"]["bleu"] for own, b in chosen)
+    return verdict._replace(bleu=bleu)
+
+
+def check(recipe: Recipe, pairs: Pairs) -> None:
+    """Raise ExperimentError if a baseline has diverged, or if one side of a pair was trained on
+    more of the texts that are scored.
+    """
+    for seed, (own, baseline) in pairs.items():
+        if why := baseline.get("diverged"):
+            hint = "nothing can be compared with it; use a commit that trains"
+            raise ExperimentError(f"the baseline diverged with seed {seed} ({why}): {hint}")
+        for run in (own, baseline):
+            if "diverged" not in run and math.isnan(recipe.value(run)):
+                raise ExperimentError(f"recipe {recipe.name}: runs have no score {recipe.score!r}")
+        counts = [run["in_train"] for run in (own, baseline) if "in_train" in run]
+        if len(counts) == 2 and abs(counts[0] - counts[1]) > MAX_MOVED:
+            raise ExperimentError(
+                f"the experiment trains on {counts[0]:,} of the sources to score, and the baseline "
+                f"on {counts[1]:,}: a change of data/ must leave each pair in its split"
+            )
+
+
+def equal(pairs: Pairs) -> bool:
+    """Return whether there are pairs, and all scores are the baseline's, in every digit."""
+    same = [own.get("scores", {}) == base.get("scores") for own, base in pairs.values()]
+    return bool(same) and all(same)
+
+
+def significant(verdicts: dict[str, Verdict]) -> set[str]:
+    """Return the decided experiments of a family that survive the procedure of Benjamini and
+    Hochberg (1995): of the differences that are left, 5 % are expected to be chance.
+    """
+    ps = {name: verdict.p for name, verdict in verdicts.items() if verdict.seeds >= STAGES[0]}
+    adjusted = stats.false_discovery_control([*ps.values()]) if ps else []
+    return {name for name, p in zip(ps, adjusted, strict=True) if p <= ERROR}
+
+
+def detectable(sigma: Sigma, n: int, stages: Stages = STAGES) -> float:
+    """Return about the gain that is detected after n pairs with 80 % power."""
+    df = min(PRIOR_DF, sigma.df) + n - 1
+    return (limits(n, df, stages)[0] + t_quantile(1 - POWER, df)) * sigma.value / n**0.5

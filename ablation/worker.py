@@ -1,0 +1,176 @@
+"""Train one run and score it, in a process of its own: python -m ablation.worker JOB.json
+
+`workspace.Workspace.job` writes JOB.json. Without flags, the job is to find out what this machine
+computes. `python -m ablation.worker texts JSON PATH` writes the texts to score.
+"""
+
+import json
+import re
+import shutil
+import signal
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+
+from config import Config
+from data import corpora, mini
+from data.splits import Split
+from training import machine
+from training.command_line import config_from_flags
+from training.records import Diverged, read_json
+from utils import (
+    add_flags,
+    errors_in_one_line,
+    fail,
+    lock,
+    make_parser,
+    prepare_streams,
+    write_json,
+)
+
+# Phenomena of `mini` that are not in the score. Whether a run learns the order of two adjectives
+# around a subject is chance: it would raise the standard deviation from 0.98 to 1.23 points.
+EXCLUDED = {"order"}
+REFUSED = 3  # the exit status of a process that would compute other results
+
+
+def parse(flags: list[str]) -> dict:
+    """Return the settings that flags of train.py give. Exits if one is invalid."""
+    parser = make_parser("")
+    add_flags(parser, Config)
+    return vars(parser.parse_args(flags))
+
+
+def load_texts(flags: list[str], sentences: int, final: bool) -> Split:
+    """Return the texts to score. Raises UserError.
+
+    final: other texts, which are read once, for a change that is adopted: the test split, or
+    generated sentences that are not among the first ones.
+    """
+    if not sentences:
+        return corpora.from_config(Config(**parse(flags))).load("test" if final else "validation")
+    pairs = mini.generate("compositional", sentences, seed=1)
+    if final:
+        seen, others = (
+            {x.source.lower() for x in pairs},
+            mini.generate("compositional", sentences, 2),
+        )
+        pairs = [pair for pair in others if pair.source.lower() not in seen]
+    return Split.of(pairs)
+
+
+def overlap(config: Config, texts: Split) -> int:
+    """Return how many sources to score are in the training split, but for case and punctuation."""
+
+    def words(source: str) -> str:
+        return re.sub(r"\W", "", source).casefold()
+
+    corpus = corpora.find(config.corpus, config.reverse, config.task)
+    found = {words(source) for source in texts.sources}
+    found = found.intersection(words(source) for source, *_ in corpus.read("train"))
+    return sum(words(source) in found for source in texts.sources)
+
+
+def score(predictor, texts: Split, documents: bool) -> dict:
+    """Return the scores of texts that experiments store: see `evaluation.scores`.
+
+    "exact_match" is the mean over the phenomena of `mini`. Accuracy is in per cent.
+    """
+    from evaluation.generator import Generator
+    from evaluation.scores import measure, measure_text
+
+    if isinstance(predictor, Generator):
+        scores, _ = measure_text(predictor, texts, documents)
+        return {name: scores[name] for name in ("loss", "nats_per_character")}
+    scores, _ = measure(predictor, texts, full=False)
+    if predictor.labelled:
+        return {"loss": scores["loss"], "accuracy": 100 * scores["accuracy"]}
+    if tags := scores.get("exact_match_by_tag"):
+        by_tag = {tag: round(value, 3) for tag, (_, value) in tags.items()}
+        counted = [value for tag, value in by_tag.items() if tag not in EXCLUDED]
+        scores |= {"exact_match": sum(counted) / len(counted), "by_tag": by_tag}
+    else:
+        scores["exact_match"] = round(scores["exact_match"], 3)
+    names = ("loss", "nats_per_character", "bleu", "exact_match", "by_tag")
+    return {name: scores[name] for name in names if name in scores}
+
+
+def train_and_score(job: dict) -> dict:
+    """Train a run, or what remains of it, and score it. Raises UserError and OSError."""
+    import train
+    from evaluation import loading
+
+    run, began = Path(job["run"]), time.monotonic()
+    resumed = job["resumable"] and any(run.glob("checkpoints/ckpt-*.index"))
+    flags = {"resume": str(run)}
+    if not resumed:
+        shutil.rmtree(run, ignore_errors=True)
+        flags = parse(job["flags"]) | {"name": run.name}
+    config = config_from_flags(flags | {"runs_dir": str(run.parent), "cache_dir": job["cache"]})
+    try:
+        train.train(config)  # exits after a signal
+    except Diverged as error:
+        return {"diverged": str(error).split(";")[0]}
+    print("\nscoring", flush=True)
+    for number in (signal.SIGINT, signal.SIGTERM):  # training has set handlers
+        signal.signal(number, signal.SIG_DFL)
+    trained, texts = time.monotonic(), Split(*json.loads(Path(job["texts"]).read_text("utf-8")))
+    predictor = loading.load(run, config, average=job["average"])
+    documents = read_json(run / "corpus.json").get("documents", True)
+    result = {"scores": score(predictor, texts, documents)}
+    result["parameters"] = predictor.num_parameters
+    result["weights"] = machine.hash_of(predictor.model.trainable_variables)
+    if config.task != "language modeling":
+        result["in_train"] = overlap(config, texts)
+    if not resumed:  # otherwise another process did a part of the work
+        times = {"train": trained - began, "score": time.monotonic() - trained}
+        result["seconds"] = {name: round(value, 1) for name, value in times.items()}
+    return result
+
+
+def run(job: dict) -> None:
+    """Carry out a job and write its result. Raises UserError and OSError."""
+    machine.import_tensorflow()
+    import tensorflow as tf
+
+    tf.config.experimental.enable_op_determinism()
+    machine.set_parallelism(parse(job.get("flags", [])).get("shards") or 1)
+    here = {
+        "machine": machine.short_training(),
+        "processor": machine.cpu_info().get("model name", "unknown"),
+    }
+    if "flags" not in job:  # only asks what this machine computes
+        write_json(job["result"], here)
+        return
+    about, why = job["about"], ""
+    if about["machine"] != here["machine"]:
+        why = f"a short training gives other weights than on {about['processor']}: its processor "
+        why += f"({here['processor']}) or its environment variables differ"
+    for name, expected in job["packages"].items():
+        if (found := metadata.version(name)) != expected:
+            why = f"{name} is {found} there, not {expected}"
+    if why:
+        fail(why, REFUSED)
+    if Path(job["result"]).exists():  # the command ended before it read it
+        return
+    if Path(job["run"]).exists():  # the process of a lost worker may still save
+        lock(Path(job["run"], ".lock"), wait="waiting for another process").close()
+    write_json(job["result"], job["about"] | train_and_score(job))
+    for part in ("checkpoints", "source"):  # hundreds of megabytes
+        shutil.rmtree(Path(job["run"], part), ignore_errors=True)
+
+
+def main(job: str, *words: str) -> None:
+    prepare_streams(best_effort=True)  # the disk of the log can be full
+    with errors_in_one_line():
+        if job == "texts":
+            write_json(words[1], load_texts(**json.loads(words[0])))
+        else:
+            _core = machine.take_core()
+            machine.end_with_parent()
+            run(read_json(job))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

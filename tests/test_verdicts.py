@@ -1,0 +1,253 @@
+"""Verdicts: intervals, stages, the pooled and shrunk spread, marks, simulations."""
+
+from contextlib import nullcontext
+
+import numpy as np
+import power
+import pytest
+import scipy.stats
+
+from ablation import tables, verdicts
+from ablation.experiments import Experiment, ExperimentError, Recipe
+from ablation.results import pair
+from ablation.verdicts import BETTER, SMALL, STAGES, UNDECIDED, WORSE, Sigma, Verdict, decide
+
+RANDOM = np.random.default_rng(0)
+POINTS = Recipe("points", "", "exact_match", 1.0)
+LOSS = Recipe("loss", "", "nats_per_character", 0.01)
+
+
+def result(seed, score, machine="a", baseline="base", **others):
+    scores = {"exact_match": score, "nats_per_character": score, "bleu": score}
+    about = {"seed": seed, "machine": machine, "key": baseline, "baseline": baseline}
+    return about | {"scores": scores} | others
+
+
+def make_pairs(own, base=(0.0,) * 8, **others):
+    runs = [result(i, x, **others) for i, x in enumerate(own)]
+    return pair(runs, [result(i, x) for i, x in enumerate(base)])
+
+
+def test_stages_spend_five_per_cent_and_less_at_first():
+    """Simulated: how often the running mean of normal numbers leaves the limits, by stage."""
+    stages, z = (3, 5, 8), RANDOM.normal(size=(200_000, 8)).cumsum(axis=1)
+    limits = scipy.stats.norm.isf(np.array(verdicts.levels(stages)) / 2)
+    outside = np.abs(z[:, [2, 4, 7]]) / np.sqrt(stages) > limits
+    spent = np.logical_or.accumulate(outside, axis=1).mean(axis=0)
+    expected = 0.05 * np.expm1(4 * np.array(stages) / 8) / np.expm1(4)
+    np.testing.assert_allclose(spent, expected, atol=1e-3)
+    assert verdicts.levels((7,)) == pytest.approx((0.05,))
+    first, second, third = (scipy.stats.t.isf(x / 2, 50) for x in verdicts.levels(stages))
+    limits = [verdicts.limits(n, 50, stages)[0] for n in (2, 3, 4, 8, 9)]
+    assert limits == pytest.approx([first, first, second, third, third])
+
+
+def test_without_other_experiments_the_interval_is_students():
+    gains = RANDOM.normal(1, 1, 6).tolist()
+    verdict, test = decide(POINTS, gains, Sigma(0.0, 0), (6,)), scipy.stats.ttest_1samp(gains, 0)
+    assert (verdict.low, verdict.high) == pytest.approx(tuple(test.confidence_interval(0.95)))
+    assert verdict.p == pytest.approx(test.pvalue, rel=1e-3)
+
+
+def test_the_variance_is_shrunk_towards_the_pooled_one_by_hand():
+    gains = [1.0, 2.0, 6.0]  # variance 7
+    sigma = verdicts.shrunk(gains, Sigma(2.0, 50))
+    assert sigma == pytest.approx((((12 * 4 + 2 * 7) / 14) ** 0.5, 14))
+    assert verdicts.shrunk(gains, Sigma(2.0, 3)) == pytest.approx((((3 * 4 + 14) / 5) ** 0.5, 5))
+    assert verdicts.shrunk([5.0], Sigma(2.0, 50)) == (2.0, 12)
+    verdict = decide(POINTS, gains, Sigma(2.0, 50), (3,))
+    half = scipy.stats.t.isf(0.025, 14) * sigma.value / 3**0.5
+    assert (verdict.low, verdict.high) == pytest.approx((3 - half, 3 + half))
+    assert decide(POINTS, [5.0], Sigma(0.0, 0)).outcome == UNDECIDED
+
+
+def test_too_small_to_matter_means_that_two_one_sided_tests_reject_and_shows_their_interval():
+    outcomes, noise = [], RANDOM.normal(size=6)
+    for shift in np.linspace(-2, 2, 81):
+        gains = 0.5 * (noise - noise.mean()) + shift
+        verdict = decide(POINTS, gains.tolist(), Sigma(0.0, 0), (6,))
+        sides = ((-1, "greater"), (1, "less"))
+        tests = [scipy.stats.ttest_1samp(gains, x, alternative=side).pvalue for x, side in sides]
+        test = scipy.stats.ttest_1samp(gains, 0)
+        expected = (BETTER if shift > 0 else WORSE) if test.pvalue < 0.05 else UNDECIDED
+        outcomes.append(SMALL if max(tests) < 0.05 and test.pvalue > 0.05 else expected)
+        assert verdict.outcome == outcomes[-1], shift
+        level = 0.9 if verdict.outcome == SMALL else 0.95
+        assert (verdict.low, verdict.high) == pytest.approx(tuple(test.confidence_interval(level)))
+        assert ("at 90 %" in str(verdict)) == (level == 0.9)
+    assert {*outcomes} >= {BETTER, WORSE, SMALL}
+
+
+def test_the_pooled_spread_is_that_of_the_runs_whatever_single_rows_do():
+    """Rows and seeds have effects. Three rows vary thirty times as much; a run is an outlier."""
+    random = np.random.default_rng(1)
+    y = random.normal(0, 1, (200, 4)) + random.normal(0, 5, 4) + random.normal(0, 5, (200, 1))
+    y[:3] += random.normal(0, 30, (3, 4))
+    y[5, 2] += 1000
+    sigma = verdicts.pooled({i: list(enumerate(row)) for i, row in enumerate(y.tolist())})
+    assert sigma.value == pytest.approx(2**0.5, rel=0.12) and sigma.df == pytest.approx(
+        300, rel=0.01
+    )
+    one = {"base": [(0, 1.0), (1, 2.0)], "lonely": [(0, 9.0)]}
+    assert verdicts.pooled(one) == (0, 0) == verdicts.pooled({})
+    two = [(i, x) for i, x in enumerate((1.0, 4.0, 2.5, 7.0))]
+    same = verdicts.pooled({"base": two, "other": [(i, x + 3) for i, x in two]})
+    assert same.value == pytest.approx(0)
+
+
+def test_spread_leaves_out_what_says_nothing_about_seeds():
+    diverged = make_pairs([1.0, 2.0]) | {
+        2: (result(2, 0.0) | {"scores": {}, "diverged": "1"}, result(2, 0.0))
+    }
+    equal, base = make_pairs([0.0, 0.0]), [0.5, 0.1, 0.9, 0.2]
+    some = {f"row {i}": make_pairs(RANDOM.normal(size=4), base) for i in range(3)}
+    spread = verdicts.spread(POINTS, some)
+    assert spread.df == pytest.approx(0.5 * 3 * 4 * 3 / 4)
+    assert verdicts.spread(POINTS, some | {"lost": diverged, "same": equal}) == spread
+
+
+def test_the_first_stage_that_decides_ends_the_comparison():
+    others = {str(i): make_pairs(RANDOM.normal(0, 1, 8), RANDOM.normal(0, 1, 8)) for i in range(9)}
+    verdict = verdicts.judge(POINTS, make_pairs([9, 9, 9, -99, -99]), others)
+    assert (verdict.outcome, verdict.seeds, verdict.gain) == (BETTER, 3, 9)
+    verdict = verdicts.judge(POINTS, make_pairs([1, -1, 0, 9, 9, 9, 9, 9]), others)
+    assert verdict.seeds > 3
+    verdict = verdicts.judge(POINTS, make_pairs([1, -1, 0, 0.4]), others)
+    assert (verdict.outcome, verdict.seeds) == (UNDECIDED, 4)
+
+
+def test_gains_are_positive_where_a_loss_falls_and_bleu_that_contradicts_is_named():
+    others = {str(i): make_pairs(RANDOM.normal(0, 0.1, 8)) for i in range(9)}
+    verdict = verdicts.judge(LOSS, make_pairs([-2.0, -2.1, -1.9]), others)
+    assert str(verdict).startswith("better +2.0000 [+1.") and verdict.bleu == pytest.approx(-2)
+    assert str(verdict).endswith(" after 3 seeds; BLEU -2.0, which disagrees")
+    judged = verdicts.judge(LOSS, make_pairs([-2.0, -2.1, -1.9]), others, score="bleu")
+    assert judged.outcome == WORSE and judged.bleu is None and judged.recipe.delta == 0.5
+
+
+def test_runs_that_diverge_are_equal_or_are_not_comparable():
+    pairs = make_pairs([1.0, 2.0, 3.0])
+    pairs[1][0].pop("scores")
+    with pytest.raises(ExperimentError, match="runs have no score 'exact_match'"):
+        verdicts.judge(POINTS, pairs, {})
+    pairs[1][0]["diverged"] = "step 3"
+    assert str(verdicts.judge(POINTS, pairs, {})) == "worse after 3 seeds (diverged)"
+    pairs[1][1]["diverged"] = "step 3"
+    with pytest.raises(ExperimentError, match=r"seed 1 \(step 3\): nothing can be"):
+        verdicts.judge(POINTS, pairs, {})
+    verdict = verdicts.judge(POINTS, make_pairs([0.0, 0.0, 0.0]), {})
+    assert str(verdict) == "no effect after 3 seeds (equal to the baseline in every digit)"
+    for own, base, fails in ((9, 2, False), (90, 2, True)):
+        pairs = make_pairs([1.0, 2.0, 3.0])
+        pairs[2][0]["in_train"], pairs[2][1]["in_train"] = own, base
+        with pytest.raises(ExperimentError, match="trains on 90 of") if fails else nullcontext():
+            verdicts.judge(POINTS, pairs, {})
+
+
+def test_no_end_of_an_interval_is_shown_as_zero():
+    texts = [str(Verdict(BETTER, POINTS, 3.02, low, 6.0, 4)) for low in (0.02, 1.0, 0.0)]
+    assert texts[0] == "better +3.02 [+0.02, +6.00] after 4 seeds"
+    assert texts[1] == "better +3.0 [+1.0, +6.0] after 4 seeds"
+    assert texts[2] == "better +3.02000 [+0.00000, +6.00000] after 4 seeds"  # it is zero
+
+
+def test_marks_are_those_of_benjamini_and_hochberg_by_hand():
+    ps = {"a": 0.001, "b": 0.024, "c": 0.03, "d": 0.9}  # thresholds 0.0125, 0.025, 0.0375, 0.05
+    found = {name: Verdict(BETTER, POINTS, 1, 0, 2, 3, p) for name, p in ps.items()}
+    assert verdicts.significant(found) == {"a", "b", "c"}
+    assert verdicts.significant(found | {"c": found["c"]._replace(p=0.06)}) == {"a", "b"}
+    assert verdicts.significant({"a": found["a"]._replace(seeds=1)}) == set()
+
+
+def test_runs_are_paired_by_seed_machine_and_baseline():
+    own = [result(0, 5, "a"), result(0, 6, "b"), result(1, 7, "b"), result(2, 8, "a")]
+    own += [result(3, 9, "a", baseline="older")]
+    base = [result(0, 1, "a"), result(0, 3, "b"), result(1, 2, "b"), result(2, 4, "b")]
+    base += [result(3, 4, "a")]
+    for here, first in (("a", 4), ("b", 3), ("", 4)):
+        pairs = pair(own, base, here)
+        assert [POINTS.gain(*pairs[i]) for i in sorted(pairs)] == [first, 5]
+
+
+# ---- Simulations ---------------------------------------------------------------------------------
+
+
+def test_equal_models_are_rarely_called_different_and_the_stated_gain_is_detected():
+    alarms = power.simulate(0.0, tries=1500)
+    assert 0.01 < alarms["better"] + alarms["worse"] < 0.06
+    gain = verdicts.detectable(Sigma(1.0, 60), STAGES[-1])
+    assert power.simulate(gain, tries=500)["better"] > 0.74  # 0.8, less the error of 500 tries
+
+
+def test_outliers_and_broken_pairs_raise_false_alarms_as_documented():
+    """docs/judging.md states 5.2 and 15.8 %."""
+    some = power.simulate(0.0, tries=1500, outliers=0.09)
+    broken = power.simulate(0.0, tries=1500, scale=1.76)
+    assert 0.02 < some["better"] + some["worse"] < 0.09
+    assert 0.08 < broken["better"] + broken["worse"] < 0.18
+
+
+# ---- Tables --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def table(monkeypatch):
+    """Gains of 3, -3 and 0.6 points, with a fifth more parameters."""
+    baseline = [result(i, 60.0, parameters=10, final=False) for i in range(3)]
+    gains = enumerate((3, -3, 0.6))
+    own = [result(i, 60 + gain, parameters=12, final=False) for i, gain in gains]
+    pairs = {"some": pair(own, baseline), "once": pair(own[:1], baseline)}
+    known = {name: Experiment(name, "1?") for name in pairs}
+    lines = [line | {"experiment": "baseline"} for line in baseline]
+    monkeypatch.setattr(tables, "read_lines", lambda recipe: lines)
+    monkeypatch.setattr(tables, "stored_pairs", lambda recipe: pairs)
+    monkeypatch.setattr(tables, "saved", lambda: known)
+    return tables.Table(POINTS)
+
+
+def test_cells_say_how_many_seeds_are_left(table):
+    assert "undecided +0.2 [" in table.cell("some") and "after 3 of 8 seeds" in table.cell("some")
+    assert table.cell("once") == "+3.0 (1 seed)" and table.cell("other") == ""
+    assert table.size("some") == "× 1.20" and "60.0 points (3 runs)" in table.summary()
+    table.verdicts["some"] = Verdict("no effect", POINTS, 0, 0, 0, 3, 1.0, "equal")
+    assert table.cell("some") == "no effect after 3 seeds (equal)" and not table.shown()
+
+
+def test_agreement_is_counted_by_sign_and_rank(table):
+    def of(gains):
+        copy = object.__new__(tables.Table)
+        copy.recipe = POINTS
+        copy.verdicts = {
+            str(i): Verdict(BETTER if x > 1 else UNDECIDED, POINTS, x, x - 1, x + 1, 3)
+            for i, x in enumerate(gains)
+        }
+        return copy
+
+    names, text = tables.agreement(of([1, 2, 3, -4, 5]), of([1, 3, 2, -4, -5]))
+    assert names == [*"01234"] and "same sign in 4 of 5 experiments [38%, 96%]" in text
+    assert "better or worse on points, in 2 of 3" in text and "correlation -0.10 [" in text
+    assert tables.agreement(of([1, 2, 3]), of([1, 2, 3])) == ([], "")
+
+
+def test_forest_plot_shows_every_interval_best_last_and_the_zone(table):
+    table.verdicts = {
+        "equal": Verdict(SMALL, POINTS, 0.1, -0.3, 0.5, 3),
+        "far": Verdict(WORSE, POINTS, -90, -95, -85, 3),
+        "wide": Verdict(UNDECIDED, POINTS, 1.0, -9, 11, 3),
+        "more": Verdict(BETTER, POINTS, 8.0, 7.0, 9.0, 3),
+    }
+    figure = tables.forest(table)
+    (axes,) = figure.axes
+    assert axes.get_xscale() == "asinh"  # so that one large difference does not squeeze the others
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    assert names == ["far", "equal", "wide", "more"]
+    legend = [text.get_text() for text in figure.legends[0].texts]
+    assert legend == ["±1 points: too small to matter", WORSE, SMALL, UNDECIDED, BETTER]
+    (zone,) = axes.patches
+    assert (zone.get_x(), zone.get_width()) == (-1, 2)
+    lines = [line for line in axes.lines[1:] if len(line.get_xdata()) == 2]
+    drawn = {names[line.get_ydata()[0]]: tuple(line.get_xdata()) for line in lines}
+    assert drawn["far"] == (-95, -85) and drawn["wide"] == (-9, 11)
+    low, high = axes.get_xlim()
+    assert all(low < x < high for ends in drawn.values() for x in ends)
+    assert len(axes.texts) == 4 and axes.texts[0].get_text() == "-90.0 [-95.0, -85.0]"

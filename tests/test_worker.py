@@ -1,0 +1,189 @@
+"""The worker of `python -m ablation`: what is scored, and that everything runs."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers import TINY, run_loop, state, steps_saved, training_in_process, write_corpus
+
+from ablation import experiments, worker
+from data.splits import Split
+from evaluation import loading, scores
+from same_code import ROOT
+from training import machine
+from training.records import load_config
+from utils import UserError
+
+# Whether everything runs, in seconds.
+SMOKE = (
+    "--corpus mini:500 --num-layers 1 --d-model 32 --num-heads 2 --dff 64 --max-length 20 "
+    "--epochs 2 --shards 1 --validation-sentences 10"
+).split()
+
+
+def test_texts_for_the_final_score_are_not_among_those_that_decide():
+    first, final = (worker.load_texts([], 300, final) for final in (False, True))
+    assert not {*map(str.lower, first.sources)} & {*map(str.lower, final.sources)}
+    assert len(first.sources) == 300 and len({*first.tags}) == 11
+
+
+@pytest.mark.parametrize("name", ["ted", "imdb"])
+def test_the_test_split_is_read_only_for_the_final_score(name, monkeypatch):
+    monkeypatch.setattr(worker.corpora, "from_config", lambda config: SimpleNamespace(load=str))
+    flags = experiments.recipes()[name].flags.split()
+    splits = [worker.load_texts(flags, 0, final) for final in (False, True)]
+    assert splits == ["validation", "test"]
+
+
+@pytest.mark.slow
+def test_an_average_is_over_the_ends_of_epochs_however_often_a_run_saves(tmp_path, monkeypatch):
+    """A resumed run has more checkpoints within an epoch, and must get the same scores."""
+    write_corpus(tmp_path / "talks")
+    settings = {"corpus": str(tmp_path / "talks"), "batch_tokens": 1500, "runs_dir": str(tmp_path)}
+    settings = TINY | settings | {"cache_dir": str(tmp_path / "cache"), "epochs": 3}
+
+    def train(name, save_every, **changes):
+        def grow(step, training):
+            training.model.trainable_variables[0].assign_add(tf.ones([400, 16]) * 2.0**step)
+
+        monkeypatch.setattr("training.run.SAVE_EVERY", save_every)
+        run_loop(settings | {"name": name} | changes, grow)
+        folder = tmp_path / name
+        model = loading.load(folder, load_config(folder), average=2).model
+        return steps_saved(folder), model.trainable_variables[0].numpy()
+
+    (_, first, second, third), expected = train("seldom", 180)
+    for keep in (2, 99):
+        steps, average = train(f"keep-{keep}", 0, keep_checkpoints=keep)
+        assert steps == ([second, third] if keep == 2 else [*range(third + 1)])
+        np.testing.assert_array_equal(average, expected)
+
+
+def test_the_mean_of_the_weights_of_the_last_epochs_is_scored(tmp_path, monkeypatch):
+    def grow(step, training):
+        training.model.source_embedding.table.assign_add(tf.ones([400, 16]) * 2.0**step)
+
+    settings = {"corpus": str(write_corpus(tmp_path / "talks")), "cache_dir": str(tmp_path)}
+    settings |= TINY | {"runs_dir": str(tmp_path), "name": "run", "batch_tokens": 1500, "epochs": 4}
+    run_loop(settings, grow)
+    (tmp_path / "texts").write_text("[[], []]")
+    job = {name: str(tmp_path / name) for name in ("run", "texts", "cache")}
+    scored = []
+    monkeypatch.setattr(
+        worker, "score", lambda predictor, *_: scored.append(predictor.model.source_embedding.table)
+    )
+    with training_in_process() as patch:
+        patch.setattr("train.train", lambda config: None)
+        result = worker.train_and_score(job | {"average": 2, "resumable": True})
+    last = [state(tmp_path / "run", step) for step in steps_saved(tmp_path / "run")[-2:]]
+    tables = [value for each in last for name, value in each.items() if "embedding/table" in name]
+    assert len(tables) == 2 and result["in_train"] == 0
+    np.testing.assert_allclose(scored, [np.mean(tables, axis=0)], rtol=1e-6)
+
+
+def test_scoring_can_be_stopped_and_a_run_that_cannot_resume_starts_again(tmp_path, monkeypatch):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/config.json").write_text("{}")
+    (tmp_path / "texts").write_text("[[], []]")
+    job = {name: str(tmp_path / name) for name in ("run", "texts", "cache")}
+    job |= {"flags": ["--epochs", "3"], "average": 3, "resumable": True}
+
+    def train(config):
+        assert config.resume is None and config.epochs == 3
+        machine.StopSignal()
+
+    def load(*arguments, average):
+        default = (signal.SIG_DFL, signal.SIG_DFL)
+        assert tuple(map(signal.getsignal, (signal.SIGINT, signal.SIGTERM))) == default
+        assert average == 3
+        raise UserError("scoring")
+
+    monkeypatch.setattr(loading, "load", load)
+    with training_in_process() as patch:
+        patch.setattr("train.train", train)
+        for resumable in (True, False):
+            with pytest.raises(UserError, match="scoring"):
+                worker.train_and_score(job | {"resumable": resumable})
+            assert not (tmp_path / "run").exists()  # it began from the start
+            (tmp_path / "run/checkpoints").mkdir(parents=True)
+            (tmp_path / "run/checkpoints/ckpt-1.index").touch()
+
+
+def test_scores_exclude_phenomena_and_divide_the_loss_by_the_characters_that_fit(monkeypatch):
+    tokenizer = SimpleNamespace(lowercase=False, ending=[3], encode=lambda texts: map(list, texts))
+    fake = SimpleNamespace(labelled=False, max_length=2, num_parameters=9, search="greedy")
+    fake.source_tokenizer = fake.target_tokenizer = tokenizer
+    fake.trace = lambda: None
+    fake.n_best = lambda texts, progress: [[(0.0, text)] for text in ("ab", "b", "x")]
+    fake.loss_and_accuracy = lambda pairs: (1.5, 0.5)
+    lengths = SimpleNamespace(lengths=np.array([4, 3]))  # with bos and eos; the third is too long
+    encoded = SimpleNamespace(source=lengths, target=lengths)
+    monkeypatch.setattr("data.encoding.encode", lambda *_: (encoded, 1))
+    texts = Split(["1", "2", "3"], ["ab", "b", "cccc"], ["tense", "order", "sense"])
+    found = worker.score(fake, texts, True)
+    assert found["exact_match"] == 50 and found["loss"] == 1.5
+    assert found["nats_per_character"] == pytest.approx(1.5 * (3 + 2) / 3)
+    assert found["by_tag"] == {"tense": 100, "order": 100, "sense": 0}
+    assert scores.loss_scores(fake, texts)[0]["nats_per_character"] == found["nats_per_character"]
+    lengths.lengths = lengths.lengths[:1]  # an edit leaves out more
+    with pytest.raises(UserError, match="keeps 1 of the 3 pairs to score instead of the 2"):
+        worker.score(fake, texts, True)
+    lengths.lengths = np.array([4, 3])
+    tokenizer.lowercase = True
+    texts = texts._replace(targets=[text.upper() for text in texts.targets])
+    assert worker.score(fake, texts, True)["exact_match"] == 50
+
+
+def start(tmp_path, job, **environment):
+    """Run a worker with a job, and return what it wrote."""
+    (tmp_path / "job").write_text(json.dumps(job))
+    command = [sys.executable, "-m", "ablation.worker", str(tmp_path / "job")]
+    options = {"cwd": ROOT, "env": os.environ | environment, "stdin": subprocess.PIPE}
+    process = subprocess.Popen(command, **options)  # it ends with its standard input
+    assert process.wait() == 0
+    process.stdin.close()
+    return json.loads((tmp_path / "result").read_text())
+
+
+def test_machines_with_other_arithmetic_have_another_hash():
+    """The hash is of bits: a last bit of one weight counts."""
+    one = machine.hash_of([tf.constant([1.0, 2.0])])
+    assert one == machine.hash_of([tf.Variable([1.0, 2.0])])
+    assert one != machine.hash_of([tf.constant([1.0, np.nextafter(np.float32(2), 3)])])
+    assert machine.short_training() == machine.short_training()
+
+
+@pytest.mark.slow
+def test_settings_of_tensorflow_that_change_bits_are_another_machine(tmp_path):
+    job = {"result": str(tmp_path / "result")}
+    found = [start(tmp_path, job, TF_ENABLE_ONEDNN_OPTS=x)["machine"] for x in ("1", "1", "0")]
+    assert found[0] == found[1] != found[2]
+
+
+@pytest.mark.slow
+def test_a_worker_trains_and_scores_the_same_bits_again(tmp_path):
+    (tmp_path / "texts.json").write_text(json.dumps(worker.load_texts(SMOKE, 110, False)))
+    here = start(tmp_path, {"result": str(tmp_path / "result")})
+    found = []
+    for name in ("one", "two"):
+        (tmp_path / "result").unlink()
+        files = {"run": f"runs/{name}", "cache": "cache", "texts": "texts.json", "result": "result"}
+        job = {key: str(tmp_path / value) for key, value in files.items()}
+        job |= {"flags": [*SMOKE, "--seed=3"], "average": 2, "about": {"a": 1, **here}}
+        found.append(start(tmp_path, job | {"resumable": True, "packages": {}}))
+    one, two = found
+    assert one["a"] == 1 and len(one["weights"]) == 16 and one["in_train"] == 0
+    for key in ("weights", "scores", "parameters"):
+        assert one[key] == two[key]
+    tags = json.loads((tmp_path / "texts.json").read_text())[2]
+    assert one["scores"]["by_tag"].keys() == set(tags)
+    assert not (tmp_path / "runs/one/checkpoints").exists()
+    recipe = replace(experiments.recipes()["mini"], score="nats_per_character")
+    assert recipe.value(one) > 0 and recipe.gain(one, two) == 0

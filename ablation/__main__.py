@@ -30,6 +30,13 @@ if TYPE_CHECKING:
 Run = tuple[Experiment, int]  # with the number of its seed
 NEITHER = 3
 STATUS = {"better": 0, "worse": 1}
+NEXT = {
+    "better": "confirm it with new seeds: repeat the command with --final",
+    "worse": "undo it, or keep it as an experiment: --save THEME/NAME QUESTION",
+    "too small to matter": "keep the simpler code",
+    "undecided": "treat it as no improvement, and report the interval",
+    "no effect": "write a test: the recipe probably does not execute the edit",
+}
 
 
 def choose(flags: argparse.Namespace) -> tuple[Recipe, list[Experiment]]:
@@ -139,6 +146,9 @@ class Comparison:
                 decided[each.name] = verdict = self.judge(each, stage)
                 print(f"{each.name}: {verdict}", flush=True)
             waiting = [x for x in waiting if decided[x.name].outcome == "undecided"]
+        for outcome in dict.fromkeys(verdict.outcome for verdict in decided.values()):
+            if not (self.workspace.final and outcome == "better"):
+                print(f"next, if {outcome}: {NEXT[outcome]}")
         return decided
 
     def judge(self, experiment: Experiment, stage: int) -> "Verdict":

@@ -1,6 +1,6 @@
 """The runs of a recipe: the source of each experiment, the key of its results, and its files.
 
-runs/ablation/RECIPE/NAME/ has, for each seed, the run directory (seed-N), the output of its worker
+comparisons/RECIPE/NAME/ has, for each seed, the run directory (seed-N), the output of its worker
 (seed-N.log), what the worker was told (seed-N.job.json), and its result (seed-N.KEY.json).
 """
 
@@ -81,7 +81,7 @@ class Workspace:
         self.recipe, self.scratch, self.final, self.keys = recipe, Path(scratch), final, {}
         self.commit = git("rev-parse", f"{commit}^{{commit}}").strip()
         self.cache = ROOT / ".cache"
-        self.folder = ROOT / "runs/ablation" / (f"{recipe.name}-final" if final else recipe.name)
+        self.folder = ROOT / "comparisons" / (f"{recipe.name}-final" if final else recipe.name)
         for folder in (self.cache, self.folder):
             folder.mkdir(parents=True, exist_ok=True)
         files = hash_files(recipe.flags)

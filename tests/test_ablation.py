@@ -96,7 +96,7 @@ def repository(tmp_path, monkeypatch):
         "model/__init__.py": "",
         "model/transformer.py": MODEL,
         "data/texts.py": "TEXTS = 'old'\n",
-        ".gitignore": "runs\n.cache\n__pycache__\n",
+        ".gitignore": "comparisons\n.cache\n__pycache__\n",
         "ablation/__init__.py": "",
         "ablation/worker.py": WORKER,
         "experiments/recipes.toml": RECIPES,
@@ -160,7 +160,7 @@ def verdict(out, name, seeds):
 
 def started(repository, name, recipe="mini"):
     """Return how many times the runs of an experiment have started."""
-    paths = repository.glob(f"runs/ablation/{recipe}/{name}/seed-*/started")
+    paths = repository.glob(f"comparisons/{recipe}/{name}/seed-*/started")
     return sum(len(path.read_text()) for path in paths)
 
 
@@ -182,6 +182,7 @@ def test_an_uncommitted_edit_gets_a_verdict(repository, ask):
     assert found["outcome"] == "better" and found["gain"] == 10 and found["bleu"] is None
     assert 0 < found["p"] < 0.05 and found["low"] < 10 < found["high"] and found["seeds"] == 3
     assert "edits judged since the last confirmed one: 1; of as many" in out
+    assert "next, if better: confirm it with new seeds: repeat the command with --final" in out
     assert started(repository, "baseline") == started(repository, "edit-*") == 3
     assert "confirmed one: 1;" in ask()  # nothing is run again, and the same edit counts once
     assert started(repository, "baseline") == started(repository, "edit-*") == 3
@@ -453,7 +454,7 @@ def test_a_plan_names_the_change_and_the_runs_with_their_time(repository, ask, m
     assert re.search(r"^edit-\w+ changes model/transformer.py$", out, re.MULTILINE)
     assert "stage of 3 seeds: 6 runs\nstage of 8 seeds: 16 runs\n" in out
     assert "standard deviation of a difference: unknown" in out and ask.status == 3
-    assert not [*(repository / "runs").rglob("started")]
+    assert not [*(repository / "comparisons").rglob("started")]
     ask("--seeds", "2")  # a run takes two minutes
     assert "of 3 seeds: 2 runs, about 2 minutes on 2 cores\n" in ask("--plan")
     assert "of 3 seeds: 6 runs, about 6 minutes on 2 cores\n" not in ask("--plan")
@@ -469,7 +470,7 @@ def test_seeds_are_added_until_the_experiment_is_decided(repository, ask):
 
 def run_again(repository, ask, *words):
     """Return how many runs of the baseline and of `more` were necessary, and the output."""
-    shutil.rmtree(repository / "runs", ignore_errors=True)
+    shutil.rmtree(repository / "comparisons", ignore_errors=True)
     out = ask("more", *words)
     return started(repository, "baseline"), started(repository, "more"), out
 
@@ -483,7 +484,7 @@ def test_a_stored_result_is_of_the_same_code_or_verified_by_seed_0_or_run_again(
     assert run_again(repository, ask)[:2] == (0, 0)
     edit(repository / "model/transformer.py", "return 1", "return 3")  # not the scores
     commit()
-    shutil.rmtree(repository / "runs")
+    shutil.rmtree(repository / "comparisons")
     out = ask("more", "--plan")
     assert "of 3 seeds: 6 runs, about 6 minutes" in out.replace("on 1 ", "") or "6 runs" in out
     assert "more: 0 of 3 stored results are used; seed 0 decides whether the others are\n" in out
@@ -503,7 +504,7 @@ def test_stored_results_of_another_machine_count_and_new_ones_run_in_pairs(
 ):
     add(repository, "some", flags="--bonus=1.2")
     ask("more", "some", "--store")
-    shutil.rmtree(repository / "runs")
+    shutil.rmtree(repository / "comparisons")
     other = {"machine": "there", "processor": "a new one"}
     monkeypatch.setattr(executor.Pool, "machine", lambda self, probe: other)
     assert verdict(ask("more"), "more", 3) == "better +8.0"
@@ -520,7 +521,7 @@ def test_stored_results_of_another_machine_count_and_new_ones_run_in_pairs(
 
 def test_a_changed_or_moved_experiment_is_run_again(repository, ask):
     ask("more", "--store")
-    shutil.rmtree(repository / "runs")
+    shutil.rmtree(repository / "comparisons")
     edit(repository / "experiments/flags.toml", "--bonus=8", "--bonus=9")
     assert verdict(ask("more"), "more", 3).startswith("better +9")
     assert started(repository, "more") == 3 and started(repository, "baseline") == 0
@@ -591,7 +592,7 @@ def test_runs_of_an_edit_count_when_it_gets_a_name_or_a_comment(repository, ask)
 
 def test_the_first_stage_decides_whatever_later_seeds_have(repository, ask):
     ask("more", "--seeds", "5")
-    for path in repository.glob("runs/ablation/mini/more/seed-[34].*-*.json"):
+    for path in repository.glob("comparisons/mini/more/seed-[34].*-*.json"):
         line = json.loads(path.read_text())
         path.write_text(json.dumps(line | {"scores": {"exact_match": 0.0}}))
     assert verdict(ask("more"), "more", 3) == "better +8.0"
@@ -601,7 +602,7 @@ def test_a_confirmation_has_other_seeds_and_is_stored(repository, ask):
     add(repository, "same", flags="--bonus=1")
     ask("same", "more", "--store")
     assert verdict(ask("more", "--final", "--seeds", "2", "--store"), "more", 2)[:6] == "better"
-    job = repository / "runs/ablation/mini-final/baseline/seed-1.job.json"
+    job = repository / "comparisons/mini-final/baseline/seed-1.job.json"
     assert "--seed=101" in json.loads(job.read_text())["flags"]
     recipe = experiments.recipes()["mini"]
     before = results.read_lines(recipe)
@@ -631,7 +632,7 @@ def test_the_first_run_that_fails_stops_the_others_and_shows_its_traceback(repos
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == "ValueError: step 7" and "worker.py" in "".join(lines[-4:])
     assert started(repository, "baseline") <= 1
-    assert not (repository / "runs/ablation/mini/slow/seed-1/started").exists()
+    assert not (repository / "comparisons/mini/slow/seed-1/started").exists()
     with pytest.raises(ExperimentError, match="large seed 0 failed"):
         ask("large")
     assert "killed, probably because memory ran out" in capsys.readouterr().out

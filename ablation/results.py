@@ -125,10 +125,10 @@ class Results:
         """Return how many stored results of an experiment count."""
         same = [line for line in self.same(experiment) if line in self.stored]
         count, verified = len(self.of(experiment)), len(self.verified(experiment))
-        later = "; seed 0 decides whether the others are" if self.must_verify(experiment) else ""
-        return (
-            f"{experiment.name}: {len(same) + verified} of {count} stored results are used{later}"
-        )
+        text = f"{len(same) + verified} of {count} stored results are used"
+        if self.must_verify(experiment):
+            text += "; seed 0 decides whether the others are"
+        return f"{experiment.name}: {text if count else 'no stored results'}"
 
     def record(self, chosen: list[Experiment], outcomes: dict[str, str]) -> str:
         """Add verdicts to the file of all comparisons. Returns how many changes were judged since

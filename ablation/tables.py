@@ -5,7 +5,9 @@ import statistics
 import warnings
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure  # without pyplot, which would choose a window system
+from matplotlib.ticker import FixedLocator, NullLocator
 from scipy import stats
 
 from ablation.experiments import BASELINE, HERE, UNITS, Recipe, recipes, saved
@@ -162,16 +164,25 @@ def rank(x: list[float], y: list[float]) -> float:
 # ---- Plots ----
 
 
-def forest(table: Table) -> Figure:
-    """Draw the gains with their intervals, best first, and the zone ±delta.
+def scale_axis(axes: Axes, name: str, delta: float) -> None:
+    """Make the axis "x" or "y" nearly linear within ±delta, and logarithmic beyond.
 
-    The scale is nearly linear within the zone and logarithmic beyond it, because some changes have
-    a hundred times the effect of others.
+    Some changes have a hundred times the effect of others.
     """
+    sizes = [x for power in range(-4, 3) for x in (10.0**power, 3 * 10.0**power) if x > 1.4 * delta]
+    ticks = [-x for x in sizes[::-1]] + [0.0, *sizes]
+    getattr(axes, f"set_{name}scale")("asinh", linear_width=delta)
+    axis = getattr(axes, f"{name}axis")
+    axis.set(major_locator=FixedLocator(ticks), minor_locator=NullLocator())
+    axis.set_major_formatter("{x:+g}")
+
+
+def forest(table: Table) -> Figure:
+    """Draw the gains with their intervals, best first, and the zone ±delta."""
     recipe, rows = table.recipe, sorted(table.shown().items(), key=lambda row: row[1].gain)
     figure = Figure(figsize=(9, 1.8 + 0.27 * len(rows)), layout="constrained")
     axes = figure.subplots()
-    axes.set_xscale("asinh", linear_width=recipe.delta, base=0)
+    scale_axis(axes, "x", recipe.delta)
     axes.axvline(0, color="0.3", lw=1)
     zone = axes.axvspan(-recipe.delta, recipe.delta, color="0.92", lw=0, zorder=0)
     handles = {f"±{recipe.delta:g} {UNITS[recipe.score]}: too small to matter": zone}
@@ -195,8 +206,8 @@ def scatter(one: Table, other: Table, names: list[str]) -> Figure:
     """Draw the gain of each experiment with one recipe against that with another."""
     figure = Figure(figsize=(8, 7), layout="constrained")
     axes = figure.subplots()
-    axes.set_xscale("asinh", linear_width=one.recipe.delta)
-    axes.set_yscale("asinh", linear_width=other.recipe.delta)
+    scale_axis(axes, "x", one.recipe.delta)
+    scale_axis(axes, "y", other.recipe.delta)
     for side in (axes.axhline, axes.axvline):
         side(0, color="0.6", lw=1)
     for name in names:

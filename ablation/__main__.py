@@ -45,7 +45,8 @@ def choose(flags: argparse.Namespace) -> tuple[Recipe, list[Experiment]]:
     chosen = [experiments.read(name) for name in dict.fromkeys(flags.names)]
     if flags.all:
         wanted = {"imdb"} if flags.recipe == "imdb" else {"mini", flags.recipe}
-        chosen = [each for each in experiments.saved().values() if each.recipe in wanted]
+        chosen = [x for x in experiments.saved().values() if x.recipe in wanted]
+        chosen = [x for x in chosen if x.theme != "null" and fits(x, flags.recipe)]
     if chosen and edit:
         print("the uncommitted edits are left out: experiments change the last commit")
     if not chosen and (left := experiments.left_out(flags.against, edit)):
@@ -65,6 +66,11 @@ def choose(flags: argparse.Namespace) -> tuple[Recipe, list[Experiment]]:
         if each.score != before.score and recipe.has_bleu:
             print(f"{each.name}: the loss may mean something else, or miss it: BLEU is judged")
     return recipe, suited
+
+
+def fits(experiment: Experiment, recipe: str | None) -> bool:
+    """Return whether an experiment keeps the kind of model of a language model or classifier."""
+    return recipe not in ("shakespeare", "imdb") or "--model" not in experiment.flags
 
 
 class Comparison:
@@ -91,7 +97,7 @@ class Comparison:
             if sigma.df:
                 gains = [(self.verdicts.detectable(sigma, n, self.stages), n) for n in self.stages]
                 found = ", ".join(f"{gain:{digits}} after {n} seeds" for gain, n in gains)
-                text = f"{sigma.value:{digits}}; with 80 % power, gains are detected of {found}"
+                text = f"{sigma.value:{digits}}; detectable gains (80 % power): {found}"
             lines.append(f"standard deviation of a difference: {text}")
         verify = any(map(self.results.must_verify, (BASELINE, *self.chosen)))
         note = ", fewer if seed 0 has the stored scores" if verify else ""
@@ -145,10 +151,12 @@ class Comparison:
             for each in waiting:
                 decided[each.name] = verdict = self.judge(each, stage)
                 print(f"{each.name}: {verdict}", flush=True)
+                count = self.results.record(each, verdict.outcome)
             waiting = [x for x in waiting if decided[x.name].outcome == "undecided"]
         for outcome in dict.fromkeys(verdict.outcome for verdict in decided.values()):
             if not (self.workspace.final and outcome == "better"):
                 print(f"next, if {outcome}: {NEXT[outcome]}")
+        print(count, flush=True)
         return decided
 
     def judge(self, experiment: Experiment, stage: int) -> "Verdict":
@@ -177,7 +185,7 @@ def as_json(name: str, verdict: "Verdict") -> dict:
 def run(flags: argparse.Namespace) -> int:
     """Carry out a command line. Returns its exit status. Raises UserError and OSError."""
     if flags.save:
-        experiments.save(*flags.save)
+        experiments.save(*flags.save, flags.against)
     for name in flags.refresh or []:
         experiments.refresh(name)
     if flags.save or flags.refresh:
@@ -197,13 +205,11 @@ def run(flags: argparse.Namespace) -> int:
             print(comparison.plan(), flush=True)
             print(f"logs: {folder}/NAME/seed-N.log; curves: tensorboard --logdir {quote(folder)}")
             verdicts = comparison.run()
-            outcomes = {name: verdict.outcome for name, verdict in verdicts.items()}
-            print(comparison.results.record(chosen, outcomes), flush=True)
             if flags.store:
-                comparison.results.store(chosen, comparison.stages[-1])
+                comparison.results.store(chosen)
     if flags.json:
         print(json.dumps([as_json(*item) for item in verdicts.items()]))
-    statuses = {STATUS.get(outcome, NEITHER) for outcome in outcomes.values()}
+    statuses = {STATUS.get(verdict.outcome, NEITHER) for verdict in verdicts.values()}
     return statuses.pop() if len(statuses) == 1 else NEITHER
 
 

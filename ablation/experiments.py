@@ -263,14 +263,14 @@ def write_patch(path: Path, head: str, diff: str) -> None:
     print(f"wrote {path.relative_to(HERE.parent)}: {patch.describe()}")
 
 
-def save(place: str, question: str) -> None:
-    """Save the edit of the working tree as THEME/NAME. Raises UserError and OSError."""
+def save(place: str, question: str, commit: str = "HEAD") -> None:
+    """Save the changes since a commit as THEME/NAME. Raises UserError and OSError."""
     theme, _, name = place.partition("/")
     known = saved().keys() | {BASELINE.name}
     if name in known or not re.fullmatch(r"[a-z0-9-]+/[a-z0-9][a-z0-9-]*", place):
         raise ExperimentError(f"{place}: give THEME/NAME, such as attention/sharper; NAME is new")
-    if not (own := edit()):
-        raise ExperimentError("nothing to save: no code differs from the last commit")
+    if not (own := edit(commit)):
+        raise ExperimentError(f"nothing to save: no code differs from {commit}")
     head = f"question = {json.dumps(question, ensure_ascii=False)}"
     write_patch(HERE / theme / f"{name}.patch", head, own.diff)
 

@@ -7,6 +7,7 @@ same code, or if seed 0 of its experiment gives the same scores here; otherwise 
 
 import json
 import os
+import sys
 from pathlib import Path
 
 from ablation.experiments import BASELINE, HERE, Experiment, Recipe, saved
@@ -82,25 +83,23 @@ class Results:
         key = self.workspace.key(experiment)
         return [line for line in (*self.here, *self.stored) if line["key"] == key]
 
-    def verified(self, experiment: Experiment) -> list[dict]:
-        """Return the stored results of other code that has the same scores with seed 0 here."""
-        ours, theirs = (self.first(x) for x in (self.same(experiment), self.others(experiment)))
-        keys = {x["key"] for x in theirs if ours and same_scores(x, ours[0])}
-        return [line for line in self.others(experiment) if line["key"] in keys]
-
     def others(self, experiment: Experiment) -> list[dict]:
         """Return the stored results of an experiment that are of other code."""
         key = self.workspace.key(experiment)
         return [line for line in self.of(experiment) if line["key"] != key]
 
-    def first(self, lines: list[dict]) -> list[dict]:
-        """Return the results of seed 0 on this machine."""
-        place = 0, self.machine["machine"]
-        return [line for line in lines if (line["seed"], line["machine"]) == place]
+    def verified(self, experiment: Experiment) -> list[dict]:
+        """Return the stored results of other code that has the same scores with seed 0 here."""
+        first = 0, self.machine["machine"]
+        ours = [x for x in self.same(experiment) if (x["seed"], x["machine"]) == first]
+        others = self.others(experiment)
+        keys = {x["key"] for x in others if x["seed"] == 0 and ours and same_scores(x, ours[0])}
+        return [line for line in others if line["key"] in keys]
 
     def must_verify(self, experiment: Experiment) -> bool:
         """Return whether seed 0 must run to know which stored results count."""
-        return not self.same(experiment) and bool(self.first(self.others(experiment)))
+        seeds = {line["seed"] for line in self.others(experiment)}
+        return not self.same(experiment) and 0 in seeds
 
     def runs(self, experiment: Experiment, seeds: int) -> list[dict]:
         """Return the results of the first seeds that count, under the present name and keys."""
@@ -130,31 +129,31 @@ class Results:
             text += "; seed 0 decides whether the others are"
         return f"{experiment.name}: {text if count else 'no stored results'}"
 
-    def record(self, chosen: list[Experiment], outcomes: dict[str, str]) -> str:
-        """Add verdicts to the file of all comparisons. Returns how many changes were judged since
+    def record(self, experiment: Experiment, outcome: str) -> str:
+        """Add a verdict to the file of all comparisons. Returns how many edits were judged since
         the last confirmed one, and how many of them chance alone would call better.
         """
         path = self.workspace.folder.parent / "comparisons.jsonl"
+        about = {"experiment": experiment.name, "change": experiment.change, "outcome": outcome}
+        about |= {"recipe": self.recipe.name, "final": self.workspace.final}
         with path.open("a", encoding="utf-8") as file:
-            for each in chosen:
-                about = {"experiment": each.name, "change": each.change, "recipe": self.recipe.name}
-                about |= {"outcome": outcomes[each.name], "final": self.workspace.final}
-                file.write(f"{json.dumps(about)}\n")
+            file.write(f"{json.dumps(about)}\n")
         lines = read_json_lines(path)
         ends = [i for i, x in enumerate(lines, 1) if x["final"] and x["outcome"] == "better"]
-        count = len({line["change"] for line in lines[ends[-1] if ends else 0 :]})
+        since = lines[ends[-1] if ends else 0 :]
+        count = len({(line["change"], line["recipe"]) for line in since})
         return (
-            f"edits judged since the last confirmed one: {count}; of as many without any effect, "
+            f"comparisons since the last confirmed edit: {count}; of as many without any effect, "
             f"chance alone calls {0.025 * count:.1f} better: confirm with --final"
         )
 
-    def store(self, chosen: list[Experiment], seeds: int) -> None:
+    def store(self, chosen: list[Experiment]) -> None:
         """Store the results of experiments, and of the baseline. Raises UserError and OSError.
 
         Other results of these experiments are replaced. Results of another baseline stay as long as
         experiments were compared with it. Experiments without any effect are left out.
         """
-        names, final = {each.name for each in chosen}, self.workspace.final
+        names, final, seeds = {x.name for x in chosen}, self.workspace.final, sys.maxsize
         new, renamed = self.runs(BASELINE, seeds), {}
         for each in (BASELINE, *chosen):
             key = self.workspace.key(each)
@@ -178,6 +177,7 @@ class Results:
             needed = {x["baseline"] for x in (*kept, *new) if x["experiment"] != BASELINE.name}
             lines = [x for x in kept if x["experiment"] != BASELINE.name or x["key"] in needed]
             lines += [x for x in new if x not in lines]
+            print(f"older results that are replaced: {len([x for x in old if x not in lines])}")
             order = ("experiment", "final", "seed", "machine")
             lines.sort(key=lambda line: [line[name] for name in order])
             lines.sort(key=lambda line: line["experiment"] != BASELINE.name)

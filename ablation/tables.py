@@ -103,6 +103,8 @@ def markdown(tables: list[Table]) -> str:
     text = ""
     for theme in sorted({x.theme for x in experiments.values()}):
         chosen = [x for x in experiments.values() if x.theme == theme and x.name in measured]
+        if not chosen:
+            continue
         shown = [t for t in tables if any(x.name in t.verdicts for x in chosen)]
         names = " | ".join(table.recipe.name for table in shown)
         text += f"\n## {theme.capitalize()}\n\n| experiment | claim | {names} | parameters |\n"
@@ -231,7 +233,8 @@ def write() -> None:
             forest(table).savefig(folder / f"{name}.png", dpi=110)
     parts.append(markdown([*tables.values()]))
     lines = "".join(map(confirmed, recipes().values()))
-    parts.append(f"## Confirmed\n\nWith new seeds, on held-out texts:\n\n{lines}")
+    if lines:
+        parts.append(f"## Confirmed\n\nWith new seeds, on held-out texts:\n\n{lines}")
     parts.append("## Agreement of recipes\n\n")
     for pair_of in COMPARED:
         if all(name in tables for name in pair_of):

@@ -20,6 +20,7 @@ STAGES = (3, 5, 8)  # numbers of pairs after which an experiment may be decided
 ERROR, POWER = 0.05, 0.8
 PRIOR_DF = 12  # degrees of freedom that the pooled spread counts for: see docs/judging.md
 GAMMA = -4  # of the error that stages spend: see `levels`
+NOISY = 2.5  # a spread, in pooled ones, that 2 of 1,000 experiments of three pairs have by chance
 MAX_MOVED = 20  # at most so many more texts to score may be in one side's training data
 BETTER, WORSE, UNDECIDED = "better", "worse", "undecided"
 SMALL = "too small to matter"  # the difference is smaller than delta
@@ -201,7 +202,9 @@ def decide(recipe: Recipe, gains: list[float], sigma: Sigma, stages: Stages = ST
     elif abs(gain) + half_90 < recipe.delta:
         outcome, half = SMALL, half_90
     p = min(1.0, tail * ERROR / level_at(n, stages))
-    return Verdict(outcome, recipe, gain, gain - half, gain + half, n, p)
+    ratio = float(np.std(gains, ddof=1)) / sigma.value if n > 2 and sigma.value else 0.0
+    note = f"varies {ratio:.1f} times as much as others" if ratio > NOISY else ""
+    return Verdict(outcome, recipe, gain, gain - half, gain + half, n, p, note)
 
 
 def judge(

@@ -1,17 +1,24 @@
 """Train one run and score it, in a process of its own: python -m ablation.worker JOB.json
 
-`workspace.Workspace.job` writes JOB.json. Without flags, the job is to find out what this machine
+`Workspace.prepare_job` writes JOB.json. Without flags, the job is to find out what this machine
 computes. `python -m ablation.worker texts JSON PATH` writes the texts to score.
 """
 
+import contextlib
+import hashlib
 import json
+import os
+import random
 import re
 import shutil
 import signal
 import sys
+import tempfile
+import threading
 import time
 from importlib import metadata
 from pathlib import Path
+from typing import IO
 
 from config import Config
 from data import corpora, mini
@@ -58,6 +65,67 @@ def load_texts(flags: list[str], sentences: int, final: bool) -> Split:
         )
         pairs = [pair for pair in others if pair.source.lower() not in seen]
     return Split.of(pairs)
+
+
+def take_core() -> IO | None:
+    """Use one core, which no other run on this machine uses. Returns its lock."""
+    for core in random.sample(
+        machine.cores(), len(machine.cores())
+    ):  # containers share cores, but not the locks
+        with contextlib.suppress(BlockingIOError):
+            locked = lock(Path(tempfile.gettempdir(), f"ablation-{os.getuid()}-{core}.lock"))
+            os.sched_setaffinity(0, [core])  # before there are threads
+            return locked
+    return None
+
+
+def short_training() -> str:
+    """Train a layer of attention for 20 updates. Returns a hash of its weights.
+
+    Machines, and settings of TensorFlow, with equal hashes are taken to give equal scores.
+    """
+    import tensorflow as tf
+
+    shapes = (96, 64), (64, 64), (64, 256), (256, 64)
+    normal = tf.random.stateless_normal
+    weights = [tf.Variable(normal(shape, (1, i)) / 8) for i, shape in enumerate(shapes)]
+    ids = tf.random.stateless_uniform((24, 20), (2, 0), 0, 96, tf.int32)
+
+    @tf.function(autograph=False)
+    def update() -> None:
+        with tf.GradientTape() as tape:
+            table, mix, up, down = weights
+            x = tf.gather(table, ids)  # (24, 20, 64)
+            scores = tf.matmul(x @ mix, x, transpose_b=True)
+            x += tf.matmul(tf.nn.softmax(scores / 8), x)
+            mean, variance = tf.nn.moments(x, -1, keepdims=True)
+            x = (x - mean) * tf.math.rsqrt(variance + 1e-6)
+            x += tf.nn.relu(x @ up) @ down
+            logits = tf.matmul(x[:, :-1], table, transpose_b=True)
+            loss = tf.nn.sparse_softmax_cross_entropy_with_logits(ids[:, 1:], logits)
+        for weight, gradient in zip(weights, tape.gradient(loss, weights), strict=True):
+            gradient = tf.convert_to_tensor(gradient)
+            weight.assign_sub(0.01 * gradient * tf.math.rsqrt(1e-3 + gradient**2))
+
+    for _ in range(20):
+        update()
+    return hash_of(weights)
+
+
+def hash_of(variables: list) -> str:
+    """Return a hash of the values of variables, equal if all bits are."""
+    values = b"".join(variable.numpy().tobytes() for variable in variables)
+    return hashlib.sha256(values).hexdigest()[:16]
+
+
+def end_with_parent() -> None:
+    """Save and end when standard input is closed: this run is stopped, or its parent has died."""
+
+    def wait() -> None:
+        os.read(0, 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def overlap(config: Config, texts: Split) -> int:
@@ -120,7 +188,7 @@ def train_and_score(job: dict) -> dict:
     documents = read_json(run / "corpus.json").get("documents", True)
     result = {"scores": score(predictor, texts, documents)}
     result["parameters"] = predictor.num_parameters
-    result["weights"] = machine.hash_of(predictor.model.trainable_variables)
+    result["weights"] = hash_of(predictor.model.trainable_variables)
     if config.task != "language modeling":
         result["in_train"] = overlap(config, texts)
     if not resumed:  # otherwise another process did a part of the work
@@ -137,7 +205,7 @@ def run(job: dict) -> None:
     tf.config.experimental.enable_op_determinism()
     machine.set_parallelism(parse(job.get("flags", [])).get("shards") or 1)
     here = {
-        "machine": machine.short_training(),
+        "machine": short_training(),
         "processor": machine.cpu_info().get("model name", "unknown"),
     }
     if "flags" not in job:  # only asks what this machine computes
@@ -145,7 +213,7 @@ def run(job: dict) -> None:
         return
     about, why = job["about"], ""
     if about["machine"] != here["machine"]:
-        why = f"a short training gives other weights than on {about['processor']}: its processor "
+        why = f"its fingerprint is not that of {about['processor']}: its processor "
         why += f"({here['processor']}) or its environment variables differ"
     for name, expected in job["packages"].items():
         if (found := metadata.version(name)) != expected:
@@ -167,8 +235,8 @@ def main(job: str, *words: str) -> None:
         if job == "texts":
             write_json(words[1], load_texts(**json.loads(words[0])))
         else:
-            _core = machine.take_core()
-            machine.end_with_parent()
+            _core = take_core()
+            end_with_parent()
             run(read_json(job))
 
 

@@ -138,7 +138,7 @@ class Workspace:
         self.check_settings(experiment)
         for file in idle:
             warn(f"recipe {recipe.name} never executes {file}, which {name} changes")
-        if idle == experiment.files and not experiment.flags:
+        if idle and idle == experiment.files and not experiment.flags:
             raise ExperimentError(f"recipe {recipe.name} executes nothing of {name}: give --recipe")
         if self.key(experiment) == self.key(BASELINE):
             raise ExperimentError(

@@ -181,10 +181,10 @@ def test_an_uncommitted_edit_gets_a_verdict(repository, ask):
     (found,) = json.loads(out.splitlines()[-1])
     assert found["outcome"] == "better" and found["gain"] == 10 and found["bleu"] is None
     assert 0 < found["p"] < 0.05 and found["low"] < 10 < found["high"] and found["seeds"] == 3
-    assert "edits judged since the last confirmed one: 1; of as many" in out
+    assert "comparisons since the last confirmed edit: 1; of as many" in out
     assert "next, if better: confirm it with new seeds: repeat the command with --final" in out
     assert started(repository, "baseline") == started(repository, "edit-*") == 3
-    assert "confirmed one: 1;" in ask()  # nothing is run again, and the same edit counts once
+    assert "confirmed edit: 1;" in ask()  # nothing is run again, and the same edit counts once
     assert started(repository, "baseline") == started(repository, "edit-*") == 3
     edit(repository / "model/transformer.py", "return 50", "return 30")
     assert ": worse after 3 seeds\n" in ask() and ask.status == 1  # by exactly 10 each
@@ -516,7 +516,11 @@ def test_stored_results_of_another_machine_count_and_new_ones_run_in_pairs(
     assert machines == ["here"] * 3 + ["there"] * 3
     edit(repository / "model/transformer.py", "return 1", "return 3")
     commit()
-    assert "\nmore: 0 of 6 stored results are used\n" in ask("more", "--plan")
+    out = ask("more", "--plan")  # a machine with these scores has the same arithmetic
+    assert "\nmore: 0 of 6 stored results are used; seed 0 decides whether" in out
+    assert (
+        verdict(out := ask("more"), "more", 3) == "better +8.0" and "\nmore: 6 of 6 stored" in out
+    )
 
 
 def test_a_changed_or_moved_experiment_is_run_again(repository, ask):
@@ -610,7 +614,7 @@ def test_a_confirmation_has_other_seeds_and_is_stored(repository, ask):
     assert results.read_lines(recipe) == before and len(before) == 5 + 5 + 3 + 2 + 2
     assert {n: len(x) for n, x in results.stored_pairs(recipe, final=True).items()} == {"more": 2}
     assert {n: len(x) for n, x in results.stored_pairs(recipe).items()} == {"more": 3, "same": 5}
-    assert "confirmed one: 1;" in ask("same")
+    assert "confirmed edit: 1;" in ask("same")
 
 
 def test_a_diverged_run_makes_an_experiment_worse(repository, ask):

@@ -106,13 +106,32 @@ def test_links_lead_to_files():
         assert (build.PAGE.parent / path).exists(), path
 
 
+def anchors(text: str) -> set[str]:
+    """Return the anchors of the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings}
+
+
+def test_links_of_all_documents_lead_to_files_and_headings():
+    folders = (ROOT, ROOT / "docs", ROOT / "benchmarks", ROOT / "experiments")
+    pages = [path for folder in folders for path in folder.glob("*.md")]
+    pages += (ROOT / "experiments/log").glob("*.md")
+    for page in pages:
+        text = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL)
+        for path, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)", text):
+            target = page.parent / path if path else page
+            assert target.exists(), f"{page.name}: {path}"
+            assert not anchor or anchor in anchors(target.read_text("utf-8")), (
+                f"{page.name}: {anchor}"
+            )
+
+
 def test_links_within_a_page_lead_to_headings():
     for page, text in (PAGE, PAGE), (FAQ, FAQ), (PAGE, FAQ):
-        headings = re.findall(r"^#+ (.+)$", page, re.MULTILINE)
-        anchors = {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings}
+        found = anchors(page)
         prefix = "" if page is text else "walkthrough.md"
         links = re.findall(rf"\]\({prefix}#([^)]+)\)", text)
-        assert links and set(links) <= anchors, set(links) - anchors
+        assert links and set(links) <= found, set(links) - found
 
 
 def test_flags_exist():

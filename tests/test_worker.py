@@ -154,10 +154,10 @@ def start(tmp_path, job, **environment):
 
 def test_machines_with_other_arithmetic_have_another_hash():
     """The hash is of bits: a last bit of one weight counts."""
-    one = machine.hash_of([tf.constant([1.0, 2.0])])
-    assert one == machine.hash_of([tf.Variable([1.0, 2.0])])
-    assert one != machine.hash_of([tf.constant([1.0, np.nextafter(np.float32(2), 3)])])
-    assert machine.short_training() == machine.short_training()
+    one = worker.hash_of([tf.constant([1.0, 2.0])])
+    assert one == worker.hash_of([tf.Variable([1.0, 2.0])])
+    assert one != worker.hash_of([tf.constant([1.0, np.nextafter(np.float32(2), 3)])])
+    assert worker.short_training() == worker.short_training()
 
 
 @pytest.mark.slow

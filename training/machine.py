@@ -1,22 +1,18 @@
-"""Devices, cores, arithmetic, signals and out-of-memory errors."""
+"""Devices, cores, signals and out-of-memory errors."""
 
 import contextlib
 import ctypes
 import dataclasses
-import hashlib
 import os
-import random
 import re
 import signal
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 from config import Config
-from utils import first_line, lock, warn
+from utils import first_line, warn
 
 # TensorFlow's graph optimizers that are switched off on a CPU. Without them, the step and the
 # searches are as fast as with them, and the first call of a graph takes 7 to 30 % less time.
@@ -162,55 +158,6 @@ def set_parallelism(tasks: int, threads: int | None = None) -> None:
     tf.config.threading.set_intra_op_parallelism_threads(threads)
 
 
-def take_core() -> IO | None:
-    """Use one core, which no other run on this machine uses. Returns its lock."""
-    for core in random.sample(cores(), len(cores())):  # containers share cores, but not the locks
-        with contextlib.suppress(BlockingIOError):
-            locked = lock(Path(tempfile.gettempdir(), f"ablation-{os.getuid()}-{core}.lock"))
-            os.sched_setaffinity(0, [core])  # before there are threads
-            return locked
-    return None
-
-
-def short_training() -> str:
-    """Train a layer of attention for 20 updates. Returns a hash of its weights.
-
-    Machines, and settings of TensorFlow, with equal hashes are taken to give equal scores.
-    """
-    import tensorflow as tf
-
-    shapes = (96, 64), (64, 64), (64, 256), (256, 64)
-    normal = tf.random.stateless_normal
-    weights = [tf.Variable(normal(shape, (1, i)) / 8) for i, shape in enumerate(shapes)]
-    ids = tf.random.stateless_uniform((24, 20), (2, 0), 0, 96, tf.int32)
-
-    @tf.function(autograph=False)
-    def update() -> None:
-        with tf.GradientTape() as tape:
-            table, mix, up, down = weights
-            x = tf.gather(table, ids)  # (24, 20, 64)
-            scores = tf.matmul(x @ mix, x, transpose_b=True)
-            x += tf.matmul(tf.nn.softmax(scores / 8), x)
-            mean, variance = tf.nn.moments(x, -1, keepdims=True)
-            x = (x - mean) * tf.math.rsqrt(variance + 1e-6)
-            x += tf.nn.relu(x @ up) @ down
-            logits = tf.matmul(x[:, :-1], table, transpose_b=True)
-            loss = tf.nn.sparse_softmax_cross_entropy_with_logits(ids[:, 1:], logits)
-        for weight, gradient in zip(weights, tape.gradient(loss, weights), strict=True):
-            gradient = tf.convert_to_tensor(gradient)
-            weight.assign_sub(0.01 * gradient * tf.math.rsqrt(1e-3 + gradient**2))
-
-    for _ in range(20):
-        update()
-    return hash_of(weights)
-
-
-def hash_of(variables: list) -> str:
-    """Return a hash of the values of variables, equal if all bits are."""
-    values = b"".join(variable.numpy().tobytes() for variable in variables)
-    return hashlib.sha256(values).hexdigest()[:16]
-
-
 class StopSignal:
     """Record Ctrl-C and SIGTERM so that training can save before it exits.
 
@@ -228,16 +175,6 @@ class StopSignal:
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, signal.SIG_DFL)
         print("saving and exiting; press Ctrl-C again to quit now", file=sys.stderr)
-
-
-def end_with_parent() -> None:
-    """Save and end when standard input is closed: this run is stopped, or its parent has died."""
-
-    def wait() -> None:
-        os.read(0, 1)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=wait, daemon=True).start()
 
 
 def out_of_memory_errors() -> tuple[type[Exception], ...]:

@@ -79,7 +79,7 @@ def take_core() -> IO | None:
     return None
 
 
-def short_training() -> str:
+def fingerprint() -> str:
     """Train a layer of attention for 20 updates. Returns a hash of its weights.
 
     Machines, and settings of TensorFlow, with equal hashes are taken to give equal scores.
@@ -204,10 +204,7 @@ def run(job: dict) -> None:
 
     tf.config.experimental.enable_op_determinism()
     machine.set_parallelism(parse(job.get("flags", [])).get("shards") or 1)
-    here = {
-        "machine": short_training(),
-        "processor": machine.cpu_info().get("model name", "unknown"),
-    }
+    here = {"machine": fingerprint(), "processor": machine.cpu_info().get("model name", "unknown")}
     if "flags" not in job:  # only asks what this machine computes
         write_json(job["result"], here)
         return

@@ -157,7 +157,7 @@ def test_machines_with_other_arithmetic_have_another_hash():
     one = worker.hash_of([tf.constant([1.0, 2.0])])
     assert one == worker.hash_of([tf.Variable([1.0, 2.0])])
     assert one != worker.hash_of([tf.constant([1.0, np.nextafter(np.float32(2), 3)])])
-    assert worker.short_training() == worker.short_training()
+    assert worker.fingerprint() == worker.fingerprint()
 
 
 @pytest.mark.slow

@@ -131,7 +131,7 @@ class Results:
 
     def record(self, experiment: Experiment, outcome: str) -> str:
         """Add a verdict to the file of all comparisons. Returns how many edits were judged since
-        the last confirmed one, and how many of them chance alone would call better.
+        the last confirmed one, and how many of them chance would call better.
         """
         path = self.workspace.folder.parent / "comparisons.jsonl"
         about = {"experiment": experiment.name, "change": experiment.change, "outcome": outcome}
@@ -144,7 +144,7 @@ class Results:
         count = len({(line["change"], line["recipe"]) for line in since})
         return (
             f"comparisons since the last confirmed edit: {count}; of as many without any effect, "
-            f"chance alone calls {0.025 * count:.1f} better: confirm with --final"
+            f"chance calls {0.025 * count:.1f} better: confirm with --final"
         )
 
     def store(self, chosen: list[Experiment]) -> None:

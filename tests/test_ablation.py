@@ -626,7 +626,10 @@ def test_a_diverged_run_makes_an_experiment_worse(repository, ask):
 # ---- Processes -----------------------------------------------------------------------------------
 
 
-def test_the_first_run_that_fails_stops_the_others_and_shows_its_traceback(repository, ask, capsys):
+def test_the_first_run_that_fails_stops_the_others_and_shows_its_traceback(
+    repository, ask, capsys, monkeypatch
+):
+    monkeypatch.setattr(executor, "cores", lambda: [0, 1])
     for name, flag in (("slow", "--sleep=60"), ("bad", "--fail=1"), ("large", "--kill=1")):
         add(repository, name, flags=flag)
     began = time.monotonic()
@@ -635,7 +638,7 @@ def test_the_first_run_that_fails_stops_the_others_and_shows_its_traceback(repos
     assert time.monotonic() - began < 30
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == "ValueError: step 7" and "worker.py" in "".join(lines[-4:])
-    assert started(repository, "baseline") <= 1
+    assert started(repository, "baseline") < 3
     assert not (repository / "comparisons/mini/slow/seed-1/started").exists()
     with pytest.raises(ExperimentError, match="large seed 0 failed"):
         ask("large")

@@ -19,8 +19,9 @@ from pathlib import Path
 from utils import UserError
 
 ROOT = Path(__file__).resolve().parent
-PACKAGES = ("model", "data", "training", "evaluation", "ablation", "experiments", "benchmarks")
-PACKAGES += ("tests", "docs")
+CODE = ("model", "data", "training", "evaluation")  # the packages of a run
+NOT_CODE = ("ablation", "benchmarks", "docs", "experiments", "tests")  # no run imports them
+PACKAGES = CODE + NOT_CODE
 MODULES = ("config", "evaluate", "generate", "same_code", "train", "translate", "utils")
 NOT_PARSED = (SyntaxError, ValueError, RecursionError, MemoryError)
 
@@ -67,7 +68,7 @@ CAN_CHANGE = {
     "config.py": "score",
     "utils.py": "score",
     **dict.fromkeys(("evaluate.py", "generate.py", "translate.py", "same_code.py"), ""),
-    **dict.fromkeys(("ablation/", "experiments/", "benchmarks/", "docs/", "tests/"), ""),
+    **{f"{name}/": "" for name in NOT_CODE},
 }
 ANYTHING = "texts ids training state model score"  # of new files
 
@@ -160,11 +161,6 @@ def imported_modules(source: bytes) -> frozenset[str]:
     return frozenset(names)
 
 
-def imported_names(source: bytes) -> set[str]:
-    """Return the names of the top-level modules and packages that Python code imports."""
-    return {name.partition(".")[0] for name in imported_modules(source)}
-
-
 def new_modules(files: set[Path], folder: Path) -> set[Path]:
     """Return the files of new top-level modules and packages that `files` import, also indirectly.
 
@@ -172,7 +168,8 @@ def new_modules(files: set[Path], folder: Path) -> set[Path]:
     """
     found, left = set(), [*files]
     while left:
-        names = imported_names(left.pop().read_bytes()).difference(PACKAGES, MODULES)
+        modules = imported_modules(left.pop().read_bytes())
+        names = {name.partition(".")[0] for name in modules}.difference(PACKAGES, MODULES)
         for package in (folder / name for name in names):
             module = package.with_suffix(".py")
             whole = {*package.rglob("*.py"), *package.rglob("*.tsv")}

@@ -42,11 +42,13 @@ NEXT = {
 def choose(flags: argparse.Namespace) -> tuple[Recipe, list[Experiment]]:
     """Return the recipe and the experiments of a command line. Raises ExperimentError."""
     edit, recipes = experiments.edit(flags.against), experiments.recipes()
+    unclear = ExperimentError(f"--recipe: choose one of {', '.join(recipes)} for all experiments")
+    if flags.recipe not in (None, *recipes):
+        raise unclear
     chosen = [experiments.read(name) for name in dict.fromkeys(flags.names)]
     if flags.all:
-        wanted = {"imdb"} if flags.recipe == "imdb" else {"mini", flags.recipe}
-        chosen = [x for x in experiments.saved().values() if x.recipe in wanted]
-        chosen = [x for x in chosen if x.theme != "null" and fits(x, flags.recipe)]
+        recipe, saved = recipes[flags.recipe or "mini"], experiments.saved().values()
+        chosen = [each for each in saved if each.theme != "null" and fits(each, recipe)]
     if chosen and edit:
         print("the uncommitted edits are left out: experiments change the last commit")
     if not chosen and (left := experiments.left_out(flags.against, edit)):
@@ -59,7 +61,7 @@ def choose(flags: argparse.Namespace) -> tuple[Recipe, list[Experiment]]:
         )
     names = {flags.recipe} if flags.recipe else {each.recipe for each in chosen}
     if len(names) > 1 or not names <= recipes.keys():
-        raise ExperimentError(f"--recipe: choose one of {', '.join(recipes)} for all experiments")
+        raise unclear
     recipe = recipes[names.pop()]
     suited = [each.for_recipe(recipe) for each in chosen]
     for before, each in zip(chosen, suited, strict=True):
@@ -68,9 +70,11 @@ def choose(flags: argparse.Namespace) -> tuple[Recipe, list[Experiment]]:
     return recipe, suited
 
 
-def fits(experiment: Experiment, recipe: str | None) -> bool:
-    """Return whether an experiment keeps the kind of model of a language model or classifier."""
-    return recipe not in ("shakespeare", "imdb") or "--model" not in experiment.flags
+def fits(experiment: Experiment, recipe: Recipe) -> bool:
+    """Return whether --all includes an experiment: it can be trained with the recipe."""
+    allowed = {recipe.name} if recipe.model == "classifier" else {"mini", recipe.name}
+    same_model = recipe.model == "transformer" or "--model" not in experiment.flags
+    return experiment.recipe in allowed and same_model
 
 
 class Comparison:

@@ -109,12 +109,8 @@ class Pool:
         at a signal, the runs save and end. Raises ExperimentError if Dask is lost.
         """
         options = {"total": len(jobs), "mininterval": 1 if sys.stderr.isatty() else 60}
-        options |= {
-            "miniters": 0,
-            "smoothing": 0,
-            "dynamic_ncols": True,
-            "disable": silent or not jobs,
-        }
+        options |= {"miniters": 0, "smoothing": 0, "dynamic_ncols": True}
+        options["disable"] = silent or not jobs
         futures = {}
         try:
             futures |= {self.submit(job): job for job in jobs}
@@ -147,7 +143,7 @@ class Pool:
         """Return the result of a future. Raises ExperimentError if Dask has lost it."""
         try:
             return future.result()
-        except (Exception, concurrent.futures.CancelledError) as error:
+        except Exception as error:
             if not self.client:
                 raise
             why = f"Dask at {self.address} has lost a run ({type(error).__name__})"

@@ -16,11 +16,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from same_code import DIFF, ROOT, GitError, can_change, git, working_tree_diff
+from same_code import DIFF, NOT_CODE, ROOT, GitError, can_change, git, working_tree_diff
 from utils import UserError
 
 HERE = ROOT / "experiments"
-NOT_EDITS = ("ablation", "benchmarks", "docs", "experiments", "tests")  # edits there do not count
 UNITS = {"exact_match": "points", "accuracy": "points", "bleu": "BLEU"}
 UNITS["nats_per_character"] = "nats per character"
 BLEU_DELTA = 0.5
@@ -242,14 +241,14 @@ def edit(commit: str = "HEAD") -> Experiment | None:
         raise ExperimentError(f"--against {commit}: {error}; {hint}") from None
     packages = sorted(path.parent.name for path in HERE.parent.glob("*/__init__.py"))
     wanted = ["*.py", *(f"{name}/*.tsv" for name in packages), ":(exclude,glob)data/*.tsv"]
-    diff = working_tree_diff(*wanted, *(f":!{name}" for name in NOT_EDITS), base=commit)
+    diff = working_tree_diff(*wanted, *(f":!{name}" for name in NOT_CODE), base=commit)
     name = f"edit-{hashlib.sha256(diff.encode()).hexdigest()[:6]}"
     return Experiment(name, "The edit of the working tree", diff=diff) if diff else None
 
 
 def left_out(commit: str, own: Experiment | None) -> list[str]:
     """Return the files that differ from a commit and could be data of an edit, but are not code."""
-    paths = ("--", ".", *(f":!{name}" for name in NOT_EDITS), ":!*.md", ":!*.cfg", ":!.*")
+    paths = ("--", ".", *(f":!{name}" for name in NOT_CODE), ":!*.md", ":!*.cfg", ":!.*")
     names = git("diff", "--relative", "--name-only", "-z", commit, *paths)
     names += git("ls-files", "-z", "--others", "--exclude-standard", *paths)
     return sorted({*names.split("\0")[:-1]} - {*(own.files if own else [])})

@@ -154,14 +154,16 @@ class Results:
         experiments were compared with it. Experiments without any effect are left out.
         """
         names, final, seeds = {x.name for x in chosen}, self.workspace.final, sys.maxsize
-        new, renamed = self.runs(BASELINE, seeds), {}
-        for each in (BASELINE, *chosen):
-            key = self.workspace.key(each)
-            renamed |= {line["key"]: key for line in self.verified(each)}
-            if each != BASELINE and equal(self.pairs(each, seeds)):
+        stored = [x for x in chosen if not equal(self.pairs(x, seeds))]
+        for each in chosen:
+            if each not in stored:
                 print(f"{each.name} is not stored: it is equal to the baseline")
-            elif each != BASELINE:
-                new += self.runs(each, seeds)
+        new = [line for each in (BASELINE, *stored) for line in self.runs(each, seeds)]
+        renamed = {
+            line["key"]: self.workspace.key(each)
+            for each in (BASELINE, *chosen)
+            for line in self.verified(each)
+        }
         path = stored_file(self.recipe)
         path.parent.mkdir(exist_ok=True)
         with lock(self.workspace.folder.parent / f"{self.recipe.name}.lock", wait="waiting"):

@@ -12,7 +12,17 @@ from scipy import stats
 
 from ablation.experiments import BASELINE, HERE, UNITS, Recipe, recipes, saved
 from ablation.results import read_lines, stored_pairs
-from ablation.verdicts import SMALL, STAGES, Verdict, judge, shrunk, significant, spread, t_quantile
+from ablation.verdicts import (
+    SMALL,
+    STAGES,
+    Pairs,
+    Verdict,
+    judge,
+    shrunk,
+    significant,
+    spread,
+    t_quantile,
+)
 from utils import errors_in_one_line, make_parser
 
 COLOURS = {"better": "#0072B2", "worse": "#D55E00"}  # of Okabe & Ito 2008
@@ -34,21 +44,21 @@ class Table:
 
     def __init__(self, recipe: Recipe):
         self.recipe, self.pairs = recipe, stored_pairs(recipe)
+        self.sigma, self.experiments = spread(recipe, self.pairs), saved()
         lines = [x for x in read_lines(recipe) if not x["final"]]
         self.baseline = [line for line in lines if line["experiment"] == BASELINE.name]
-        self.known = {
-            name: x.for_recipe(recipe) for name, x in saved().items() if self.pairs.get(name)
-        }
-        self.verdicts = {name: self.judge(name) for name in self.known}
+        measured = [name for name in self.experiments if self.pairs.get(name)]
+        self.verdicts = {name: self.judge(name, self.pairs[name]) for name in measured}
         self.marked: set[str] = set()
         for kind in (False, True):
-            family = {n: v for n, v in self.verdicts.items() if self.known[n].modification == kind}
-            self.marked |= significant(family)
+            family = [x for x in measured if self.experiments[x].modification == kind]
+            self.marked |= significant({name: self.verdicts[name] for name in family})
 
-    def judge(self, name: str) -> Verdict:
-        """Return the verdict on an experiment."""
-        others = {other: pairs for other, pairs in self.pairs.items() if other != name}
-        return judge(self.recipe, self.pairs[name], others, score=self.known[name].score)
+    def judge(self, name: str, pairs: Pairs) -> Verdict:
+        """Return the verdict on pairs of an experiment."""
+        others = {other: each for other, each in self.pairs.items() if other != name}
+        score = self.experiments[name].for_recipe(self.recipe).score
+        return judge(self.recipe, pairs, others, score=score)
 
     def shown(self) -> dict[str, Verdict]:
         """Return the verdicts of a stage that have an interval in the recipe's own score."""
@@ -61,7 +71,7 @@ class Table:
     def half_width(self, name: str) -> float:
         """Return half the width of an ordinary 95 % interval; 0 if it is unknown."""
         gains = [self.recipe.gain(*each) for each in self.pairs[name].values()]
-        value, df = shrunk(gains, spread(self.recipe, self.pairs))
+        value, df = shrunk(gains, self.sigma)
         return t_quantile(0.025, df) * value / len(gains) ** 0.5 if len(gains) > 1 else 0.0
 
     def cell(self, name: str) -> str:
@@ -90,8 +100,9 @@ class Table:
         kinds = len({run["machine"] for run in self.baseline})
         text = f"**{recipe.name}**: baseline {recipe.format(statistics.mean(runs))} ({len(runs)} "
         text += f"runs on {kinds} kinds of machines)" if kinds > 1 else "runs)"
-        if (sigma := spread(recipe, self.pairs)).df and self.shown():
-            text += f"; standard deviation of a difference {sigma.value:.{recipe.decimals + 1}f}"
+        if self.sigma.df and self.shown():
+            digits = recipe.decimals + 1
+            text += f"; standard deviation of a difference {self.sigma.value:.{digits}f}"
             text += f". [Plot](results/{recipe.name}.png)"
         return f"{text}.\n"
 
@@ -118,14 +129,11 @@ def markdown(tables: list[Table]) -> str:
     return text + f"\nNot measured yet: {', '.join(sorted(experiments.keys() - measured))}.\n"
 
 
-def confirmed(recipe: Recipe) -> str:
+def confirmed(table: Table) -> str:
     """Return a line for each experiment that was confirmed with --final."""
-    text, stored = "", stored_pairs(recipe)
-    for name, pairs in stored_pairs(recipe, final=True).items():
-        others = {other: each for other, each in stored.items() if other != name}
-        score = saved()[name].for_recipe(recipe).score
-        text += f"- {name}, {recipe.name}: {judge(recipe, pairs, others, score=score)}\n"
-    return text
+    pairs = stored_pairs(table.recipe, final=True)
+    lines = (f"- {n}, {table.recipe.name}: {table.judge(n, x)}\n" for n, x in pairs.items())
+    return "".join(lines)
 
 
 def agreement(one: Table, other: Table) -> tuple[list[str], str]:
@@ -226,13 +234,14 @@ def scatter(one: Table, other: Table, names: list[str]) -> Figure:
 
 def write() -> None:
     """Write RESULTS.md and the plots. Raises UserError and OSError."""
-    tables = {name: Table(recipe) for name, recipe in recipes().items() if stored_pairs(recipe)}
+    every = {name: Table(recipe) for name, recipe in recipes().items()}
+    tables = {name: table for name, table in every.items() if table.pairs}
     parts, folder = [HEAD, *(table.summary() for table in tables.values())], HERE / "results"
     for name, table in tables.items():
         if table.shown():
             forest(table).savefig(folder / f"{name}.png", dpi=110)
     parts.append(markdown([*tables.values()]))
-    lines = "".join(map(confirmed, recipes().values()))
+    lines = "".join(map(confirmed, every.values()))
     if lines:
         parts.append(f"## Confirmed\n\nWith new seeds, on held-out texts:\n\n{lines}")
     parts.append("## Agreement of recipes\n\n")

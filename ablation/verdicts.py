@@ -217,16 +217,16 @@ def judge(
     comparable.
     """
     check(recipe, pairs)
-    first = [own for seed, own in sorted(pairs.items()) if seed < stages[-1]]
+    count = sum(seed < stages[-1] for seed in pairs)
     if equal(pairs):
         note = "equal to the baseline in every digit"
-        return Verdict(NONE, recipe, 0.0, 0.0, 0.0, len(first), 1.0, note)
+        return Verdict(NONE, recipe, 0.0, 0.0, 0.0, count, 1.0, note)
     judged = recipe.judged_by(score)
     sigma = spread(judged, others)
     for stage in stages:
         chosen = [pairs[seed] for seed in sorted(pairs) if seed < stage]
         verdict = decide(judged, [judged.gain(*pair) for pair in chosen], sigma, stages)
-        if verdict.outcome != UNDECIDED or len(chosen) == len(first):
+        if verdict.outcome != UNDECIDED or len(chosen) == count:
             break
     bleu = None
     if judged == recipe and recipe.has_bleu and verdict.note != "diverged":

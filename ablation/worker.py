@@ -69,9 +69,8 @@ def load_texts(flags: list[str], sentences: int, final: bool) -> Split:
 
 def take_core() -> IO | None:
     """Use one core, which no other run on this machine uses. Returns its lock."""
-    for core in random.sample(
-        machine.cores(), len(machine.cores())
-    ):  # containers share cores, but not the locks
+    # In a random order, because containers share cores, but not the locks.
+    for core in random.sample(machine.cores(), len(machine.cores())):
         with contextlib.suppress(BlockingIOError):
             locked = lock(Path(tempfile.gettempdir(), f"ablation-{os.getuid()}-{core}.lock"))
             os.sched_setaffinity(0, [core])  # before there are threads

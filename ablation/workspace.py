@@ -16,7 +16,6 @@ from pathlib import Path
 from ablation.executor import environment
 from ablation.experiments import (
     BASELINE,
-    NOT_EDITS,
     Experiment,
     ExperimentError,
     Recipe,
@@ -24,17 +23,22 @@ from ablation.experiments import (
     short_hash,
 )
 from config import Config
-from same_code import ROOT, can_change, code_hashes, file_hash, git, imported_modules
+from same_code import (
+    CODE,
+    NOT_CODE,
+    ROOT,
+    can_change,
+    code_hashes,
+    file_hash,
+    git,
+    imported_modules,
+)
 from training.records import read_json
 from utils import UserError, flag, warn, write_json
 
-PACKAGES = ("tensorflow", "numpy", "sentencepiece", "sacrebleu")  # results depend on them
-SHARED_CODE = (
-    "ablation/*.py",
-    "evaluation/metrics.py",
-    "evaluation/scores.py",
-)  # the present code scores both sides
-CODE = ("model", "data", "training", "evaluation")  # the packages of an edit
+DEPENDENCIES = ("tensorflow", "numpy", "sentencepiece", "sacrebleu")  # results depend on them
+# The present code scores both sides.
+SHARED_CODE = ("ablation/*.py", "evaluation/metrics.py", "evaluation/scores.py")
 FINAL_SEEDS = 100  # the first seed of --final
 
 
@@ -89,7 +93,7 @@ class Workspace:
         self.texts = self.cache / f"texts-{short_hash([what, files])}.json"
         if not self.texts.exists():
             self.write_texts()
-        self.packages = {name: metadata.version(name) for name in PACKAGES}
+        self.packages = {name: metadata.version(name) for name in DEPENDENCIES}
         texts = short_hash(self.texts.read_text("utf-8"))
         self.identity = [recipe.flags, files, texts, self.packages]
 
@@ -143,7 +147,7 @@ class Workspace:
         if self.key(experiment) == self.key(BASELINE):
             raise ExperimentError(
                 f"{name} changes nothing that can change a score: edit code, not only comments or "
-                f"docstrings, and not {', '.join([*NOT_EDITS, *SHARED_CODE[1:]])}"
+                f"docstrings, and not {', '.join([*NOT_CODE, *SHARED_CODE[1:]])}"
             )
 
     def check_settings(self, experiment: Experiment) -> None:
@@ -228,9 +232,8 @@ class Workspace:
         seed += FINAL_SEEDS if self.final else 0
         job = {"flags": f"{self.recipe.flags} {experiment.flags} --seed={seed}".split()}
         job |= {"average": self.average(experiment), "resumable": "state" not in effects}
-        job |= {"about": about, "packages": self.packages} | {
-            name: str(file) for name, file in files.items()
-        }
+        job |= {"about": about, "packages": self.packages}
+        job |= {name: str(file) for name, file in files.items()}
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, job)
         return job

@@ -20,6 +20,7 @@ from config import MAY_CHANGE_ON_RESUME, Config
 from data import tokenizer
 from data.pipeline import Dataset
 from same_code import (
+    NOT_CODE,
     PACKAGES,
     ROOT,
     GitError,
@@ -85,14 +86,7 @@ def source_files() -> list[str]:
     """Return the names of the files that a run copies. A corpus in data/ is not one of them."""
     paths = (path.relative_to(ROOT) for pattern in SOURCE for path in ROOT.glob(pattern))
     names = {path.as_posix() for path in paths if not is_hidden(path)}
-    programs = (
-        "ablation/",
-        "benchmarks/",
-        "docs/",
-        "experiments/",
-        "tests/",
-    )  # nothing imports them
-    code = {ROOT / x for x in names if x.endswith(".py") and not x.startswith(programs)}
+    code = {ROOT / x for x in names if x.endswith(".py") and x.partition("/")[0] not in NOT_CODE}
     names |= {path.relative_to(ROOT).as_posix() for path in new_modules(code, ROOT)}
     return sorted(names | code_hashes("training").keys())  # with the tables of model/
 

@@ -2,15 +2,16 @@
 
 import numpy as np
 import pytest
-from experiments.recipes import RECIPES, parse
 
+from ablation.experiments import recipes
+from ablation.worker import parse
 from config import Config
 from model.layers import trainable_variables
 from model.transformer import Transformer
 
 
 def make_model():
-    return Transformer(Config(**parse(RECIPES["mini"].flags.split())), 11, 11)
+    return Transformer(Config(**parse(recipes()["mini"].flags.split())), 11, 11)
 
 
 def test_the_recipe_has_three_encoder_layers_and_one_decoder_layer():

@@ -1,5 +1,7 @@
 """experiments/: patches apply, guards fail with them, checks and invariants pass."""
 
+import ast
+import importlib.util
 import re
 import shutil
 
@@ -51,6 +53,13 @@ def test_every_guard_and_check_exists():
         file, _, test = SAVED[name].guard.partition("::")
         assert f"def {test}(" in (ROOT / file).read_text("utf-8")
     assert all(path.with_suffix(".patch").exists() for path in CHECKS) and len(CHECKS) > 30
+
+
+def test_every_module_that_a_check_imports_exists():
+    """The checks themselves run among the slow tests. A folder without code has no origin."""
+    for path in CHECKS:
+        nodes = [x for x in ast.walk(ast.parse(path.read_bytes())) if isinstance(x, ast.ImportFrom)]
+        assert all(importlib.util.find_spec(node.module).origin for node in nodes), path
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Train a model. Watch it with `tensorboard --logdir runs`, score it with evaluate.py."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 
 from config import Config
 from training.command_line import parse_config
@@ -69,13 +70,26 @@ def dense_gradients(
     return [tf.convert_to_tensor(gradient) for gradient in gradients]
 
 
+def norms_by_layer(gradients: list[tf.Tensor], names: Iterable[str]) -> dict[str, tf.Tensor]:
+    """Return the norm of the gradient of each layer, such as "grad_norm/decoder/layers/0".
+
+    Variables outside of layers, such as embeddings, are grouped by the first part of their name.
+    """
+    groups: dict[str, list[tf.Tensor]] = {}
+    for name, gradient in zip(names, gradients, strict=True):
+        layer = re.match(r"(?:.*?layers/)?[^/]+", name)[0]
+        groups.setdefault(f"grad_norm/{layer}", []).append(gradient)
+    return {name: tf.linalg.global_norm(each) for name, each in groups.items()}
+
+
 def make_train_step(model: Model, optimizer: Adam, config: Config) -> Callable:
     """Return a function that makes one update and returns a dict of scalars.
 
     The returned function takes ids: source (batch, source_len) and target (batch, target_len).
     "objective" is the loss that is minimized, with label smoothing; "loss" is the cross-entropy of
     the same logits without smoothing. Both are means over the real target tokens, in nats, with
-    dropout. The others are "accuracy", "grad_norm", "learning_rate" and `Sums.others`.
+    dropout. The others are "accuracy", "grad_norm", "learning_rate", the norm of each layer's
+    gradient, and `Sums.others`.
 
     Call `make_train_step` in the scope of the tf.distribute strategy.
     """
@@ -107,6 +121,7 @@ def make_train_step(model: Model, optimizer: Adam, config: Config) -> Callable:
             "accuracy": sums.correct / tokens,
             "grad_norm": grad_norm,
             "learning_rate": rate,
+            **norms_by_layer(gradients, variables),
             **{name: value / tokens for name, value in sums.others.items()},
         }
 
@@ -142,7 +157,7 @@ def train(config: Config) -> None:
         while run.epoch < config.epochs and not run.stop_requested():
             for source, target in run.batches():  # the rest of this epoch
                 metrics = train_step(source, target)
-                run.advance(source, target)
+                run.advance(source, target, metrics)
                 if run.log_due():
                     run.log_training(metrics)
                 if run.validation_due():

@@ -202,6 +202,14 @@ def test_metrics_are_logged_at_the_first_and_every_fiftieth_step(finished, expec
     ]
 
 
+def test_the_logged_loss_is_the_mean_since_the_last_point(settings, tmp_path):
+    """Also if training was stopped between two points."""
+    run_loop(settings | {"max_steps": 70})
+    run_loop(resumed(tmp_path / "run", epochs=5))
+    losses = {x["step"]: x["loss"] for x in metrics_of(tmp_path / "run") if "loss" in x}
+    assert losses == {1: 1, 50: np.mean(range(2, 51)), 100: 75.5, 150: 125.5}
+
+
 def test_speed_counts_real_tokens_without_the_step_that_is_traced(
     settings, expected, monkeypatch, tmp_path
 ):

@@ -16,6 +16,20 @@ from utils import quote
 # TensorBoard sorts groups by name and opens the first two: "metrics", and "samples", with texts and
 # attention. The other measures are in "training".
 METRICS = ("loss", "accuracy", "bleu", "nats_per_character", "perplexity")
+DESCRIPTIONS = {
+    "metrics/loss": "Cross-entropy in nats per target token, without label smoothing. train: with "
+    "dropout, the mean since the last point. validation: without dropout.",
+    "metrics/accuracy": "Share of target tokens, or of labels, that have the highest probability.",
+    "metrics/bleu": "sacreBLEU of greedy translations of at most --validation-sentences texts.",
+    "metrics/nats_per_character": "-ln p of the validation text, divided by its characters.",
+    "metrics/perplexity": "exp(loss).",
+    "training/objective": "The loss that is minimized, with label smoothing and dropout, in nats "
+    "per target token: the mean since the last point.",
+    "training/learning_rate": "The learning rate of this update.",
+    "training/grad_norm": "Euclidean norm of the gradient of all variables.",
+    "training/tokens_per_second": "Real tokens, source and target, per second, without tracing.",
+    "training/seconds": "Seconds since the last validation, without tracing; validation included.",
+}
 # Names of the texts of a sample, by task.
 SAMPLE = {
     "translation": ("source", "reference", "translation"),
@@ -64,8 +78,8 @@ class Logs:
             for key, value in values.items():
                 if key != "epoch":
                     measure = key.removeprefix("validation_")
-                    group = "metrics" if measure in METRICS else "training"
-                    tf.summary.scalar(f"{group}/{measure}", value)
+                    tag = f"{'metrics' if measure in METRICS else 'training'}/{measure}"
+                    tf.summary.scalar(tag, value, description=DESCRIPTIONS.get(tag))
 
     def write_samples(self, step: int, samples: list[tuple[str, str, str]], task: str) -> None:
         """Show the samples of `validation_metrics` in TensorBoard, as tables."""

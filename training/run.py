@@ -46,6 +46,7 @@ from utils import lock, quote
 
 LOG_EVERY = 50  # steps
 SAVE_EVERY = 180  # seconds, within an epoch
+AVERAGED = ("objective", "loss", "accuracy")  # over the steps since the last logged one
 
 
 def with_total_steps(config: Config, train: Pairs | Text) -> Config:
@@ -78,6 +79,7 @@ class Run:
         position: batches of the current epoch that are done.
         best_loss: lowest validation loss so far.
         metrics_size: length of metrics.jsonl, in bytes.
+        objective_sum, loss_sum, accuracy_sum: sums over the steps since the last logged one.
 
     With several workers, only the chief writes. Raises RunError and OSError.
     """
@@ -95,6 +97,7 @@ class Run:
         self.is_chief = distribution.is_chief(self.strategy)
         self.step = self.epoch = self.position = self.metrics_size = 0
         self.best_loss, self.saved_step = math.inf, -1
+        self.reset_sums()
         self.last_step = config.max_steps or sys.maxsize
         self.stop_signal, self.stopped_by = machine.StopSignal(), 0
         self.assert_workers_agree()
@@ -162,8 +165,11 @@ class Run:
         for indices in batches[self.position :]:
             yield train.batch(indices)
 
-    def advance(self, source: np.ndarray, target: np.ndarray) -> None:
-        """Count one update on a batch."""
+    def advance(
+        self, source: np.ndarray, target: np.ndarray, metrics: dict[str, tf.Tensor]
+    ) -> None:
+        """Count one update on a batch, and keep what the train step returned for the next log."""
+        self.unsummed.append([metrics[name] for name in AVERAGED])
         self.step += 1
         self.position += 1
         tokens = np.count_nonzero(source) + np.count_nonzero(target[:, 1:])
@@ -199,10 +205,29 @@ class Run:
         """Return whether to log the current step."""
         return self.step == 1 or self.step % LOG_EVERY == 0
 
+    def reset_sums(self) -> None:
+        """Start the means of the next log."""
+        self.objective_sum = self.loss_sum = self.accuracy_sum = 0.0
+        self.unsummed: list[list[tf.Tensor]] = []  # fetched late, so that a GPU need not wait
+
+    def update_sums(self) -> None:
+        """Fetch what the latest train steps returned, and add it to the sums, in their order."""
+        for metrics in self.unsummed:
+            for name, value in zip(AVERAGED, metrics, strict=True):
+                setattr(self, f"{name}_sum", getattr(self, f"{name}_sum") + float(value))
+        self.unsummed = []
+
     def log_training(self, metrics: dict[str, tf.Tensor]) -> None:
-        """Fetch and write what a train step returned. Raises Diverged and RunError."""
+        """Fetch and write what a train step returned. Raises Diverged and RunError.
+
+        Loss and accuracy are means over the steps since the last call.
+        """
         self.check_finite()
+        self.update_sums()
         values = {name: float(value) for name, value in metrics.items()}
+        steps = 1 if self.step == 1 else min(self.step - 1, LOG_EVERY)
+        values |= {name: getattr(self, f"{name}_sum") / steps for name in AVERAGED}
+        self.reset_sums()
         text = f"loss {values['loss']:.3f}"
         if speed := self.progress.tokens_per_second():
             values["tokens_per_second"] = speed
@@ -247,6 +272,7 @@ class Run:
 
     def counters(self) -> dict[str, float]:
         """Return the counters that a checkpoint holds. `optimizer.step` is the step."""
+        self.update_sums()
         return {name: getattr(self, name) for name in COUNTERS}
 
     def restore(self) -> None:

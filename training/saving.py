@@ -21,6 +21,9 @@ COUNTERS = {
     "position": tf.int64,
     "best_loss": tf.float64,
     "metrics_size": tf.int64,
+    "objective_sum": tf.float64,
+    "loss_sum": tf.float64,
+    "accuracy_sum": tf.float64,
 }
 
 

@@ -4,7 +4,6 @@ either, from the start of a text. Prints as it generates.
 
 import argparse
 import os
-import random
 import signal
 import sys
 
@@ -23,8 +22,6 @@ def make_search(**given) -> Search:
             raise utils.UserError(f"{utils.flag(name)} is for translations: use {replacement}")
     if given.get("beam", 1) > 1:
         given = {"sample": False} | given
-    if given.get("sample", True):
-        given = {"seed": random.randrange(2**31)} | given
     return Sampling(**given)
 
 
@@ -42,8 +39,6 @@ def parse_flags() -> argparse.Namespace:
     flags = command_line.parse(parser, ["language modeling"], make_search)
     if flags.samples > 1 and not flags.search.sample:
         utils.fail("--samples: without sampling, all would be equal; remove one of the flags")
-    if flags.search.sample and "seed" not in flags:
-        print(f"--seed {flags.search.seed}", file=sys.stderr)
     return flags
 
 

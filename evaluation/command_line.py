@@ -4,9 +4,10 @@ Does not import TensorFlow before `load`, so that mistakes on the command line a
 """
 
 import argparse
+import random
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,6 +73,8 @@ def parse(
     with errors_in_one_line():
         names = {field.name for field in fields(Search)} & vars(flags).keys()
         flags.search = make_search(**{name: getattr(flags, name) for name in names})
+        if flags.search.sample and "seed" not in names:
+            flags.search = replace(flags.search, seed=random.randrange(2**31))
         if flags.average > 1 and flags.checkpoint == "best":
             raise UserError("there is only one best checkpoint: use --average without --checkpoint")
         flags.config = load_config(flags.run)
@@ -94,6 +97,8 @@ def parse(
         if flags.config.is_classifier and flags.search.n_best > len(flags.tokenizers[1].names):
             count = len(flags.tokenizers[1].names)
             raise UserError(f"there are only {count} labels: lower --n-best")
+    if flags.search.sample and "seed" not in names:
+        print(f"--seed {flags.search.seed}", file=sys.stderr)
     return flags
 
 
@@ -125,6 +130,11 @@ def load(flags: argparse.Namespace, one_core: bool = False) -> "Translator | Gen
     machine.import_tensorflow()
     if sys.stderr.isatty():
         print(f"loading {flags.run}", file=sys.stderr)
+    if flags.average > max(1, flags.config.epochs // 3):
+        utils.warn(
+            f"--average {flags.average} reaches back to weights of an early epoch: the score "
+            "without it may be higher"
+        )
     if one_core:
         machine.set_parallelism(1, threads=1)
     else:

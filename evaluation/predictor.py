@@ -40,7 +40,7 @@ def decode_with(
     if search.sample:
         filters = (search.temperature, search.top_k, search.top_p)
         stream = tf.cast(batch_number, tf.int64) * 2**20
-        seed = tf.stack([tf.constant(search.seed, tf.int64), stream])
+        seed = tf.stack([tf.constant(search.seed or 0, tf.int64), stream])
         outputs = sample(model, source, *special, seed, *filters, limit, prefix)
     elif search.beam == 1 and not scores:
         outputs = greedy(model, source, *special, limit, prefix)

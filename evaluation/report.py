@@ -111,15 +111,19 @@ def describe(scores: dict) -> str:
 def write(run: Path, name: str, scores: dict, table: Table) -> list[str]:
     """Write scores, outputs and the worst of them into a run directory. Returns the file names.
 
-    A full disk leaves the old ones. Raises OSError.
+    Without mistakes, there is no file of them. A full disk leaves the old ones. Raises OSError.
     """
+    mistakes = f"mistakes-{name}.txt"
     rows = [table, *zip(*table.values(), strict=True)]
     lines = ("\t".join(re.sub(r"[\t\r\n]", " ", cell) for cell in row) for row in rows)
     texts = {
         f"scores-{name}.json": json.dumps(scores, indent=1) + "\n",
         f"outputs-{name}.tsv": "".join(f"{line}\n" for line in lines),
-        f"mistakes-{name}.txt": worst(table),
+        mistakes: worst(table),
     }
+    if not texts[mistakes]:
+        (run / mistakes).unlink(missing_ok=True)
+        del texts[mistakes]
     for file, text in texts.items():
         (run / f"{file}.unfinished").write_text(text, "utf-8")
     for file in texts:

@@ -32,7 +32,7 @@ class Search:
     top_p: float = setting(
         1.0, "sample from the most likely tokens with this total probability", low=1e-3
     )
-    seed: int = setting(0, "random seed", low=0)
+    seed: int | None = setting(None, "random seed [drawn, and printed]", low=0)
 
     def __post_init__(self):
         check_settings(self)
@@ -86,4 +86,3 @@ class Sampling(Search):
         True, "sample each token; --no-sample or --beam: do not", group="sampling"
     )
     temperature: float = setting(0.8, "divides the logits", low=1e-3, high=float("inf"))
-    seed: int | None = setting(None, "random seed [drawn, and printed]", low=0)

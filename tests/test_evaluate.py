@@ -117,6 +117,14 @@ def test_the_table_and_the_file_have_every_score(copy, score, texts):
     assert np.mean(list(map(float, table["exact_match"]))) == pytest.approx(scores["exact_match"])
 
 
+def test_without_mistakes_there_is_no_file_of_them(copy):
+    table = {"source": ["s"], "reference": ["x"], "chrf": ["50"]}
+    for output in ("y", "x"):
+        written = report.write(copy, "test", {}, table | {"output": [output]})
+        found = "mistakes-test.txt" in written, (copy / "mistakes-test.txt").exists()
+        assert found == ((True, True) if output == "y" else (False, False))
+
+
 def test_the_worst_translations_are_listed_first(copy):
     table = {"source": ["a\tb", "c", "d"], "reference": ["x", "y", "z"], "output": ["", "y", "w"]}
     report.write(copy, "test", {}, table | {"chrf": ["20.00", "100.00", "3.00"]})
@@ -633,7 +641,9 @@ def test_sampling_flags_reach_the_search(run, translate, monkeypatch):
     monkeypatch.setattr("model.decoding.filter_logits", record)
     flags = ["--sample", "--temperature=0.7", "--top-k=9", "--top-p=0.8"]
     first, second = (translate(run, *flags, f"--seed={seed}", SENTENCE).out for seed in (0, 1))
-    assert first == translate(run, *flags, SENTENCE).out != second
+    drawn = translate(run, *flags, SENTENCE)
+    assert first != second != drawn.out
+    assert translate(run, *flags, *drawn.err.split()[:2], SENTENCE).out == drawn.out
     assert set(filters) == {(0.7, 9, 0.8)}
 
 

@@ -58,6 +58,7 @@ press("ArrowDown"); look();                                           // head 4
 document.querySelectorAll("#layers input")[0].click(); look();        // layer 1
 document.querySelectorAll("#maps input")[0].click(); look();          // mean of all heads
 document.querySelectorAll("#kinds input")[0].click(); look();         // the other kind
+document.body.focus(); press("ArrowRight"); look();                   // the 5th
 return seen;
 """
 
@@ -78,6 +79,7 @@ def test_every_way_to_select_a_word_shows_its_weights(tmp_path):
         cross[0, 3, 3],
         cross[0, :, 3].mean(axis=0),
         own[0, :, 3].mean(axis=0),
+        own[0, :, 4].mean(axis=0),
     ]
     for shown, row in zip(seen, expected, strict=True):
         shown = np.array(shown)
@@ -106,6 +108,19 @@ def test_the_page_opens_on_the_last_layer_of_the_last_kind(tmp_path):
     script = "return document.querySelector('#summary').textContent"
     summary = browse(tmp_path / "page.html", "", script)
     assert "Layer 3, mean" in summary and "“x”" in summary.replace("\u2068", "")
+
+
+@needs_browser
+@pytest.mark.parametrize(("kind", "predicted"), [("encoder self-attention", False), ("cross", True)])
+def test_arrow_keys_work_at_once_and_rows_of_a_decoder_are_predictions(kind, predicted, tmp_path):
+    page.write(tmp_path / "page.html", {kind: (weights(1, 1, 2, 2), ["x", "y"], ["a", "b"])}, "")
+    script = """
+        document.activeElement.dispatchEvent(
+            new KeyboardEvent("keydown", {key: "ArrowRight", bubbles: true}));
+        return ["#looking", "#summary"].map((id) => document.querySelector(id).textContent);
+    """
+    heading, summary = browse(tmp_path / "page.html", "", script)
+    assert "“y”" in summary and ("predict" in heading) == ("predict" in summary) == predicted
 
 
 @needs_browser

@@ -147,7 +147,9 @@ class Config:
     name: str | None = setting(
         None, "name of the run directory [corpus, model, seed, time]", group="run"
     )
-    resume: str | None = setting(None, "resume the run in this directory", resume=True)
+    resume: str | None = setting(
+        None, "resume the run in this directory, such as runs/latest", resume=True
+    )
     init_from: str | None = setting(
         None, "start a new run with the model, weights and tokenizer of this run"
     )
@@ -179,6 +181,8 @@ class Config:
             raise UserError(f"--corpus {self.corpus!r} is not UTF-8: rename the directory or file")
         if self.train_share == 0:
             raise UserError("--train-share 0: must be more than 0")
+        if self.name == "latest":
+            raise UserError("--name latest: choose another, because runs/latest is the newest run")
         if self.name is not None and not re.fullmatch(r"\w[\w.+-]*", self.name):
             raise UserError(
                 f"--name {self.name!r}: begin with a letter or digit; use only these and _ . + -"

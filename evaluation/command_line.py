@@ -17,13 +17,14 @@ from evaluation.search import Search
 from same_code import changed_files
 from training import machine
 from training.checkpoints import checkpoint_folder
-from training.records import load_config
+from training.records import find_run, load_config
 from utils import UserError, errors_in_one_line, fail, handle_signals, quote
 
 if TYPE_CHECKING:
     from evaluation.generator import Generator
     from evaluation.translator import Translator
 
+RUN_HELP = "run directory, such as runs/NAME; runs/latest is the one that started last"
 MEMORY_HINT = "use fewer cores (taskset -c 0 python …), lower --beam, or shorten the longest lines"
 
 
@@ -32,7 +33,7 @@ def make_parser(description: str) -> argparse.ArgumentParser:
     program = Path(sys.argv[0])
     module = f"python -m evaluation.{program.stem}" if program.parent.name == "evaluation" else None
     parser = utils.make_parser(description, prog=module)
-    parser.add_argument("run", type=Path, metavar="RUN", help="run directory, such as runs/NAME")
+    parser.add_argument("run", type=find_run, metavar="RUN", help=RUN_HELP)
     add = parser.add_argument_group("model").add_argument
     text = "best: the one with the lowest validation loss [last]"
     add("--checkpoint", choices=("last", "best"), default="last", help=text)

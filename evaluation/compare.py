@@ -12,7 +12,7 @@ from sacrebleu.metrics import CHRF
 
 from evaluation import command_line, metrics, report
 from evaluation.report import Table
-from training.records import load_config, read_json
+from training.records import find_run, load_config, read_json
 from utils import UserError, handle_signals, make_parser, quote, warn
 
 Statistics = tuple[np.ndarray, Callable[[np.ndarray], float]]
@@ -133,8 +133,8 @@ def parse_flags() -> argparse.Namespace:
     """Parse the command line; a mistake exits with one line and status 2."""
     parser = make_parser(__doc__, prog="python -m evaluation.compare")
     add = parser.add_argument
-    add("run", type=Path, metavar="RUN_A", help="run directory, such as runs/NAME")
-    add("other", type=Path, metavar="RUN_B", help="another one")
+    add("run", type=find_run, metavar="RUN_A", help=command_line.RUN_HELP)
+    add("other", type=find_run, metavar="RUN_B", help="another one")
     text = "which outputs-NAME.tsv to compare, such as test-beam4; two names if they differ [test]"
     add("--outputs", default=["test"], nargs="+", metavar="NAME", help=text)
     handle_signals()

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from evaluation import command_line, metrics, report
-from training.records import load_config, read_json
+from training.records import find_run, load_config, read_json
 from utils import UserError, handle_signals, make_parser, quote, warn
 
 # Matplotlib is imported when a figure is drawn.
@@ -238,7 +238,7 @@ def parse_flags() -> argparse.Namespace:
     """Parse the command line; a mistake exits with one line and status 2."""
     parser = make_parser(__doc__, prog="python -m evaluation.figures")
     text = "run directories, such as runs/NAME; all but the first are drawn for comparison"
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help=text)
+    parser.add_argument("runs", nargs="+", type=find_run, metavar="RUN", help=text)
     handle_signals()
     return parser.parse_args()
 

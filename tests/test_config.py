@@ -148,6 +148,7 @@ INVALID = [
     "--precision float16",
     "--model rnn",
     "--name a/b",
+    "--name latest",
     "--name ..",
     "--name=",
     "--corpus nosuch",
@@ -291,6 +292,18 @@ def run(tmp_path):
 
 def test_a_config_is_read_again(run):
     assert records.load_config(run) == Config(corpus="mini:9", name="run", num_heads=4)
+
+
+def test_latest_is_the_run_that_started_last(tmp_path, parse):
+    for time, name in enumerate(("b", "c", "a")):
+        file = tmp_path / name / "config.json"
+        file.parent.mkdir()
+        file.write_text(json.dumps(dataclasses.asdict(Config(corpus="mini:9", name=name))))
+        os.utime(file, (time, time))
+    assert parse("--resume", f"{tmp_path}/latest").name == "a"
+    assert records.find_run(tmp_path / "none" / "latest").name == "latest"
+    (tmp_path / "latest").mkdir()
+    assert records.find_run(tmp_path / "latest").name == "latest"
 
 
 @pytest.mark.parametrize(

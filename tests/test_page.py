@@ -111,7 +111,9 @@ def test_the_page_opens_on_the_last_layer_of_the_last_kind(tmp_path):
 
 
 @needs_browser
-@pytest.mark.parametrize(("kind", "predicted"), [("encoder self-attention", False), ("cross", True)])
+@pytest.mark.parametrize(
+    ("kind", "predicted"), [("encoder self-attention", False), ("cross", True)]
+)
 def test_arrow_keys_work_at_once_and_rows_of_a_decoder_are_predictions(kind, predicted, tmp_path):
     page.write(tmp_path / "page.html", {kind: (weights(1, 1, 2, 2), ["x", "y"], ["a", "b"])}, "")
     script = """

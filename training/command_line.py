@@ -9,7 +9,7 @@ from pathlib import Path
 from config import MAY_CHANGE_ON_RESUME, OF_THE_MODEL, Config, no_effect
 from data import corpora, pipeline
 from data.splits import CorpusError
-from training.records import check_path, load_config, read_json
+from training.records import check_path, find_run, load_config, read_json
 from utils import (
     UserError,
     add_flags,
@@ -88,6 +88,8 @@ def config_from_flags(flags: dict) -> Config:
         raise UserError(
             f"--init-from starts a new run, and --resume continues {flags['resume']}: remove one"
         )
+    for name in flags.keys() & {"resume", "init_from"}:
+        flags[name] = str(find_run(flags[name]))
     if "resume" in flags:
         config = resume_config(flags)
     else:

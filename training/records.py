@@ -56,6 +56,15 @@ def check_path(run: str | Path) -> None:
         )
 
 
+def find_run(path: str | Path) -> Path:
+    """Return the path of a run directory. RUNS/latest: that of RUNS which started last."""
+    path = Path(path)
+    if path.name != "latest" or path.exists():
+        return path
+    started = {file.parent: file.stat().st_mtime for file in path.parent.glob("*/config.json")}
+    return max(started, key=started.get, default=path)
+
+
 def load_config(run: str | Path) -> Config:
     """Load the Config of a run directory. Raises OSError and UserError."""
     check_path(run)

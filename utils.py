@@ -5,7 +5,6 @@ import contextlib
 import dataclasses
 import difflib
 import errno
-import fcntl
 import functools
 import json
 import os
@@ -17,8 +16,9 @@ import types
 import typing
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, Literal, NoReturn, TextIO
+from typing import Any, Literal, NoReturn, TextIO
 
+import filelock
 from tqdm import tqdm
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when TensorFlow is imported
@@ -137,7 +137,8 @@ def handle_signals() -> None:
     """Print in UTF-8; end without a traceback at Ctrl-C, or when output is no longer read."""
     prepare_streams()
     signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    if hasattr(signal, "SIGPIPE"):  # not on Windows
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
 
 def make_parser(description: str, **options) -> argparse.ArgumentParser:
@@ -202,7 +203,7 @@ def write_json(path: str | Path, value: object) -> None:
 
 
 def fail(error: object, status: int = 2) -> NoReturn:
-    """Print one line on standard error and exit. Status: see docs/faults.md."""
+    """Print one line on standard error and exit. Status: see docs/faq.md."""
     if isinstance(error, OSError) and error.filename:
         # Of a copy to a full disk, filename2 is the file that is written.
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -220,18 +221,20 @@ def errors_in_one_line() -> Iterator[None]:
         fail(error)
 
 
-def lock(path: Path, wait: str | None = None) -> IO:
-    """Lock a file until it is closed. Raises BlockingIOError if another process has locked it.
+def lock(path: Path, wait: str | None = None) -> contextlib.ExitStack:
+    """Lock a file until the result is closed. Raises BlockingIOError if another process has it.
 
     wait: if given, print this message and wait instead.
     """
-    file = open(path, "w")
+    held = filelock.FileLock(path, thread_local=False)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        held.acquire(timeout=0)
+    except filelock.Timeout:
         if wait is None:
-            file.close()
-            raise
+            text = "locked by another process"
+            raise BlockingIOError(errno.EAGAIN, text, str(path)) from None
         print(wait, file=sys.stderr, flush=True)
-        fcntl.flock(file, fcntl.LOCK_EX)
-    return file
+        held.acquire()
+    stack = contextlib.ExitStack()
+    stack.callback(held.release)
+    return stack

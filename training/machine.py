@@ -75,8 +75,8 @@ def keep_freed_memory() -> None:
     then costs a page fault: in all, a tenth of a training step on an AMD EPYC (Zen 3). Other C
     libraries are left as they are.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
+    with contextlib.suppress(TypeError, AttributeError):  # Windows, and libraries without mallopt
+        mallopt = ctypes.CDLL(None).mallopt
         m_trim_threshold, m_mmap_max, m_arena_max = -1, -4, -8  # as in malloc.h
         mallopt(m_mmap_max, 0)
         mallopt(m_trim_threshold, -1)  # never
@@ -138,8 +138,10 @@ def has_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
 
 
 def cores() -> list[int]:
-    """Return the numbers of the cores that this process may use."""
-    return sorted(os.sched_getaffinity(0))
+    """Return the numbers of the cores that this process may use: all, if that is unknown."""
+    if hasattr(os, "sched_getaffinity"):  # on Linux
+        return sorted(os.sched_getaffinity(0))
+    return [*range(os.cpu_count() or 1)]
 
 
 def set_parallelism(tasks: int, threads: int | None = None) -> None:

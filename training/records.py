@@ -47,9 +47,10 @@ def check_path(run: str | Path) -> None:
 
     It would read some characters as a pattern, and its paths are UTF-8.
     """
-    if str(run) != str(run).encode("utf-8", "replace").decode():
-        raise UserError(f"{str(run)!r} is not UTF-8: rename the directory")
-    if re.search(r"[\[*?\\]", str(run)):
+    path = Path(run).as_posix()  # without the separators of Windows
+    if path != path.encode("utf-8", "replace").decode():
+        raise UserError(f"{path!r} is not UTF-8: rename the directory")
+    if re.search(r"[\[*?\\]", path):
         raise UserError(
             f"{run}: TensorFlow cannot read checkpoints if their path contains [ * ? or \\: rename "
             "the directory, or give a relative path"

@@ -25,13 +25,19 @@ CELL = re.compile(
 PICTURE = re.compile(r"^!\[[^]]*\]\(([^)]+)\)\n", re.MULTILINE)
 INSTALL = """\
 import os
+import sys
 
-REPOSITORY = "…"  # the address of this project, as for git clone
+REPOSITORY = "…"  # outside of a clone, as in Colab: the address of the project, as for git clone
 
-if not os.path.exists("model"):  # not yet in a clone
+if os.path.exists("../model"):  # opened where it lies
+    os.chdir("..")
+elif not os.path.exists("model"):
+    if REPOSITORY == "…":
+        raise SystemExit("Replace … above by the address of the project.")
     !git clone --quiet --depth 1 {REPOSITORY} transformer-by-hand
     %cd -q transformer-by-hand
-    %pip install --quiet --editable ."""
+    %pip install --quiet --editable .
+sys.path.insert(0, os.getcwd())"""
 
 
 @dataclass

@@ -1,11 +1,13 @@
-"""Machine-translation metrics, each computed by an established library.
+"""Machine-translation metrics. BLEU, chrF and METEOR are computed by established libraries.
 
 Scores range from 0 to 100, with one reference per hypothesis. Compare them only under equal
 signatures: on the same output, another tokenizer moves BLEU by several points.
 """
 
+import itertools
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -16,13 +18,10 @@ from typing import Any
 
 from sacrebleu.metrics import BLEU, CHRF
 
-# rouge_score and nltk are imported when they are used: validation in training needs only BLEU.
+# nltk is imported when it is used: validation in training needs only BLEU.
 
 Texts = Sequence[str]
-ROUGE = {"rouge_1": "rouge1", "rouge_2": "rouge2", "rouge_l": "rougeL"}  # our name, the library's
-# The tokenizer of rouge_score keeps only a-z and 0-9: Cyrillic would vanish, and `são` would become
-# `s` and `o`. This one keeps the words of every alphabet.
-UNICODE_WORDS = SimpleNamespace(tokenize=lambda text: re.findall(r"\w+", text.lower()))
+ROUGE = ("rouge_1", "rouge_2", "rouge_l")
 NO_WORDNET = SimpleNamespace(synsets=lambda word: [])  # METEOR then matches words and stems
 
 
@@ -41,10 +40,7 @@ def score(hypotheses: Texts, references: Texts, full: bool = True) -> dict:
         exact = fmean(exact_matches(hypotheses, references))
         return {"bleu": bleu(hypotheses, references), "exact_match": exact}
     corpus_bleu, corpus_chrf, synonyms = make_bleu(), CHRF(), load_wordnet()
-    rouge = (
-        "nrefs:1|case:lc|tok:unicode-words|stem:no|mean:sentences"
-        f"|version:rouge-score-{version('rouge-score')}"
-    )
+    rouge = "nrefs:1|case:lc|tok:unicode-words|stem:no|mean:sentences"
     return {
         "bleu": corpus_bleu.corpus_score(hypotheses, [references]).score,
         "chrf": corpus_chrf.corpus_score(hypotheses, [references]).score,
@@ -126,17 +122,35 @@ def exact_matches(hypotheses: Texts, references: Texts) -> list[float]:
 def rouge_scores(hypotheses: Texts, references: Texts) -> dict[str, list[float]]:
     """Compute ROUGE F1 of each sentence, without stemming: common words, common pairs of words, and
     the longest common subsequence (Lin 2004, sections 2 and 3.1).
-    """
-    with a_home():  # imports NLTK
-        from rouge_score.rouge_scorer import RougeScorer
 
-    scorer = RougeScorer([*ROUGE.values()], tokenizer=UNICODE_WORDS)
-    pairs = zip(hypotheses, references, strict=True)
-    scores = [scorer.score(reference, hypothesis) for hypothesis, reference in pairs]
-    return {
-        ours: [100.0 * sentence[theirs].fmeasure for sentence in scores]
-        for ours, theirs in ROUGE.items()
-    }
+    Words are runs of letters and digits of any alphabet, in lower case.
+    """
+    scores: dict[str, list[float]] = {name: [] for name in ROUGE}
+    for pair in zip(hypotheses, references, strict=True):
+        words = [re.findall(r"\w+", text.lower()) for text in pair]
+        bigrams = [list(itertools.pairwise(each)) for each in words]
+        common = (overlap(*words), overlap(*bigrams), longest_common_subsequence(*words))
+        for name, hits, sides in zip(ROUGE, common, (words, bigrams, words), strict=True):
+            precision, recall = (hits / max(1, len(side)) for side in sides)
+            total = precision + recall
+            scores[name].append(100 * (2 * precision * recall / total if total else 0.0))
+    return scores
+
+
+def overlap(one: Sequence, other: Sequence) -> int:
+    """Return how many items two sequences have in common, in any order."""
+    return (Counter(one) & Counter(other)).total()
+
+
+def longest_common_subsequence(one: Sequence, other: Sequence) -> int:
+    """Return the length of the longest common subsequence."""
+    row = [0] * (len(other) + 1)  # of the items of `one` so far, with the first i of `other`
+    for item in one:
+        before = row
+        row = [0]
+        for i, candidate in enumerate(other):
+            row.append(before[i] + 1 if item == candidate else max(before[i + 1], row[i]))
+    return row[-1]
 
 
 def meteor_scores(hypotheses: Texts, references: Texts, wordnet: Any) -> list[float]:

@@ -128,12 +128,12 @@ class Results:
 
     def describe(self, experiment: Experiment) -> str:
         """Return how many known results of an experiment count."""
-        lines = sum(self.by_key(experiment).values(), [])
-        count = len({(line["seed"], line["machine"]) for line in lines})
-        text = f"{len(self.runs(experiment))} of {count} earlier results are used"
-        if self.must_verify(experiment):
-            text += "; seed 0 decides whether the others are"
-        return f"{experiment.name}: {text if count else 'no earlier results'}"
+        same, *others = map(len, self.by_key(experiment).values())
+        used = len(self.counting(experiment)) - same
+        text = f"{experiment.name}: results of this code: {same}; of other code: {sum(others)}"
+        text += f", of which {used} are used" if others else ""
+        note = " until seed 0 has the same scores" if self.must_verify(experiment) else ""
+        return text + note
 
     def record(self, experiment: Experiment, outcome: str) -> str:
         """Add a verdict to the file of all comparisons. Returns how many edits were judged since

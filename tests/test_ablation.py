@@ -128,7 +128,7 @@ def repository(tmp_path, monkeypatch):
 def commit():
     who = ["-c", "user.name=me", "-c", "user.email=me@localhost"]
     subprocess.run(["git", "add", "."], check=True)
-    subprocess.run(["git", *who, "commit", "--quiet", "-m", "one"], check=True)
+    subprocess.run(["git", *who, "commit", "--quiet", "--allow-empty", "-m", "one"], check=True)
 
 
 def edit(path, old, new):
@@ -495,16 +495,16 @@ def test_a_stored_result_is_of_the_same_code_or_verified_by_seed_0_or_run_again(
     shutil.rmtree(repository / "comparisons")
     out = ask("more", "--plan")
     assert "of 3 seeds: 6 runs, about 6 minutes" in out.replace("on 1 ", "") or "6 runs" in out
-    assert "more: 0 of 3 earlier results are used; seed 0 decides whether the others are\n" in out
+    assert "more: results of this code: 0; of other code: 3, of which 0 are used until seed 0 has" in out
     assert out.count("fewer if seed 0 has the stored scores") == 2
     *count, out = run_again(repository, ask, "--store")
     assert count == [1, 1] and verdict(out, "more", 3) == "better +8.0"
-    assert "\nmore: 3 of 3 earlier results are used\n" in out
+    assert "\nmore: results of this code: 1; of other code: 3, of which 3 are used\n" in out
     assert run_again(repository, ask)[:2] == (0, 0)  # they have the new key now
     edit(repository / "model/transformer.py", "return 40", "return 41")
     commit()
     *count, out = run_again(repository, ask)
-    assert count == [3, 3] and "\nmore: 0 of 3 earlier results are used\n" in out
+    assert count == [3, 3] and "\nmore: results of this code: 1; of other code: 3, of which 0 are used\n" in out
 
 
 def test_stored_results_of_another_machine_count_and_new_ones_run_in_pairs(
@@ -526,9 +526,9 @@ def test_stored_results_of_another_machine_count_and_new_ones_run_in_pairs(
     edit(repository / "model/transformer.py", "return 1", "return 3")
     commit()
     out = ask("more", "--plan")  # a machine with these scores has the same arithmetic
-    assert "\nmore: 0 of 6 earlier results are used; seed 0 decides whether" in out
+    assert "\nmore: results of this code: 0; of other code: 6, of which 0 are used until seed 0" in out
     assert (
-        verdict(out := ask("more"), "more", 3) == "better +8.0" and "\nmore: 6 of 6 earlier" in out
+        verdict(out := ask("more"), "more", 3) == "better +8.0" and "code: 6, of which 6 are used\n" in out
     )
 
 

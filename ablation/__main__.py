@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from ablation import experiments, verdicts
 from ablation.executor import Pool
-from ablation.experiments import BASELINE, Experiment, ExperimentError, Recipe
+from ablation.experiments import BASELINE, UNITS, Experiment, ExperimentError, Recipe
 from ablation.results import Results, stored_pairs
 from ablation.verdicts import Verdict
 from ablation.workspace import Workspace
@@ -27,14 +27,6 @@ from utils import errors_in_one_line, fail, lock, make_parser, prepare_streams, 
 
 Run = tuple[Experiment, int]  # with the number of its seed
 NEITHER = 3
-STATUS = {"better": 0, "worse": 1}
-NEXT = {
-    "better": "confirm it with new seeds: repeat the command with --final",
-    "worse": "undo it, or keep it as an experiment: --save THEME/NAME QUESTION",
-    "too small to matter": "keep the simpler code",
-    "undecided": "treat it as no improvement, and report the interval",
-    "no effect": "write a test: the recipe probably does not execute the edit",
-}
 
 
 def choose(flags: argparse.Namespace) -> tuple[Recipe, list[Experiment]]:
@@ -109,12 +101,15 @@ class Comparison:
         return "\n".join(lines)
 
     def runs(self, waiting: list[Experiment], stage: int) -> list[Run]:
-        """Return the runs that are left of a stage, sorted by seed, the baseline's first."""
+        """Return the runs that are left of a stage, sorted by seed, the baseline's first.
+
+        Both sides of a pair run on this machine.
+        """
         runs = set()
         for each in waiting:
-            paired = self.results.pairs(each, stage).keys()
+            left = {*range(stage)} - self.results.pairs(each).keys()
             for side in (BASELINE, each):
-                runs |= {(side, seed) for seed in self.results.missing(side, stage) - paired}
+                runs |= {(side, seed) for seed in left - self.results.seeds_here(side)}
         return sorted(runs, key=lambda run: (run[1], run[0] != BASELINE, run[0].name))
 
     def execute(self, runs: list[Run]) -> None:
@@ -130,7 +125,8 @@ class Comparison:
             result = json.loads(answer["result"])
             self.results.known.insert(0, result)
             recipe = self.recipe.judged_by(experiment.score)
-            text = result.get("diverged") or recipe.format(recipe.value(result))
+            text = f"{recipe.value(result):.{recipe.decimals}f} {UNITS[recipe.score]}"
+            text = result.get("diverged") or text
             pair = self.results.pairs(experiment).get(seed)
             if pair and experiment != BASELINE and "diverged" not in result:
                 text += f", gain {recipe.gain(*pair):+.{recipe.decimals}f}"
@@ -154,9 +150,6 @@ class Comparison:
                 count = self.results.record(each, verdict.outcome)
                 decided[each.name] = verdict
             waiting = [x for x in waiting if decided[x.name].outcome == "undecided"]
-        for outcome in dict.fromkeys(verdict.outcome for verdict in decided.values()):
-            if not (self.workspace.final and outcome == "better"):
-                print(f"next, if {outcome}: {NEXT[outcome]}")
         print(count, flush=True)
         return decided
 
@@ -204,8 +197,8 @@ def run(flags: argparse.Namespace) -> int:
                 comparison.results.store(chosen)
     if flags.json:
         print(json.dumps([as_json(*item) for item in decided.items()]))
-    statuses = {STATUS.get(verdict.outcome, NEITHER) for verdict in decided.values()}
-    return statuses.pop() if len(statuses) == 1 else NEITHER
+    outcomes = {verdict.outcome for verdict in decided.values()}
+    return {"better": 0, "worse": 1}.get(outcomes.pop(), NEITHER) if len(outcomes) == 1 else NEITHER
 
 
 def parse_flags() -> argparse.Namespace:

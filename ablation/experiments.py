@@ -96,10 +96,6 @@ class Recipe:
         difference = self.value(own) - self.value(baseline)
         return -difference if self.lower_is_better else difference
 
-    def format(self, score: float) -> str:
-        """Return a score with its unit."""
-        return f"{score:.{self.decimals}f} {UNITS[self.score]}"
-
 
 @dataclass(frozen=True)
 class Experiment:

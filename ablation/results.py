@@ -33,11 +33,10 @@ def read_lines(recipe: Recipe) -> list[dict]:
 
 def present(lines: list[dict], recipe: Recipe) -> dict[str, list[dict]]:
     """Return the stored results of the baseline, and of experiments that have not changed since."""
-    changes = {name: each.for_recipe(recipe).change for name, each in saved().items()}
-    changes[BASELINE.name], rows = BASELINE.change, {}
-    for line in lines:
-        if line["change"] == changes.get(line["experiment"]):
-            rows.setdefault(line["experiment"], []).append(line)
+    rows = {}
+    for each in (BASELINE, *saved().values()):
+        about = each.name, each.for_recipe(recipe).change
+        rows[each.name] = [x for x in lines if (x["experiment"], x["change"]) == about]
     return rows
 
 
@@ -57,8 +56,8 @@ def pair(own: list[dict], baseline: list[dict], machine: str = "") -> Pairs:
 def stored_pairs(recipe: Recipe, final: bool = False) -> dict[str, Pairs]:
     """Return the pairs of the stored experiments. final: those of --final instead."""
     rows = present([line for line in read_lines(recipe) if line["final"] == final], recipe)
-    baseline = rows.pop(BASELINE.name, [])
-    return {name: pair(runs, baseline) for name, runs in rows.items()}
+    baseline = rows.pop(BASELINE.name)
+    return {name: pair(runs, baseline) for name, runs in rows.items() if runs}
 
 
 def scores(result: dict) -> tuple:
@@ -121,10 +120,10 @@ class Results:
         pairs = pair(self.runs(experiment), self.runs(BASELINE), self.machine["machine"])
         return {seed: each for seed, each in pairs.items() if seed < seeds}
 
-    def missing(self, experiment: Experiment, seeds: int) -> set[int]:
-        """Return the first seeds that have no result on this machine."""
+    def seeds_here(self, experiment: Experiment) -> set[int]:
+        """Return the seeds that have a result on this machine."""
         here = self.machine["machine"]
-        return {*range(seeds)} - {x["seed"] for x in self.runs(experiment) if x["machine"] == here}
+        return {line["seed"] for line in self.runs(experiment) if line["machine"] == here}
 
     def describe(self, experiment: Experiment) -> str:
         """Return how many known results of an experiment count."""

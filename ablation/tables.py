@@ -101,7 +101,8 @@ class Table:
         """Describe the runs of the baseline, and the spread."""
         recipe, runs = self.recipe, [self.recipe.value(run) for run in self.baseline]
         kinds = len({run["machine"] for run in self.baseline})
-        text = f"**{recipe.name}**: baseline {recipe.format(statistics.mean(runs))} ({len(runs)} "
+        mean = f"{statistics.mean(runs):.{recipe.decimals}f} {UNITS[recipe.score]}"
+        text = f"**{recipe.name}**: baseline {mean} ({len(runs)} "
         text += f"runs on {kinds} kinds of machines)" if kinds > 1 else "runs)"
         if self.sigma.df and self.shown():
             digits = recipe.decimals + 1
@@ -148,7 +149,10 @@ def agreement(one: Table, other: Table) -> tuple[list[str], str]:
     if len(names) < 4:
         return [], ""
     x, y = (np.array([table.verdicts[name].gain for name in names]) for table in (one, other))
-    same, decided = np.sign(x) == np.sign(y), [one.verdicts[n].outcome in ("better", "worse") for n in names]
+    same, decided = (
+        np.sign(x) == np.sign(y),
+        [one.verdicts[n].outcome in ("better", "worse") for n in names],
+    )
     low, high = stats.binomtest(int(same.sum()), len(names)).proportion_ci(method="wilson")
     drawn = np.random.default_rng(0).integers(len(names), size=(2000, len(names)))
     with warnings.catch_warnings(action="ignore"):  # a sample may have one experiment only

@@ -26,7 +26,15 @@ from data.splits import Split
 from training import machine
 from training.command_line import config_from_flags
 from training.records import Diverged, read_json
-from utils import add_flags, errors_in_one_line, fail, lock, make_parser, prepare_streams, write_json
+from utils import (
+    add_flags,
+    errors_in_one_line,
+    fail,
+    lock,
+    make_parser,
+    prepare_streams,
+    write_json,
+)
 
 # Phenomena of `mini` that are not in the score. Whether a run learns the order of two adjectives
 # around a subject is chance: it would raise the standard deviation from 0.98 to 1.23 points.

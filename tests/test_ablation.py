@@ -196,7 +196,6 @@ def test_an_uncommitted_edit_gets_a_verdict(repository, ask):
     assert found["outcome"] == "better" and found["gain"] == 10 and found["bleu"] is None
     assert 0 < found["p"] < 0.05 and found["low"] < 10 < found["high"] and found["seeds"] == 3
     assert "comparisons since the last confirmed edit: 1; of as many" in out
-    assert "next, if better: confirm it with new seeds: repeat the command with --final" in out
     assert started(repository, "baseline") == started(repository, "edit-*") == 3
     assert "confirmed edit: 1;" in ask()  # nothing is run again, and the same edit counts once
     assert started(repository, "baseline") == started(repository, "edit-*") == 3
@@ -261,9 +260,7 @@ def test_runs_use_their_own_source_whatever_the_environment(repository, ask, mon
     assert verdict(ask(), r"edit-\w+", 3) == "better +10.0"
 
 
-def test_both_sides_are_scored_on_the_texts_that_the_baseline_reads(
-    repository, tmp_path_factory
-):
+def test_both_sides_are_scored_on_the_texts_that_the_baseline_reads(repository, tmp_path_factory):
     edit(repository / "data/texts.py", "old", "new")
     space = workspace_of(tmp_path_factory.mktemp("scratch"))
     assert json.loads(space.texts.read_text()) == ["old", False]
@@ -495,7 +492,10 @@ def test_a_stored_result_is_of_the_same_code_or_verified_by_seed_0_or_run_again(
     shutil.rmtree(repository / "comparisons")
     out = ask("more", "--plan")
     assert "of 3 seeds: 6 runs, about 6 minutes" in out.replace("on 1 ", "") or "6 runs" in out
-    assert "more: results of this code: 0; of other code: 3, of which 0 are used until seed 0 has" in out
+    assert (
+        "more: results of this code: 0; of other code: 3, of which 0 are used until seed 0 has"
+        in out
+    )
     assert out.count("fewer if seed 0 has the stored scores") == 2
     *count, out = run_again(repository, ask, "--store")
     assert count == [1, 1] and verdict(out, "more", 3) == "better +8.0"
@@ -504,7 +504,10 @@ def test_a_stored_result_is_of_the_same_code_or_verified_by_seed_0_or_run_again(
     edit(repository / "model/transformer.py", "return 40", "return 41")
     commit()
     *count, out = run_again(repository, ask)
-    assert count == [3, 3] and "\nmore: results of this code: 1; of other code: 3, of which 0 are used\n" in out
+    assert (
+        count == [3, 3]
+        and "\nmore: results of this code: 1; of other code: 3, of which 0 are used\n" in out
+    )
 
 
 def test_stored_results_of_another_machine_count_and_new_ones_run_in_pairs(
@@ -526,9 +529,12 @@ def test_stored_results_of_another_machine_count_and_new_ones_run_in_pairs(
     edit(repository / "model/transformer.py", "return 1", "return 3")
     commit()
     out = ask("more", "--plan")  # a machine with these scores has the same arithmetic
-    assert "\nmore: results of this code: 0; of other code: 6, of which 0 are used until seed 0" in out
     assert (
-        verdict(out := ask("more"), "more", 3) == "better +8.0" and "code: 6, of which 6 are used\n" in out
+        "\nmore: results of this code: 0; of other code: 6, of which 0 are used until seed 0" in out
+    )
+    assert (
+        verdict(out := ask("more"), "more", 3) == "better +8.0"
+        and "code: 6, of which 6 are used\n" in out
     )
 
 

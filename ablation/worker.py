@@ -88,8 +88,7 @@ def fingerprint() -> str:
     """
     import tensorflow as tf
 
-    shapes = (96, 64), (64, 64), (64, 256), (256, 64)
-    normal = tf.random.stateless_normal
+    shapes, normal = ((96, 64), (64, 64), (64, 256), (256, 64)), tf.random.stateless_normal
     weights = [tf.Variable(normal(shape, (1, i)) / 8) for i, shape in enumerate(shapes)]
     ids = tf.random.stateless_uniform((24, 20), (2, 0), 0, 96, tf.int32)
 
@@ -98,7 +97,7 @@ def fingerprint() -> str:
         with tf.GradientTape() as tape:
             table, mix, up, down = weights
             x = tf.gather(table, ids)  # (24, 20, 64)
-            scores = tf.matmul(x @ mix, x, transpose_b=True)
+            scores = tf.matmul(x @ mix, x, transpose_b=True)  # (24, 20, 20)
             x += tf.matmul(tf.nn.softmax(scores / 8), x)
             mean, variance = tf.nn.moments(x, -1, keepdims=True)
             x = (x - mean) * tf.math.rsqrt(variance + 1e-6)
@@ -125,7 +124,7 @@ def end_with_parent() -> None:
 
     def wait() -> None:
         os.read(0, 1)
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
 
     threading.Thread(target=wait, daemon=True).start()
 

@@ -10,14 +10,8 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-from ablation.experiments import (
-    BASELINE,
-    Experiment,
-    ExperimentError,
-    Recipe,
-    flag_values,
-    short_hash,
-)
+from ablation import experiments
+from ablation.experiments import BASELINE, Experiment, ExperimentError, Recipe, flag_values
 from config import Config
 from same_code import NOT_CODE, ROOT, changed_files, code_hashes, file_hash, git, imported_modules
 from training.records import read_json
@@ -55,7 +49,7 @@ class Workspace:
         self.running.touch()
         what = [code_hashes("", self.source(BASELINE)), recipe.flags, recipe.sentences, final]
         what.append(hash_files(recipe.flags))
-        self.texts = self.cache / f"texts-{short_hash(what)}.json"
+        self.texts = self.cache / f"texts-{experiments.short_hash(what)}.json"
         self.packages = {name: metadata.version(name) for name in DEPENDENCIES}
 
     def source(self, experiment: Experiment) -> Path:
@@ -87,7 +81,7 @@ class Workspace:
         """
         name, recipe = experiment.name, self.recipe
         own, given = flag_values(experiment.flags), flag_values(recipe.flags)
-        edited = self.edited_settings(experiment)
+        edited, idle = self.edited_settings(experiment), self.unused_files(experiment)
         fixed = {"max_length", "tokenizer"} if recipe.lower_is_better else set()
         fixed |= {"reverse", "lowercase"} if recipe.score != "accuracy" else set()
         for each in sorted((edited | own.keys()) & fixed):
@@ -101,16 +95,16 @@ class Workspace:
                 f"{name} averages {average} of {epochs} epochs: lower `average` in "
                 "experiments/recipes.toml, or of the experiment"
             )
-        for each in sorted(edited & given.keys() - own.keys()):
-            warn(f"the default of {flag(each)} has no effect: recipe {recipe.name} sets this flag")
-        unused = self.unused_files(experiment)
-        for file in unused:
-            warn(f"recipe {recipe.name} never executes {file}, which {name} changes")
+        unread = [
+            f"the default of {flag(each)}" for each in sorted(edited & given.keys() - own.keys())
+        ]
+        for each in idle + unread:
+            warn(f"{name} changes {each}, which recipe {recipe.name} never uses")
         changes = changed_files("", self.source(experiment), self.source(BASELINE))
-        if {*changes} <= {*unused} and self.settings(experiment) == self.settings(BASELINE):
+        if {*changes} <= {*idle} and self.settings(experiment) == self.settings(BASELINE):
             raise ExperimentError(
                 f"recipe {recipe.name} executes nothing of {name} that can change a score: give "
-                f"--recipe, or edit code, not only comments or docstrings, and not "
+                "--recipe, or edit code, not only comments or docstrings, and not "
                 f"{', '.join([*NOT_CODE, *SHARED_CODE[1:]])}"
             )
 
@@ -149,7 +143,7 @@ class Workspace:
         if experiment not in self.keys:
             what = [self.recipe.flags, hash_files(self.recipe.flags), self.packages]
             what += [self.texts.read_text("utf-8"), code_hashes("", self.source(experiment))]
-            self.keys[experiment] = short_hash([*what, *self.settings(experiment)])
+            self.keys[experiment] = experiments.short_hash([*what, *self.settings(experiment)])
         return self.keys[experiment]
 
     def average(self, experiment: Experiment) -> int:

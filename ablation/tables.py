@@ -12,17 +12,7 @@ from scipy import stats
 
 from ablation.experiments import BASELINE, HERE, UNITS, Recipe, recipes, saved
 from ablation.results import read_lines, stored_pairs
-from ablation.verdicts import (
-    SMALL,
-    STAGES,
-    Pairs,
-    Verdict,
-    judge,
-    shrunk,
-    significant,
-    spread,
-    t_quantile,
-)
+from ablation.verdicts import SMALL, STAGES, Pairs, Verdict, judge, shrunk, significant, spread
 from utils import errors_in_one_line, make_parser
 
 COLOURS = {"better": "#0072B2", "worse": "#D55E00"}  # of Okabe & Ito 2008
@@ -75,7 +65,7 @@ class Table:
         """Return half the width of an ordinary 95 % interval; 0 if it is unknown."""
         gains = [self.recipe.gain(*each) for each in self.pairs[name].values()]
         value, df = shrunk(gains, self.sigma)
-        return t_quantile(0.025, df) * value / len(gains) ** 0.5 if len(gains) > 1 else 0.0
+        return stats.t.isf(0.025, df) * value / len(gains) ** 0.5 if len(gains) > 1 else 0.0
 
     def cell(self, name: str) -> str:
         """Return the verdict on an experiment; only the gain if no stage is reached."""

@@ -60,6 +60,11 @@ def stored_pairs(recipe: Recipe, final: bool = False) -> dict[str, Pairs]:
     return {name: pair(runs, baseline) for name, runs in rows.items() if runs}
 
 
+def place(line: dict) -> tuple:
+    """Return what identifies a stored result, in the order of the file."""
+    return tuple(line[name] for name in ("experiment", "final", "seed", "machine", "key", "recipe"))
+
+
 def scores(result: dict) -> tuple:
     """Return the scores of a result, which are compared in every digit, or why it has none."""
     return result.get("scores"), result.get("diverged")
@@ -111,7 +116,7 @@ class Results:
         """Return the results that count, by seed and machine, under the present name and keys."""
         about = {"experiment": experiment.name, "change": experiment.change}
         about |= {"key": self.workspace.key(experiment), "baseline": self.workspace.key(BASELINE)}
-        lines = reversed(self.counting(experiment))  # the first of several is used
+        lines = self.counting(experiment)
         runs = {(line["seed"], line["machine"]): line | about for line in lines}
         return [runs[place] for place in sorted(runs)]
 
@@ -175,12 +180,12 @@ class Results:
             for line in old:
                 line |= {x: present_key.get(line[x], line[x]) for x in ("key", "baseline")}
             lines = [x for x in old if (x["experiment"], x["final"], x["recipe"]) not in replaced]
-            lines += [x for x in new if x not in lines]
+            stored = [place(line) for line in lines]
+            lines += [line for line in new if place(line) not in stored]
             compared = {x["baseline"] for x in lines if x["experiment"] != BASELINE.name}
             lines = [x for x in lines if x["key"] in compared or x["experiment"] != BASELINE.name]
             print(f"older results that are replaced: {sum(x not in lines for x in old)}")
-            order = ("experiment", "final", "seed", "machine")
-            lines.sort(key=lambda x: (x["experiment"] != BASELINE.name, *(x[i] for i in order)))
+            lines.sort(key=lambda line: (line["experiment"] != BASELINE.name, place(line)))
             unfinished = path.with_name(f"{path.name}.unfinished")
             unfinished.write_text("".join(f"{json.dumps(line)}\n" for line in lines), "utf-8")
             os.replace(unfinished, path)

@@ -500,6 +500,7 @@ def test_a_stored_result_is_of_the_same_code_or_verified_by_seed_0_or_run_again(
     *count, out = run_again(repository, ask, "--store")
     assert count == [1, 1] and verdict(out, "more", 3) == "better +8.0"
     assert "\nmore: results of this code: 1; of other code: 3, of which 3 are used\n" in out
+    assert len(results.read_lines(experiments.recipes()["mini"])) == 6  # each is stored once
     assert run_again(repository, ask)[:2] == (0, 0)  # they have the new key now
     edit(repository / "model/transformer.py", "return 40", "return 41")
     commit()

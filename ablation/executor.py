@@ -117,12 +117,7 @@ class Pool:
                     done, _ = concurrent.futures.wait(futures, 1, "FIRST_COMPLETED")
                     bar.update(0)
                     for future in done:
-                        job = futures.pop(future)
-                        if self.client and (error := future.exception()):
-                            why = f"has lost a run ({type(error).__name__}): finished runs are kept"
-                            text = f"Dask at {self.address} {why}; repeat the command"
-                            raise ExperimentError(text) from None
-                        answer = future.result()
+                        job, answer = futures.pop(future), self.answer(future)
                         if answer["status"] == REFUSED and self.client:
                             self.left_out.add(answer["worker"])
                             warn(f"{answer['worker']} is left out: {answer['why']}")
@@ -146,3 +141,13 @@ class Pool:
             if not where["workers"]:
                 raise ExperimentError(f"no Dask worker at {self.address} can be used: see above")
         return self.executor.submit(self.execute, job, **where)
+
+    def answer(self, future: concurrent.futures.Future) -> dict:
+        """Return the result of a future. Raises ExperimentError if Dask has lost it."""
+        try:
+            return future.result()
+        except Exception as error:
+            if not self.client:
+                raise
+            why = f"Dask at {self.address} has lost a run ({type(error).__name__})"
+            raise ExperimentError(f"{why}: finished runs are kept; repeat the command") from None

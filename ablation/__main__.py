@@ -13,55 +13,43 @@ import signal
 import statistics
 import sys
 import tempfile
-from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from ablation import experiments
+from ablation import experiments, verdicts
 from ablation.executor import Pool
-from ablation.experiments import BASELINE, Experiment, ExperimentError, Recipe
+from ablation.experiments import BASELINE, UNITS, Experiment, ExperimentError, Recipe
+from ablation.results import Results, stored_pairs
+from ablation.verdicts import Verdict
 from ablation.workspace import Workspace
 from training.machine import cores
 from utils import errors_in_one_line, fail, lock, make_parser, prepare_streams, quote
 
-if TYPE_CHECKING:
-    from ablation.verdicts import Verdict
-
 Run = tuple[Experiment, int]  # with the number of its seed
 NEITHER = 3
-STATUS = {"better": 0, "worse": 1}
-NEXT = {
-    "better": "confirm it with new seeds: repeat the command with --final",
-    "worse": "undo it, or keep it as an experiment: --save THEME/NAME QUESTION",
-    "too small to matter": "keep the simpler code",
-    "undecided": "treat it as no improvement, and report the interval",
-    "no effect": "write a test: the recipe probably does not execute the edit",
-}
 
 
 def choose(flags: argparse.Namespace) -> tuple[Recipe, list[Experiment]]:
     """Return the recipe and the experiments of a command line. Raises ExperimentError."""
     edit, recipes = experiments.edit(flags.against), experiments.recipes()
-    unclear = ExperimentError(f"--recipe: choose one of {', '.join(recipes)} for all experiments")
-    if flags.recipe not in (None, *recipes):
-        raise unclear
     chosen = [experiments.read(name) for name in dict.fromkeys(flags.names)]
     if flags.all:
-        recipe, saved = recipes[flags.recipe or "mini"], experiments.saved().values()
-        chosen = [each for each in saved if each.theme != "null" and fits(each, recipe)]
+        recipe = recipes.get(flags.recipe or "mini")
+        chosen = [x for x in experiments.saved().values() if recipe and fits(x, recipe)]
     if chosen and edit:
         print("the uncommitted edits are left out: experiments change the last commit")
     if not chosen and (left := experiments.left_out(flags.against, edit)):
         print("not part of the edit, as only .py files and tables of packages count:", *left[:10])
     chosen = chosen or ([edit] if edit else [])
+    names = {flags.recipe} if flags.recipe else {each.recipe for each in chosen}
+    if len(names) > 1 or not names <= recipes.keys():
+        names = ", ".join(recipes)
+        raise ExperimentError(f"--recipe: choose one of {names} for all experiments")
     if not chosen:
         raise ExperimentError(
             f"nothing to compare, because no code differs from {flags.against}: edit it, name an "
             "earlier commit (--against REV), or name experiments"
         )
-    names = {flags.recipe} if flags.recipe else {each.recipe for each in chosen}
-    if len(names) > 1 or not names <= recipes.keys():
-        raise unclear
     recipe = recipes[names.pop()]
     suited = [each.for_recipe(recipe) for each in chosen]
     for before, each in zip(chosen, suited, strict=True):
@@ -72,78 +60,81 @@ def choose(flags: argparse.Namespace) -> tuple[Recipe, list[Experiment]]:
 
 def fits(experiment: Experiment, recipe: Recipe) -> bool:
     """Return whether --all includes an experiment: it can be trained with the recipe."""
-    allowed = {recipe.name} if recipe.model == "classifier" else {"mini", recipe.name}
-    same_model = recipe.model == "transformer" or "--model" not in experiment.flags
-    return experiment.recipe in allowed and same_model
+    allowed = {recipe.name} if "--model classifier" in recipe.flags else {"mini", recipe.name}
+    same_model = "--model" not in recipe.flags or "--model" not in experiment.flags
+    return experiment.theme != "null" and experiment.recipe in allowed and same_model
 
 
 class Comparison:
     """Experiments, the baseline that they are compared with, and the verdicts."""
 
     def __init__(self, flags: argparse.Namespace, workspace: Workspace, chosen: list[Experiment]):
-        # SciPy takes a second to import: mistakes on the command line are reported before.
-        from ablation import results, verdicts
-
         self.workspace, self.recipe, self.chosen = workspace, workspace.recipe, chosen
-        self.pool, self.verdicts = Pool(flags.cluster), verdicts
         self.stages = (flags.seeds,) if flags.seeds else verdicts.STAGES
-        self.results = results.Results(workspace, self.pool.machine(workspace.probe()))
-        self.stored_pairs = results.stored_pairs(self.recipe)
+        self.pool = Pool(flags.cluster)
+        self.results = Results(workspace, self.pool.probe(workspace.probe()))
+        self.stored_pairs = stored_pairs(self.recipe)
 
     def plan(self) -> str:
         """Describe the changes, the effects that the stages detect, and the runs that are left."""
+        sides = BASELINE, *self.chosen
         lines = [f"baseline: commit {self.workspace.commit[:7]}"]
         lines += [f"{each.name} changes {each.describe()}" for each in self.chosen]
-        lines += [self.results.describe(each) for each in (BASELINE, *self.chosen)]
+        lines += map(self.results.describe, sides)
         for judged in dict.fromkeys(self.recipe.judged_by(each.score) for each in self.chosen):
-            sigma = self.verdicts.spread(judged, self.other_pairs(self.chosen))
+            sigma = verdicts.spread(judged, self.other_pairs(self.chosen))
             text, digits = "unknown, as none is stored", f".{judged.decimals + 1}f"
             if sigma.df:
-                gains = [(self.verdicts.detectable(sigma, n, self.stages), n) for n in self.stages]
-                found = ", ".join(f"{gain:{digits}} after {n} seeds" for gain, n in gains)
-                text = f"{sigma.value:{digits}}; detectable gains (80 % power): {found}"
+                gains = [(verdicts.detectable(sigma, n, self.stages), n) for n in self.stages]
+                detected = ", ".join(f"{gain:{digits}} after {n} seeds" for gain, n in gains)
+                text = f"{sigma.value:{digits}}; detectable gains (80 % power): {detected}"
             lines.append(f"standard deviation of a difference: {text}")
-        verify = any(map(self.results.must_verify, (BASELINE, *self.chosen)))
-        note = ", fewer if seed 0 has the stored scores" if verify else ""
-        known = self.results.here or self.results.stored
-        times = [sum(line["seconds"].values()) / 60 for line in known if "seconds" in line]
+        times = [sum(x["seconds"].values()) / 60 for x in self.results.known if "seconds" in x]
+        verify = any(map(self.results.must_verify, sides))
         for stage in sorted({self.stages[0], self.stages[-1]}):
-            count = len(self.runs(self.chosen, stage))
-            minutes = math.ceil(count / len(cores())) * statistics.median(times or [math.nan])
-            time = f", about {minutes:.0f} minutes on {len(cores())} cores" if times else ""
-            lines.append(f"stage of {stage} seeds: {count} runs{time}{note}")
+            runs, time = len(self.runs(self.chosen, stage)), ""
+            if times:
+                minutes = math.ceil(runs / len(cores())) * statistics.median(times)
+                time = f", about {minutes:.0f} minutes on {len(cores())} cores"
+            note = ", fewer if seed 0 has the stored scores" if verify else ""
+            lines.append(f"stage of {stage} seeds: {runs} runs{time}{note}")
         return "\n".join(lines)
 
     def runs(self, waiting: list[Experiment], stage: int) -> list[Run]:
-        """Return the runs that are left of a stage, sorted by seed, the baseline's first."""
+        """Return the runs that are left of a stage, sorted by seed, the baseline's first.
+
+        Both sides of a pair run on this machine.
+        """
         runs = set()
         for each in waiting:
-            known = self.results.pairs(each, stage).keys()
+            left = {*range(stage)} - self.results.pairs(each).keys()
             for side in (BASELINE, each):
-                runs |= {(side, seed) for seed in self.results.missing(side, stage) - known}
+                runs |= {(side, seed) for seed in left - self.results.seeds_here(side)}
         return sorted(runs, key=lambda run: (run[1], run[0] != BASELINE, run[0].name))
 
     def execute(self, runs: list[Run]) -> None:
         """Execute runs, and print their scores. Raises ExperimentError if one fails."""
         jobs = [self.workspace.prepare_job(*run, self.results.machine) for run in runs]
-        of_job = {job["job"]: run for job, run in zip(jobs, runs, strict=True)}
+        run_of = {job["job"]: run for job, run in zip(jobs, runs, strict=True)}
         for job, answer in self.pool.run(jobs):
-            (experiment, seed), name = of_job[job["job"]], f"{of_job[job['job']][0].name} seed "
+            experiment, seed = run_of[job["job"]]
+            name = f"{experiment.name} seed {seed}"
             if answer["status"] or not answer["result"]:
                 tqdm.write(answer["why"])
-                raise ExperimentError(f"{name}{seed} failed: see {job['log']}; the others stopped")
-            self.results.here.append(result := json.loads(answer["result"]))
+                raise ExperimentError(f"{name} failed: see {job['log']}; the others stopped")
+            result = json.loads(answer["result"])
+            self.results.known.insert(0, result)
             recipe = self.recipe.judged_by(experiment.score)
-            text, pairs = recipe.format(recipe.value(result)), {}
-            if experiment != BASELINE:
-                pairs = self.results.pairs(experiment, seed + 1)
-            if seed in pairs:
-                text += f", gain {recipe.gain(*pairs[seed]):+.{recipe.decimals}f}"
-                if self.verdicts.equal({seed: pairs[seed]}):
+            text = f"{recipe.value(result):.{recipe.decimals}f} {UNITS[recipe.score]}"
+            text = result.get("diverged") or text
+            pair = self.results.pairs(experiment).get(seed)
+            if pair and experiment != BASELINE and "diverged" not in result:
+                text += f", gain {recipe.gain(*pair):+.{recipe.decimals}f}"
+                if verdicts.equal({seed: pair}):
                     text += "; all scores equal the baseline's: does the recipe execute the edit?"
-            tqdm.write(f"{name}{seed}: {result.get('diverged') or text}")
+            tqdm.write(f"{name}: {text}")
 
-    def run(self) -> "dict[str, Verdict]":
+    def run(self) -> dict[str, Verdict]:
         """Add seeds, stage by stage, until each experiment is decided. Raises ExperimentError."""
         verify = [each for each in (BASELINE, *self.chosen) if self.results.must_verify(each)]
         self.execute([(each, 0) for each in verify])
@@ -153,20 +144,14 @@ class Comparison:
         for stage in self.stages:
             self.execute(self.runs(waiting, stage))
             for each in waiting:
-                decided[each.name] = verdict = self.judge(each, stage)
+                pairs, others = self.results.pairs(each, stage), self.other_pairs([each])
+                verdict = verdicts.judge(self.recipe, pairs, others, self.stages, each.score)
                 print(f"{each.name}: {verdict}", flush=True)
                 count = self.results.record(each, verdict.outcome)
+                decided[each.name] = verdict
             waiting = [x for x in waiting if decided[x.name].outcome == "undecided"]
-        for outcome in dict.fromkeys(verdict.outcome for verdict in decided.values()):
-            if not (self.workspace.final and outcome == "better"):
-                print(f"next, if {outcome}: {NEXT[outcome]}")
         print(count, flush=True)
         return decided
-
-    def judge(self, experiment: Experiment, stage: int) -> "Verdict":
-        """Return the verdict on an experiment at a stage. Raises ExperimentError."""
-        pairs, others = self.results.pairs(experiment, stage), self.other_pairs([experiment])
-        return self.verdicts.judge(self.recipe, pairs, others, self.stages, experiment.score)
 
     def other_pairs(self, chosen: list[Experiment]) -> dict[str, dict]:
         """Return the stored pairs of all other experiments, for the spread.
@@ -177,13 +162,12 @@ class Comparison:
         return {name: each for name, each in self.stored_pairs.items() if name not in names}
 
 
-def as_json(name: str, verdict: "Verdict") -> dict:
+def as_json(name: str, verdict: Verdict) -> dict:
     """Return a verdict for programs. Infinite and unknown numbers are null."""
-    about = {"experiment": name, "recipe": verdict.recipe.name, "score": verdict.recipe.score}
-    about |= {x: getattr(verdict, x) for x in ("outcome", "seeds", "note")}
-    numbers = {x: getattr(verdict, x) for x in ("gain", "low", "high", "p", "bleu")}
-    finite = {x: v if v is not None and math.isfinite(v) else None for x, v in numbers.items()}
-    return about | finite
+    recipe, values = verdict.recipe, verdict._asdict()
+    values = {"experiment": name} | values | {"recipe": recipe.name, "score": recipe.score}
+    unknown = [x for x, v in values.items() if isinstance(v, float) and not math.isfinite(v)]
+    return values | dict.fromkeys(unknown)
 
 
 def run(flags: argparse.Namespace) -> int:
@@ -208,13 +192,13 @@ def run(flags: argparse.Namespace) -> int:
             comparison = Comparison(flags, workspace, chosen)
             print(comparison.plan(), flush=True)
             print(f"logs: {folder}/NAME/seed-N.log; curves: tensorboard --logdir {quote(folder)}")
-            verdicts = comparison.run()
+            decided = comparison.run()
             if flags.store:
                 comparison.results.store(chosen)
     if flags.json:
-        print(json.dumps([as_json(*item) for item in verdicts.items()]))
-    statuses = {STATUS.get(verdict.outcome, NEITHER) for verdict in verdicts.values()}
-    return statuses.pop() if len(statuses) == 1 else NEITHER
+        print(json.dumps([as_json(*item) for item in decided.items()]))
+    outcomes = {verdict.outcome for verdict in decided.values()}
+    return {"better": 0, "worse": 1}.get(outcomes.pop(), NEITHER) if len(outcomes) == 1 else NEITHER
 
 
 def parse_flags() -> argparse.Namespace:
@@ -244,16 +228,19 @@ def parse_flags() -> argparse.Namespace:
     return flags
 
 
-def interrupt(*_: object) -> None:
-    """Stop the command, as a signal handler."""
-    raise KeyboardInterrupt
-
-
 def main() -> None:
+    numbers = [getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP")]
+    # nohup ignores SIGHUP; Windows does not have it.
+    numbers = [x for x in numbers if x and signal.getsignal(x) != signal.SIG_IGN]
+
+    def interrupt(*_: object) -> None:
+        for number in numbers:  # while the runs save
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
     prepare_streams(best_effort=True)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
-            signal.signal(number, interrupt)
+    for number in numbers:
+        signal.signal(number, interrupt)
     try:
         with errors_in_one_line():
             sys.exit(run(parse_flags()))

@@ -8,10 +8,9 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import uuid
+import time
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
 
 from tqdm import tqdm
 
@@ -27,77 +26,77 @@ KILLED = (
 )
 
 
-def environment() -> dict[str, str]:
-    """Return the environment of a process without GPU that imports from its working directory."""
-    own = {name: text for name, text in os.environ.items() if name != "PYTHONSAFEPATH"}
-    return own | {"CUDA_VISIBLE_DEVICES": "-1"}
-
-
-def execute(job: dict, stop: threading.Event | str) -> dict:
+def execute(job: dict, dask: bool = False) -> dict:
     """Execute `python -m ablation.worker JOB` in the job's copy of the source.
 
-    Returns its exit status, the end of its output if it failed, and its result as a text. stop: an
-    event, or the name of one of Dask, after which the run saves and ends. It also ends if this
-    process does, because its standard input is then closed. Dask sends the code of this function
-    to its workers, so it uses nothing but the standard library, this module and Dask.
+    Returns its exit status, the end of its output, and its result as a text. The run saves and ends
+    if the file job["running"] is deleted, or if this process ends: its standard input is then
+    closed. Dask sends the code of this function to its workers, so it uses nothing but the standard
+    library, this module and Dask.
     """
-    worker = "this machine"
-    if isinstance(stop, str):
-        from distributed import Event, get_client, get_worker
+    answer = {"worker": "this machine", "status": REFUSED, "result": None}
+    if dask:
+        from distributed import get_worker
 
-        stop, worker = Event(stop, client=get_client()), get_worker().address
+        answer["worker"] = get_worker().address
     if not os.path.isdir(job["source"]):
-        why = f"{job['source']} does not exist there: share the checkout"
-        return {"status": REFUSED, "worker": worker, "why": why}
-    if stop.is_set():
-        return {"status": 128 + signal.SIGTERM, "worker": worker, "why": "stopped"}
+        return answer | {"why": f"{job['source']} does not exist there: share the checkout"}
+    if not os.path.exists(job["running"]):
+        return answer | {"why": "stopped", "status": 128 + signal.SIGTERM}
+    # Without GPU, and importing from its working directory.
+    variables = {name: text for name, text in os.environ.items() if name != "PYTHONSAFEPATH"}
+    options = {"cwd": job["source"], "env": variables | {"CUDA_VISIBLE_DEVICES": "-1"}}
+    # In a session of its own, or Ctrl-C would reach it as well and end it unsaved.
+    options |= {"stdin": subprocess.PIPE, "start_new_session": True}
     with open(job["log"], "wb") as log:
-        options = {"cwd": job["source"], "env": environment(), "stdin": subprocess.PIPE}
-        # In a session of its own, or Ctrl-C would reach it as well and end it unsaved.
-        options |= {"stdout": log, "stderr": log, "start_new_session": True}
         command = [sys.executable, "-m", "ablation.worker", job["job"]]
-        process = subprocess.Popen(command, **options)
-
-    def end_run() -> None:
-        try:
-            while process.poll() is None and not stop.wait(30):
-                pass
-        finally:  # also if Dask's scheduler is lost
+        process = subprocess.Popen(command, stdout=log, stderr=log, **options)
+    while process.poll() is None:
+        if not os.path.exists(job["running"]):
             process.stdin.close()
-
-    threading.Thread(target=end_run, daemon=True).start()
-    status, result = process.wait(), None
+        time.sleep(0.2)
+    process.stdin.close()
     with open(job["log"], encoding="utf-8", errors="replace") as log:
         why = "\n".join(log.read().strip().splitlines()[-8:]) or "no message"
     with contextlib.suppress(FileNotFoundError), open(job["result"], encoding="utf-8") as file:
-        result = file.read()
-    why = KILLED if status == -signal.SIGKILL else why
-    return {"status": status, "worker": worker, "why": why, "result": result}
+        answer["result"] = file.read()
+    why = KILLED if process.returncode == -9 else why  # SIGKILL
+    return answer | {"why": why, "status": process.returncode}
 
 
 class Pool:
     """Executes jobs: one per core of this machine, or one per thread of the workers of Dask.
 
-    address: of Dask's scheduler, or None.
+    address: of Dask's scheduler, or None. Raises ExperimentError if it does not answer.
     """
 
     def __init__(self, address: str | None = None):
-        self.address, self.stop, self.left_out = address, threading.Event(), set()
-        self.execute = execute
-        self.client = connect(address) if address else None
-        if self.client:
-            self.stop = f"ablation-{uuid.uuid4()}"
-            self.execute = lambda *words: execute(*words)  # is sent as code, not as a name
-            self.executor = self.client.get_executor(pure=False)
-        else:
+        self.address, self.left_out, self.client = address, set(), None
+        self.execute, self.executor = execute, None
+        if not address:
             self.executor = concurrent.futures.ThreadPoolExecutor(len(cores()))
+            return
+        try:
+            import cloudpickle
+            from distributed import Client
+        except ImportError:
+            raise ExperimentError('--cluster needs Dask: pip install -e ".[cluster]"') from None
+        cloudpickle.register_pickle_by_value(sys.modules[__name__])
+        for name in ("distributed", "distributed.client"):  # each has a handler of its own
+            logging.getLogger(name).handlers = [logging.NullHandler()]
+        try:
+            self.client = Client(address, timeout=5)
+        except (OSError, ValueError):
+            hint = "start one with `dask scheduler`, or correct the address"
+            raise ExperimentError(f"no Dask scheduler answers at {address}: {hint}") from None
+        print(f"waiting for Dask workers at {address}", file=sys.stderr, flush=True)
+        self.client.wait_for_workers(1)
+        self.execute = lambda job: execute(job, dask=True)  # is sent as code, not as a name
+        self.executor = self.client.get_executor(pure=False)
 
-    def machine(self, probe: dict) -> dict[str, str]:
-        """Return the name of a processor, and a hash that identifies its arithmetic.
-
-        probe: the job that computes them. Raises ExperimentError.
-        """
-        ((_, answer),) = self.run([probe], silent=True)
+    def probe(self, job: dict) -> dict[str, str]:
+        """Return what a job without flags computes: see `worker.run`. Raises ExperimentError."""
+        ((_, answer),) = self.run([job], silent=True)
         if answer["status"]:
             raise ExperimentError(f"{answer['worker']} cannot run the code: {answer['why']}")
         return json.loads(answer["result"])
@@ -110,11 +109,10 @@ class Pool:
         """
         options = {"total": len(jobs), "mininterval": 1 if sys.stderr.isatty() else 60}
         options |= {"miniters": 0, "smoothing": 0, "dynamic_ncols": True}
-        options["disable"] = silent or not jobs
         futures = {}
         try:
             futures |= {self.submit(job): job for job in jobs}
-            with tqdm(bar_format=LINE, **options) as bar:
+            with tqdm(bar_format=LINE, disable=silent or not jobs, **options) as bar:
                 while futures:
                     done, _ = concurrent.futures.wait(futures, 1, "FIRST_COMPLETED")
                     bar.update(0)
@@ -128,7 +126,12 @@ class Pool:
                         bar.update()
                         yield job, answer
         finally:
-            self.close({*futures})
+            if futures:
+                text = f"waiting for runs to save; {len(futures)} have not ended"
+                tqdm.write(text, file=sys.stderr)
+                for job in futures.values():
+                    Path(job["running"]).unlink(missing_ok=True)
+                concurrent.futures.wait(futures, 120)
 
     def submit(self, job: dict) -> concurrent.futures.Future:
         """Submit a job to any worker that is not left out. Raises ExperimentError."""
@@ -137,7 +140,7 @@ class Pool:
             where["workers"] = [x for x in self.client.nthreads() if x not in self.left_out]
             if not where["workers"]:
                 raise ExperimentError(f"no Dask worker at {self.address} can be used: see above")
-        return self.executor.submit(self.execute, job, self.stop, **where)
+        return self.executor.submit(self.execute, job, **where)
 
     def answer(self, future: concurrent.futures.Future) -> dict:
         """Return the result of a future. Raises ExperimentError if Dask has lost it."""
@@ -148,41 +151,3 @@ class Pool:
                 raise
             why = f"Dask at {self.address} has lost a run ({type(error).__name__})"
             raise ExperimentError(f"{why}: finished runs are kept; repeat the command") from None
-
-    def close(self, left: set[concurrent.futures.Future]) -> None:
-        """Stop unfinished runs, and wait until they have saved. Signals are ignored meanwhile."""
-        if not left:
-            return
-        tqdm.write(f"waiting for runs to save; {len(left)} have not ended", file=sys.stderr)
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        before = [signal.signal(number, signal.SIG_IGN) for number in numbers]
-        with contextlib.suppress(Exception):  # without Dask's scheduler, they end by themselves
-            if self.client:
-                from distributed import Event
-
-                Event(self.stop, client=self.client).set()
-            else:
-                self.stop.set()
-            concurrent.futures.wait(left, 120)
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
-
-
-def connect(address: str) -> Any:
-    """Return a client of a Dask scheduler. Raises ExperimentError if it does not answer."""
-    try:
-        import cloudpickle
-        from distributed import Client
-    except ImportError:
-        raise ExperimentError('--cluster needs Dask: pip install -e ".[cluster]"') from None
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    for name in ("distributed", "distributed.client"):  # each has a handler of its own
-        logging.getLogger(name).handlers = [logging.NullHandler()]
-    try:
-        client = Client(address, timeout=5)
-    except (OSError, ValueError):
-        hint = "start one with `dask scheduler`, or correct the address"
-        raise ExperimentError(f"no Dask scheduler answers at {address}: {hint}") from None
-    print(f"waiting for Dask workers at {address}", file=sys.stderr, flush=True)
-    client.wait_for_workers(1)
-    return client

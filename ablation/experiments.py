@@ -34,6 +34,12 @@ def short_hash(value: object) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:12]
 
 
+def flag_values(flags: str) -> dict[str, str]:
+    """Return the settings that flags of train.py give, known or not, with their values."""
+    found = re.findall(r"--(no-)?([\w-]+)(?:[= ](?!--)(\S+))?", flags)
+    return {name.replace("-", "_"): "False" if no else value for no, name, value in found}
+
+
 @dataclass(frozen=True)
 class Recipe:
     """How the runs of an experiment and of its baseline are trained and scored.
@@ -57,11 +63,6 @@ class Recipe:
             raise ExperimentError(f"{self.name}: score {self.score!r}: choose {', '.join(UNITS)}")
 
     @property
-    def model(self) -> str:
-        """The value of --model."""
-        return flag_values(self.flags).get("model", "transformer")
-
-    @property
     def lower_is_better(self) -> bool:
         """Whether the score is a loss."""
         return self.score == "nats_per_character"
@@ -69,7 +70,7 @@ class Recipe:
     @property
     def has_bleu(self) -> bool:
         """Whether BLEU can be judged instead of the loss. A language model has none."""
-        return self.lower_is_better and self.model != "language_model"
+        return self.lower_is_better and flag_values(self.flags).get("model") != "language_model"
 
     @property
     def identity(self) -> str:
@@ -94,10 +95,6 @@ class Recipe:
         """Return how much better a run is than one of the baseline."""
         difference = self.value(own) - self.value(baseline)
         return -difference if self.lower_is_better else difference
-
-    def format(self, score: float) -> str:
-        """Return a score with its unit."""
-        return f"{score:.{self.decimals}f} {UNITS[self.score]}"
 
 
 @dataclass(frozen=True)
@@ -151,8 +148,8 @@ class Experiment:
 
     def describe(self) -> str:
         """Return what the experiment changes: its files, flags and average."""
-        average = [f"average: {self.average}"] if self.average else []
-        return " ".join([*self.files, *self.flags.split(), *average])
+        average = f"average: {self.average}" if self.average else ""
+        return " ".join(filter(None, [*self.files, self.flags, average]))
 
     def apply(self, folder: Path, *options: str) -> None:
         """Apply the diff to a copy of the source. options: of `git apply`. Raises GitError."""
@@ -167,52 +164,44 @@ class Experiment:
 BASELINE = Experiment("baseline", "The unpatched source")
 
 
-def flag_values(flags: str) -> dict[str, str]:
-    """Return the settings that flags of train.py give, known or not, with their values."""
-    found = re.findall(r"--(no-)?([\w-]+)(?:[= ](?!--)(\S+))?", flags)
-    return {name.replace("-", "_"): "False" if no else value for no, name, value in found}
+# ---- Files of experiments/ ----
 
 
-def read_toml(path: Path, text: str | None = None) -> dict:
-    """Parse a TOML file, or a text of it. Raises ExperimentError."""
+def parse(kind: type, path: Path, text: str, **others: str) -> dict[str, Any]:
+    """Create a Recipe or an Experiment from each table of a TOML text. Raises ExperimentError."""
+    created, name = {}, ""
     try:
-        return tomllib.loads(path.read_text("utf-8") if text is None else text)
-    except ValueError as error:
-        raise ExperimentError(f"{path}: {error}") from None
-
-
-def make(kind: type, path: Path, name: str, table: dict, **others: str) -> Any:
-    """Create a Recipe or an Experiment from a table of a file. Raises ExperimentError."""
-    try:
-        values = {key.replace("-", "_"): value for key, value in table.items()}
-        return kind(name=name, **values, **others)
-    except (TypeError, AttributeError) as error:
-        raise ExperimentError(f"{path}: {name}: {error}") from None
+        for name, table in tomllib.loads(text).items():
+            values = {key.replace("-", "_"): value for key, value in table.items()}
+            created[name] = kind(name=name, **values, **others)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ExperimentError(f"{path}: {name} {error}") from None
+    return created
 
 
 def recipes() -> dict[str, Recipe]:
     """Read experiments/recipes.toml. Raises ExperimentError."""
     path = HERE / "recipes.toml"
-    return {name: make(Recipe, path, name, table) for name, table in read_toml(path).items()}
+    return parse(Recipe, path, path.read_text("utf-8"))
 
 
-def parse_patch(path: Path, text: str) -> Experiment:
-    """Parse the text of a patch file. Raises ExperimentError."""
+def parse_patch(path: Path, text: str) -> dict[str, Experiment]:
+    """Create the experiment of a patch file. Raises ExperimentError."""
     head, _, diff = text.partition("\n\n")
     about = {"theme": path.parent.name, "diff": diff}
-    experiment = make(Experiment, path, path.stem, read_toml(path, head), **about)
-    if not diff.startswith(("diff --git ", "--- ")) or not experiment.files:
+    patch = parse(Experiment, path, f"[{path.stem}]\n{head}", **about)
+    if not diff.startswith(("diff --git ", "--- ")) or not patch[path.stem].files:
         raise ExperimentError(f"{path}: after the keys, add an empty line and a diff of `git diff`")
-    return experiment
+    return patch
 
 
 def saved() -> dict[str, Experiment]:
     """Read all experiments. Raises ExperimentError."""
     path = HERE / "flags.toml"
-    found = {name: make(Experiment, path, name, x) for name, x in read_toml(path).items()}
+    experiments = parse(Experiment, path, path.read_text("utf-8"))
     for patch in HERE.glob("*/*.patch"):
-        found[patch.stem] = parse_patch(patch, patch.read_bytes().decode("utf-8"))
-    return dict(sorted(found.items()))
+        experiments |= parse_patch(patch, patch.read_bytes().decode("utf-8"))
+    return dict(sorted(experiments.items()))
 
 
 def read(name: str) -> Experiment:
@@ -232,16 +221,15 @@ def edit(commit: str = "HEAD") -> Experiment | None:
     """Return the changes since a commit as an experiment, or None if there are none.
 
     Only Python files count, and tables of packages, but not those that are directly in data/: they
-    are corpora. The name has a hash of the changes. Raises ExperimentError and GitError.
+    are corpora. The name has a hash of the changes. Raises ExperimentError.
     """
+    packages = sorted(path.parent.name for path in HERE.parent.glob("*/__init__.py"))
+    wanted = ["*.py", *(f"{name}/*.tsv" for name in packages), ":(exclude,glob)data/*.tsv"]
     try:
-        git("rev-parse", "--verify", f"{commit}^{{commit}}")
+        diff = working_tree_diff(*wanted, *(f":!{name}" for name in NOT_CODE), base=commit)
     except GitError as error:
         hint = "choose a commit from git log --oneline, in a git clone of the project"
         raise ExperimentError(f"--against {commit}: {error}; {hint}") from None
-    packages = sorted(path.parent.name for path in HERE.parent.glob("*/__init__.py"))
-    wanted = ["*.py", *(f"{name}/*.tsv" for name in packages), ":(exclude,glob)data/*.tsv"]
-    diff = working_tree_diff(*wanted, *(f":!{name}" for name in NOT_CODE), base=commit)
     name = f"edit-{hashlib.sha256(diff.encode()).hexdigest()[:6]}"
     return Experiment(name, "The edit of the working tree", diff=diff) if diff else None
 
@@ -256,7 +244,7 @@ def left_out(commit: str, own: Experiment | None) -> list[str]:
 
 def write_patch(path: Path, head: str, diff: str) -> None:
     """Write a patch file. Raises ExperimentError if it is not valid, and OSError."""
-    patch = parse_patch(path, text := f"{head}\n\n{diff}")
+    patch = parse_patch(path, text := f"{head}\n\n{diff}")[path.stem]
     path.parent.mkdir(exist_ok=True)
     path.write_text(text, "utf-8")
     print(f"wrote {path.relative_to(HERE.parent)}: {patch.describe()}")
@@ -279,16 +267,13 @@ def refresh(name: str) -> None:
     path = HERE / read(name).theme / f"{name}.patch"
     head, _, diff = path.read_text("utf-8").partition("\n\n")
     with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder, "copy")
-        git("worktree", "add", "--quiet", "--detach", str(copy), "HEAD")
+        index = {"GIT_INDEX_FILE": str(Path(folder, "index"))}  # the user's does not change
+        git("read-tree", "HEAD", **index)
         try:
-            inside = copy / git("rev-parse", "--show-prefix").strip()
-            git("apply", "--3way", "--whitespace=nowarn", "-", stdin=diff, cwd=inside)
-            diff = git(*DIFF, "HEAD", cwd=inside)
+            git("apply", "--3way", "--cached", "--whitespace=nowarn", "-", stdin=diff, **index)
         except GitError as error:
             raise ExperimentError(f"{name}: {error}: apply it by hand, and save it") from None
-        finally:
-            git("worktree", "remove", "--force", str(copy))
+        diff = git(*DIFF, "--cached", "HEAD", **index)
     if not diff:
         raise ExperimentError(f"{name}: the last commit has all of its changes")
     write_patch(path, head, diff)

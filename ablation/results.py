@@ -1,13 +1,12 @@
 """Results of runs, one line of JSON each, and their pairs.
 
 experiments/results/RECIPE.jsonl has the stored ones: the experiment, the seed, the key of its code
-and of that of its baseline, the machine, and the scores. A stored result is used if it is of the
-same code, or if seed 0 of its experiment gives the same scores here; otherwise it is run again.
+and of that of its baseline, the machine, and the scores. A result is used if it is of the same
+code, or if seed 0 of its experiment gives the same scores here; otherwise it is run again.
 """
 
 import json
 import os
-import sys
 from pathlib import Path
 
 from ablation.experiments import BASELINE, HERE, Experiment, Recipe, saved
@@ -34,11 +33,10 @@ def read_lines(recipe: Recipe) -> list[dict]:
 
 def present(lines: list[dict], recipe: Recipe) -> dict[str, list[dict]]:
     """Return the stored results of the baseline, and of experiments that have not changed since."""
-    changes = {name: each.for_recipe(recipe).change for name, each in saved().items()}
-    changes[BASELINE.name], rows = BASELINE.change, {}
-    for line in lines:
-        if line["change"] == changes.get(line["experiment"]):
-            rows.setdefault(line["experiment"], []).append(line)
+    rows = {}
+    for each in (BASELINE, *saved().values()):
+        about = each.name, each.for_recipe(recipe).change
+        rows[each.name] = [x for x in lines if (x["experiment"], x["change"]) == about]
     return rows
 
 
@@ -58,76 +56,88 @@ def pair(own: list[dict], baseline: list[dict], machine: str = "") -> Pairs:
 def stored_pairs(recipe: Recipe, final: bool = False) -> dict[str, Pairs]:
     """Return the pairs of the stored experiments. final: those of --final instead."""
     rows = present([line for line in read_lines(recipe) if line["final"] == final], recipe)
-    baseline = rows.pop(BASELINE.name, [])
-    return {name: pair(runs, baseline) for name, runs in rows.items()}
+    baseline = rows.pop(BASELINE.name)
+    return {name: pair(runs, baseline) for name, runs in rows.items() if runs}
+
+
+def place(line: dict) -> tuple:
+    """Return what identifies a stored result, in the order of the file."""
+    return tuple(line[name] for name in ("experiment", "final", "seed", "machine", "key", "recipe"))
+
+
+def scores(result: dict) -> tuple:
+    """Return the scores of a result, which are compared in every digit, or why it has none."""
+    return result.get("scores"), result.get("diverged")
 
 
 class Results:
-    """The results of experiments that count.
+    """The results of experiments that count, from experiments/results/ and comparisons/.
 
     machine: the name of the processor, and a hash that identifies its arithmetic.
     """
 
     def __init__(self, workspace: Workspace, machine: dict[str, str]):
         self.workspace, self.recipe, self.machine = workspace, workspace.recipe, machine
-        self.here = [read_json(path) for path in workspace.folder.glob("*/seed-*.*-*.json")]
-        self.stored = [x for x in read_lines(self.recipe) if x["final"] == workspace.final]
+        known = [read_json(path) for path in workspace.folder.glob("*/seed-*.*-*.json")]
+        known = [line for line in known if line["recipe"] == self.recipe.identity]
+        stored = [x for x in read_lines(self.recipe) if x["final"] == workspace.final]
+        self.known = known + [x for x in stored if x not in known]
 
-    def of(self, experiment: Experiment) -> list[dict]:
-        """Return the stored results of an experiment that has not changed since, of any code."""
-        names = experiment.name, experiment.change
-        return [line for line in self.stored if (line["experiment"], line["change"]) == names]
+    def by_key(self, experiment: Experiment) -> dict[str, list[dict]]:
+        """Return the known results of an experiment by the key of their code, its own key first.
 
-    def same(self, experiment: Experiment) -> list[dict]:
-        """Return the results of the same code, which may have had another name."""
-        key = self.workspace.key(experiment)
-        return [line for line in (*self.here, *self.stored) if line["key"] == key]
-
-    def others(self, experiment: Experiment) -> list[dict]:
-        """Return the stored results of an experiment that are of other code."""
-        key = self.workspace.key(experiment)
-        return [line for line in self.of(experiment) if line["key"] != key]
-
-    def verified(self, experiment: Experiment) -> list[dict]:
-        """Return the stored results of other code that has the same scores with seed 0 here."""
-        first = 0, self.machine["machine"]
-        ours = [x for x in self.same(experiment) if (x["seed"], x["machine"]) == first]
-        others = self.others(experiment)
-        keys = {x["key"] for x in others if x["seed"] == 0 and ours and same_scores(x, ours[0])}
-        return [line for line in others if line["key"] in keys]
+        Those of the same code may have another name; those of other code have the same change.
+        """
+        groups = {(own := self.workspace.key(experiment)): []}
+        about = experiment.name, experiment.change
+        for line in self.known:
+            if line["key"] == own or (line["experiment"], line["change"]) == about:
+                groups.setdefault(line["key"], []).append(line)
+        return groups
 
     def must_verify(self, experiment: Experiment) -> bool:
-        """Return whether seed 0 must run to know which stored results count."""
-        seeds = {line["seed"] for line in self.others(experiment)}
-        return not self.same(experiment) and 0 in seeds
+        """Return whether seed 0 must run to know which results of other code count."""
+        same, *others = self.by_key(experiment).values()
+        return not same and any(line["seed"] == 0 for lines in others for line in lines)
 
-    def runs(self, experiment: Experiment, seeds: int) -> list[dict]:
-        """Return the results of the first seeds that count, under the present name and keys."""
+    def counting(self, experiment: Experiment) -> list[dict]:
+        """Return the results of the same code, and those of other code with its scores of seed 0
+        on this machine.
+        """
+        same, *others = self.by_key(experiment).values()
+        here = (0, self.machine["machine"])
+        ours = [scores(line) for line in same if (line["seed"], line["machine"]) == here]
+        for lines in others:
+            if any(line["seed"] == 0 and scores(line) in ours for line in lines):
+                same = same + lines
+        return same
+
+    def runs(self, experiment: Experiment) -> list[dict]:
+        """Return the results that count, by seed and machine, under the present name and keys."""
         about = {"experiment": experiment.name, "change": experiment.change}
         about |= {"key": self.workspace.key(experiment), "baseline": self.workspace.key(BASELINE)}
-        lines = (*self.same(experiment), *self.verified(experiment))
-        found = {(line["seed"], line["machine"]): line | about for line in lines}
-        return [found[place] for place in sorted(found) if place[0] < seeds]
+        lines = self.counting(experiment)
+        runs = {(line["seed"], line["machine"]): line | about for line in lines}
+        return [runs[place] for place in sorted(runs)]
 
-    def pairs(self, experiment: Experiment, seeds: int) -> Pairs:
+    def pairs(self, experiment: Experiment, seeds: float = float("inf")) -> Pairs:
         """Return the pairs of the first seeds, on this machine where there are several."""
-        own, baseline = self.runs(experiment, seeds), self.runs(BASELINE, seeds)
-        return pair(own, baseline, self.machine["machine"])
+        pairs = pair(self.runs(experiment), self.runs(BASELINE), self.machine["machine"])
+        return {seed: each for seed, each in pairs.items() if seed < seeds}
 
-    def missing(self, experiment: Experiment, seeds: int) -> set[int]:
-        """Return the first seeds that have no result on this machine."""
+    def seeds_here(self, experiment: Experiment) -> set[int]:
+        """Return the seeds that have a result on this machine."""
         here = self.machine["machine"]
-        found = {x["seed"] for x in self.runs(experiment, seeds) if x["machine"] == here}
-        return {*range(seeds)} - found
+        return {line["seed"] for line in self.runs(experiment) if line["machine"] == here}
 
     def describe(self, experiment: Experiment) -> str:
-        """Return how many stored results of an experiment count."""
-        same = [line for line in self.same(experiment) if line in self.stored]
-        count, verified = len(self.of(experiment)), len(self.verified(experiment))
-        text = f"{len(same) + verified} of {count} stored results are used"
-        if self.must_verify(experiment):
-            text += "; seed 0 decides whether the others are"
-        return f"{experiment.name}: {text if count else 'no stored results'}"
+        """Return how many known results of an experiment count."""
+        same, *others = map(len, self.by_key(experiment).values())
+        used = len(self.counting(experiment)) - same
+        text = f"{experiment.name}: results of this code: {same}; of other code: {sum(others)}"
+        text += f", of which {used} are used" if others else ""
+        note = " until seed 0 has the same scores" if self.must_verify(experiment) else ""
+        return text + note
 
     def record(self, experiment: Experiment, outcome: str) -> str:
         """Add a verdict to the file of all comparisons. Returns how many edits were judged since
@@ -138,13 +148,14 @@ class Results:
         about |= {"recipe": self.recipe.name, "final": self.workspace.final}
         with path.open("a", encoding="utf-8") as file:
             file.write(f"{json.dumps(about)}\n")
-        lines = read_json_lines(path)
-        ends = [i for i, x in enumerate(lines, 1) if x["final"] and x["outcome"] == "better"]
-        since = lines[ends[-1] if ends else 0 :]
-        count = len({(line["change"], line["recipe"]) for line in since})
+        judged = set()
+        for line in read_json_lines(path):
+            judged.add((line["change"], line["recipe"]))
+            if line["final"] and line["outcome"] == "better":
+                judged.clear()
         return (
-            f"comparisons since the last confirmed edit: {count}; of as many without any effect, "
-            f"chance calls {0.025 * count:.1f} better: confirm with --final"
+            f"comparisons since the last confirmed edit: {len(judged)}; of as many without any "
+            f"effect, chance calls {0.025 * len(judged):.1f} better: confirm with --final"
         )
 
     def store(self, chosen: list[Experiment]) -> None:
@@ -153,43 +164,29 @@ class Results:
         Other results of these experiments are replaced. Results of another baseline stay as long as
         experiments were compared with it. Experiments without any effect are left out.
         """
-        names, final, seeds = {x.name for x in chosen}, self.workspace.final, sys.maxsize
-        stored = [x for x in chosen if not equal(self.pairs(x, seeds))]
-        for each in chosen:
-            if each not in stored:
+        new, present_key = [], {}
+        for each in (BASELINE, *chosen):
+            if each != BASELINE and equal(self.pairs(each)):
                 print(f"{each.name} is not stored: it is equal to the baseline")
-        new = [line for each in (BASELINE, *stored) for line in self.runs(each, seeds)]
-        renamed = {
-            line["key"]: self.workspace.key(each)
-            for each in (BASELINE, *chosen)
-            for line in self.verified(each)
-        }
+                continue
+            new += self.runs(each)
+            key = self.workspace.key(each)
+            present_key |= {line["key"]: key for line in self.counting(each)}
+        replaced = {(x.name, self.workspace.final, self.recipe.identity) for x in chosen}
         path = stored_file(self.recipe)
         path.parent.mkdir(exist_ok=True)
         with lock(self.workspace.folder.parent / f"{self.recipe.name}.lock", wait="waiting"):
-            lines = read_json_lines(path) if path.exists() else []
-            keys = ("key", "baseline")
-            old = [x | {key: renamed.get(x[key], x[key]) for key in keys} for x in lines]
-            kind = final, self.recipe.identity
-            kept = [
-                line
-                for line in old
-                if line["experiment"] not in names or (line["final"], line["recipe"]) != kind
-            ]
-            needed = {x["baseline"] for x in (*kept, *new) if x["experiment"] != BASELINE.name}
-            lines = [x for x in kept if x["experiment"] != BASELINE.name or x["key"] in needed]
-            lines += [x for x in new if x not in lines]
-            print(f"older results that are replaced: {len([x for x in old if x not in lines])}")
-            order = ("experiment", "final", "seed", "machine")
-            lines.sort(key=lambda line: [line[name] for name in order])
-            lines.sort(key=lambda line: line["experiment"] != BASELINE.name)
+            old = read_json_lines(path) if path.exists() else []
+            for line in old:
+                line |= {x: present_key.get(line[x], line[x]) for x in ("key", "baseline")}
+            lines = [x for x in old if (x["experiment"], x["final"], x["recipe"]) not in replaced]
+            stored = [place(line) for line in lines]
+            lines += [line for line in new if place(line) not in stored]
+            compared = {x["baseline"] for x in lines if x["experiment"] != BASELINE.name}
+            lines = [x for x in lines if x["key"] in compared or x["experiment"] != BASELINE.name]
+            print(f"older results that are replaced: {sum(x not in lines for x in old)}")
+            lines.sort(key=lambda line: (line["experiment"] != BASELINE.name, place(line)))
             unfinished = path.with_name(f"{path.name}.unfinished")
             unfinished.write_text("".join(f"{json.dumps(line)}\n" for line in lines), "utf-8")
             os.replace(unfinished, path)
         print(f"wrote {path}; now run python -m ablation.tables")
-
-
-def same_scores(one: dict, other: dict) -> bool:
-    """Return whether two results are of equal scores, in every digit, or diverged alike."""
-    names = ("scores", "diverged")
-    return [one.get(name) for name in names] == [other.get(name) for name in names]

@@ -12,17 +12,7 @@ from scipy import stats
 
 from ablation.experiments import BASELINE, HERE, UNITS, Recipe, recipes, saved
 from ablation.results import read_lines, stored_pairs
-from ablation.verdicts import (
-    SMALL,
-    STAGES,
-    Pairs,
-    Verdict,
-    judge,
-    shrunk,
-    significant,
-    spread,
-    t_quantile,
-)
+from ablation.verdicts import SMALL, STAGES, Pairs, Verdict, judge, shrunk, significant, spread
 from utils import errors_in_one_line, make_parser
 
 COLOURS = {"better": "#0072B2", "worse": "#D55E00"}  # of Okabe & Ito 2008
@@ -63,17 +53,19 @@ class Table:
 
     def shown(self) -> dict[str, Verdict]:
         """Return the verdicts of a stage that have an interval in the recipe's own score."""
-        return {
-            name: x
-            for name, x in self.verdicts.items()
-            if x.seeds >= STAGES[0] and x.recipe == self.recipe and -math.inf < x.low < x.high
-        }
+        staged = {name: x for name, x in self.verdicts.items() if x.seeds >= STAGES[0]}
+        return {n: x for n, x in staged.items() if self.own_gain(n) and -math.inf < x.low < x.high}
+
+    def own_gain(self, name: str) -> bool:
+        """Return whether an experiment has a gain in the recipe's own score."""
+        verdict = self.verdicts.get(name)
+        return bool(verdict) and math.isfinite(verdict.gain) and verdict.recipe == self.recipe
 
     def half_width(self, name: str) -> float:
         """Return half the width of an ordinary 95 % interval; 0 if it is unknown."""
         gains = [self.recipe.gain(*each) for each in self.pairs[name].values()]
         value, df = shrunk(gains, self.sigma)
-        return t_quantile(0.025, df) * value / len(gains) ** 0.5 if len(gains) > 1 else 0.0
+        return stats.t.isf(0.025, df) * value / len(gains) ** 0.5 if len(gains) > 1 else 0.0
 
     def cell(self, name: str) -> str:
         """Return the verdict on an experiment; only the gain if no stage is reached."""
@@ -99,7 +91,8 @@ class Table:
         """Describe the runs of the baseline, and the spread."""
         recipe, runs = self.recipe, [self.recipe.value(run) for run in self.baseline]
         kinds = len({run["machine"] for run in self.baseline})
-        text = f"**{recipe.name}**: baseline {recipe.format(statistics.mean(runs))} ({len(runs)} "
+        mean = f"{statistics.mean(runs):.{recipe.decimals}f} {UNITS[recipe.score]}"
+        text = f"**{recipe.name}**: baseline {mean} ({len(runs)} "
         text += f"runs on {kinds} kinds of machines)" if kinds > 1 else "runs)"
         if self.sigma.df and self.shown():
             digits = recipe.decimals + 1
@@ -138,38 +131,30 @@ def confirmed(table: Table) -> str:
 
 
 def agreement(one: Table, other: Table) -> tuple[list[str], str]:
-    """Return the experiments that two recipes share, and how well their gains agree."""
-    both = {name: (x, other.verdicts.get(name, x)) for name, x in one.verdicts.items()}
-    names = [n for n, pair in both.items() if n in other.verdicts and all(map(in_own_score, pair))]
+    """Return the experiments that two recipes share, and how well their gains agree.
+
+    The interval of the rank correlation (Spearman) is that of 2,000 bootstrap samples.
+    """
+    names = [name for name in one.verdicts if one.own_gain(name) and other.own_gain(name)]
     if len(names) < 4:
         return [], ""
-    x, y = ([t.verdicts[name].gain for name in names] for t in (one, other))
-    same = np.sign(x) == np.sign(y)
+    x, y = (np.array([table.verdicts[name].gain for name in names]) for table in (one, other))
+    same, decided = (
+        np.sign(x) == np.sign(y),
+        [one.verdicts[n].outcome in ("better", "worse") for n in names],
+    )
     low, high = stats.binomtest(int(same.sum()), len(names)).proportion_ci(method="wilson")
-    decided = np.array([one.verdicts[name].outcome in ("better", "worse") for name in names])
-    options = {"paired": True, "vectorized": False, "rng": np.random.default_rng(0)}
-    with warnings.catch_warnings(action="ignore"):  # a resample may have one experiment only
-        drawn = stats.bootstrap(
-            (x, y), rank, method="percentile", n_resamples=2000, **options
-        ).bootstrap_distribution
-    ends = np.nanquantile(drawn, [0.025, 0.975])
+    drawn = np.random.default_rng(0).integers(len(names), size=(2000, len(names)))
+    with warnings.catch_warnings(action="ignore"):  # a sample may have one experiment only
+        rank, *ranks = (stats.spearmanr(x[i], y[i]).statistic for i in (..., *drawn))
+    ends = np.nanquantile(ranks, [0.025, 0.975])
     return names, (
         f"- {one.recipe.name} and {other.recipe.name}: the same sign in {same.sum()} of "
         f"{len(names)} experiments [{low:.0%}, {high:.0%}]; of those that are better or worse on "
-        f"{one.recipe.name}, in {same[decided].sum()} of {decided.sum()}; rank correlation "
-        f"{rank(x, y):.2f} [{ends[0]:.2f}, {ends[1]:.2f}]. "
+        f"{one.recipe.name}, in {same[decided].sum()} of {sum(decided)}; rank correlation "
+        f"{rank:.2f} [{ends[0]:.2f}, {ends[1]:.2f}]. "
         f"[Plot](results/{one.recipe.name}-and-{other.recipe.name}.png).\n"
     )
-
-
-def in_own_score(verdict: Verdict) -> bool:
-    """Return whether a verdict has a gain that is not in BLEU."""
-    return math.isfinite(verdict.gain) and verdict.recipe.score != "bleu"
-
-
-def rank(x: list[float], y: list[float]) -> float:
-    """Return Spearman's rank correlation."""
-    return float(stats.spearmanr(x, y).statistic)
 
 
 # ---- Plots ----

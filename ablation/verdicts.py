@@ -85,34 +85,25 @@ class Verdict(NamedTuple):
 # ---- The spread ----
 
 
-def residuals(scores: Scores) -> tuple[np.ndarray, np.ndarray]:
-    """Subtract from each score an effect of its seed. Also returns the number of its row.
-
-    A row is an experiment, or a baseline; `pooled` subtracts the means of rows. The effect of a
-    seed is a median over rows (Tukey 1977), because a few rows vary much more than the others.
-    """
-    cells = [(row, *run) for row, runs in enumerate(scores.values()) for run in runs]
-    rows, seeds, values = map(np.array, zip(*cells, strict=True))
-    effects, counts = {seed: 0.0 for seed in seeds}, np.bincount(rows)
-    for _ in range(10):
-        rest = values - [effects[seed] for seed in seeds]
-        rest = values - (np.bincount(rows, rest) / counts)[rows]
-        effects = {seed: float(np.median(rest[seeds == seed])) for seed in effects}
-    return values - [effects[seed] for seed in seeds], rows
-
-
 def pooled(scores: Scores) -> Sigma:
     """Return the standard deviation of a difference: √2 times the median of the rows'.
 
-    All experiments are compared with the same runs of the baseline, so the variances of their
-    differences would not be independent; those of residuals are. A median is about half as precise
-    as a mean.
+    A row is an experiment, or a baseline. All experiments are compared with the same runs of the
+    baseline, so the variances of their differences would not be independent. Those of the scores
+    are, after an effect of the seed is subtracted: a median over rows (Tukey 1977), because a few
+    rows vary much more than the others. A median is about half as precise as a mean.
     """
     scores = {row: runs for row, runs in scores.items() if len(runs) > 1}
     if len(scores) < 2:
         return Sigma(0.0, 0)
-    rest, rows = residuals(scores)
-    dfs = np.bincount(rows) - 1
+    cells = [(row, *run) for row, runs in enumerate(scores.values()) for run in runs]
+    rows, seeds, values = map(np.array, zip(*cells, strict=True))
+    rest, counts = values, np.bincount(rows)
+    for _ in range(10):
+        centred = values - (np.bincount(rows, rest) / counts)[rows]
+        effects = {seed: float(np.median(centred[seeds == seed])) for seed in set(seeds)}
+        rest = values - [effects[seed] for seed in seeds]
+    dfs = counts - 1
     sums = [float(np.var(rest[rows == i]) * (df + 1)) for i, df in enumerate(dfs)]
     # The effects of seeds take their part of the degrees of freedom.
     share = 1 - 1 / len(scores)

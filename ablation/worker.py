@@ -1,7 +1,7 @@
 """Train one run and score it, in a process of its own: python -m ablation.worker JOB.json
 
-`Workspace.prepare_job` writes JOB.json. Without flags, the job is to find out what this machine
-computes. `python -m ablation.worker texts JSON PATH` writes the texts to score.
+`Workspace.prepare_job` writes JOB.json. The job of `Workspace.probe` is to find out what this
+machine computes, and to write the texts to score.
 """
 
 import contextlib
@@ -59,16 +59,19 @@ def load_texts(flags: list[str], sentences: int, final: bool) -> Split:
         return corpora.from_config(Config(**parse(flags))).load("test" if final else "validation")
     pairs = mini.generate("compositional", sentences, seed=1)
     if final:
-        seen, others = (
-            {x.source.lower() for x in pairs},
-            mini.generate("compositional", sentences, 2),
-        )
-        pairs = [pair for pair in others if pair.source.lower() not in seen]
+        seen = {pair.source.lower() for pair in pairs}
+        pairs = mini.generate("compositional", sentences, seed=2)
+        pairs = [pair for pair in pairs if pair.source.lower() not in seen]
     return Split.of(pairs)
 
 
 def take_core() -> IO | None:
-    """Use one core, which no other run on this machine uses. Returns its lock."""
+    """Use one core, which no other run on this machine uses. Returns its lock.
+
+    Some systems, such as macOS, do not let a process choose: then TensorFlow uses all cores.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        return None
     # In a random order, because containers share cores, but not the locks.
     for core in random.sample(machine.cores(), len(machine.cores())):
         with contextlib.suppress(BlockingIOError):
@@ -85,8 +88,7 @@ def fingerprint() -> str:
     """
     import tensorflow as tf
 
-    shapes = (96, 64), (64, 64), (64, 256), (256, 64)
-    normal = tf.random.stateless_normal
+    shapes, normal = ((96, 64), (64, 64), (64, 256), (256, 64)), tf.random.stateless_normal
     weights = [tf.Variable(normal(shape, (1, i)) / 8) for i, shape in enumerate(shapes)]
     ids = tf.random.stateless_uniform((24, 20), (2, 0), 0, 96, tf.int32)
 
@@ -95,7 +97,7 @@ def fingerprint() -> str:
         with tf.GradientTape() as tape:
             table, mix, up, down = weights
             x = tf.gather(table, ids)  # (24, 20, 64)
-            scores = tf.matmul(x @ mix, x, transpose_b=True)
+            scores = tf.matmul(x @ mix, x, transpose_b=True)  # (24, 20, 20)
             x += tf.matmul(tf.nn.softmax(scores / 8), x)
             mean, variance = tf.nn.moments(x, -1, keepdims=True)
             x = (x - mean) * tf.math.rsqrt(variance + 1e-6)
@@ -122,7 +124,7 @@ def end_with_parent() -> None:
 
     def wait() -> None:
         os.read(0, 1)
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
 
     threading.Thread(target=wait, daemon=True).start()
 
@@ -153,14 +155,13 @@ def score(predictor, texts: Split, documents: bool) -> dict:
     scores, _ = measure(predictor, texts, full=False)
     if predictor.labelled:
         return {"loss": scores["loss"], "accuracy": 100 * scores["accuracy"]}
+    names = ["loss", "nats_per_character", "bleu"]
+    stored = {name: scores[name] for name in names if name in scores}
     if tags := scores.get("exact_match_by_tag"):
         by_tag = {tag: round(value, 3) for tag, (_, value) in tags.items()}
         counted = [value for tag, value in by_tag.items() if tag not in EXCLUDED]
-        scores |= {"exact_match": sum(counted) / len(counted), "by_tag": by_tag}
-    else:
-        scores["exact_match"] = round(scores["exact_match"], 3)
-    names = ("loss", "nats_per_character", "bleu", "exact_match", "by_tag")
-    return {name: scores[name] for name in names if name in scores}
+        return stored | {"exact_match": sum(counted) / len(counted), "by_tag": by_tag}
+    return stored | {"exact_match": round(scores["exact_match"], 3)}
 
 
 def train_and_score(job: dict) -> dict:
@@ -197,44 +198,41 @@ def train_and_score(job: dict) -> dict:
 
 
 def run(job: dict) -> None:
-    """Carry out a job and write its result. Raises UserError and OSError."""
+    """Carry out a job and write its result. Raises UserError and OSError.
+
+    Exits with REFUSED if this machine, or a package, differs from the one that the job is for.
+    """
     machine.import_tensorflow()
     import tensorflow as tf
 
     tf.config.experimental.enable_op_determinism()
-    machine.set_parallelism(parse(job.get("flags", [])).get("shards") or 1)
+    machine.set_parallelism(parse(job["flags"]).get("shards") or 1)
     here = {"machine": fingerprint(), "processor": machine.cpu_info().get("model name", "unknown")}
-    if "flags" not in job:  # only asks what this machine computes
+    about = job.get("about")
+    if not about:  # the job of `Workspace.probe`
+        if not Path(job["texts"]).exists():
+            texts = load_texts(job["flags"], job["sentences"], job["final"])
+            write_json(job["texts"], texts)
         write_json(job["result"], here)
         return
-    about, why = job["about"], ""
+    for name, expected in job["packages"].items():
+        if (version := metadata.version(name)) != expected:
+            fail(f"{name} is {version} there, not {expected}", REFUSED)
     if about["machine"] != here["machine"]:
         why = f"its fingerprint is not that of {about['processor']}: its processor "
-        why += f"({here['processor']}) or its environment variables differ"
-    for name, expected in job["packages"].items():
-        if (found := metadata.version(name)) != expected:
-            why = f"{name} is {found} there, not {expected}"
-    if why:
-        fail(why, REFUSED)
+        fail(f"{why}({here['processor']}) or its environment variables differ", REFUSED)
     if Path(job["result"]).exists():  # the command ended before it read it
         return
     if Path(job["run"]).exists():  # the process of a lost worker may still save
         lock(Path(job["run"], ".lock"), wait="waiting for another process").close()
-    write_json(job["result"], job["about"] | train_and_score(job))
+    write_json(job["result"], about | train_and_score(job))
     for part in ("checkpoints", "source"):  # hundreds of megabytes
         shutil.rmtree(Path(job["run"], part), ignore_errors=True)
 
 
-def main(job: str, *words: str) -> None:
+if __name__ == "__main__":
     prepare_streams(best_effort=True)  # the disk of the log can be full
     with errors_in_one_line():
-        if job == "texts":
-            write_json(words[1], load_texts(**json.loads(words[0])))
-        else:
-            _core = take_core()
-            end_with_parent()
-            run(read_json(job))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+        CORE = take_core()
+        end_with_parent()
+        run(read_json(sys.argv[1]))

@@ -103,10 +103,11 @@ def make_job(tmp_path):
     source.mkdir(parents=True)
     (source / "__init__.py").touch()
     (source / "worker.py").write_text(WORKER)
+    (tmp_path / "running").touch()
 
     def make(name, **values):
         job = {key: str(tmp_path / f"{name}.{key}") for key in ("run", "log", "result", "job")}
-        job |= {"source": str(tmp_path / "source")} | values
+        job |= {"source": str(tmp_path / "source"), "running": str(tmp_path / "running")} | values
         Path(job["job"]).write_text(json.dumps(job))
         return job
 
@@ -124,7 +125,7 @@ def starts(job):
 def test_runs_have_the_same_results_with_and_without_a_cluster(cluster, make_job):
     cluster.start_workers(2)
     for pool in (Pool(), Pool(cluster.address)):
-        assert pool.machine(make_job("probe"))["machine"] == "usual"
+        assert pool.probe(make_job("probe"))["machine"] == "usual"
         jobs = [make_job(f"{name}{pool.address is None}", steps=3) for name in "abc"]
         answers = {job["job"]: answer for job, answer in pool.run(jobs)}
         assert answers.keys() == {job["job"] for job in jobs}
@@ -159,7 +160,7 @@ def test_a_run_of_a_killed_worker_is_repeated_and_resumes(cluster, make_job):
 def test_a_worker_that_computes_other_bits_is_named_and_left_out(cluster, make_job, capsys):
     cluster.start_workers(1)
     pool = Pool(cluster.address)
-    pool.machine(make_job("probe"))
+    pool.probe(make_job("probe"))
     cluster.start("worker", cluster.address, "--no-dashboard", "--nthreads", "1", ODD="1")
     wait_until(lambda: len(cluster.client.nthreads()) == 2)
     jobs = [make_job(name, steps=4) for name in "abcd"]
@@ -180,12 +181,11 @@ def test_stopped_runs_save_and_queued_ones_do_not_start(cluster, make_job, where
     monkeypatch.setattr("ablation.executor.cores", lambda: [0])
     pool = Pool(cluster.address if where == "cluster" else None)
     jobs = [make_job("quick", steps=1), make_job("long", steps=600), make_job("queued", steps=1)]
-    handler, runs = signal.getsignal(signal.SIGINT), pool.run(jobs)
+    runs = pool.run(jobs)
     assert next(runs)[0] == jobs[0]
     wait_until(lambda: starts(jobs[1]))
     time.sleep(0.5)
     runs.close()
-    assert signal.getsignal(signal.SIGINT) == handler
     assert int(Path(jobs[1]["run"]).read_text()) >= 3 and not starts(jobs[2])
 
 
@@ -202,15 +202,13 @@ def test_a_lost_scheduler_is_an_error_in_one_sentence(cluster, make_job):
 
 
 def test_runs_that_cannot_work_say_why(make_job):
-    import threading
-
-    stop, job = threading.Event(), make_job("one", steps=1, signal=9)
-    assert "memory ran out" in execute(job, stop)["why"]
-    answer = execute(job | {"source": "/nowhere"}, stop)
+    job = make_job("one", steps=1, signal=9)
+    assert "memory ran out" in execute(job)["why"]
+    answer = execute(job | {"source": "/nowhere"})
     assert answer["status"] == 3 and "share the checkout" in answer["why"]
     (Path(job["source"]) / "ablation/worker.py").write_text("print('one')\nraise KeyError(7)\n")
-    answer = execute(job, stop)
+    answer = execute(job)
     assert answer["status"] == 1 and answer["why"].endswith("KeyError: 7")
     shutil.rmtree(job["source"])
-    stop.set()
-    assert execute(job | {"source": "/"}, stop)["why"] == "stopped"
+    Path(job["running"]).unlink()
+    assert execute(job | {"source": "/"})["why"] == "stopped"

@@ -162,15 +162,20 @@ def test_machines_with_other_arithmetic_have_another_hash():
 
 @pytest.mark.slow
 def test_settings_of_tensorflow_that_change_bits_are_another_machine(tmp_path):
-    job = {"result": str(tmp_path / "result")}
+    job = {"result": str(tmp_path / "result"), "flags": [], "texts": str(tmp_path)}  # exists
     found = [start(tmp_path, job, TF_ENABLE_ONEDNN_OPTS=x)["machine"] for x in ("1", "1", "0")]
     assert found[0] == found[1] != found[2]
 
 
 @pytest.mark.slow
 def test_a_worker_trains_and_scores_the_same_bits_again(tmp_path):
-    (tmp_path / "texts.json").write_text(json.dumps(worker.load_texts(SMOKE, 110, False)))
-    here = start(tmp_path, {"result": str(tmp_path / "result")})
+    probe = {
+        "flags": SMOKE,
+        "sentences": 110,
+        "final": False,
+        "texts": str(tmp_path / "texts.json"),
+    }
+    here = start(tmp_path, probe | {"result": str(tmp_path / "result")})
     found = []
     for name in ("one", "two"):
         (tmp_path / "result").unlink()

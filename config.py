@@ -191,9 +191,7 @@ class Config:
             raise UserError(f"--corpus {self.corpus!r} is not UTF-8: rename the directory or file")
         names = (self.languages or "text").split(",")
         if len({*names}) != len(names) or len(names) > 2 or not all(names):
-            raise UserError(
-                f"--languages {self.languages}: give a source and a target, such as pt,en"
-            )
+            raise UserError(f"--languages {self.languages}: give a source and a target as in pt,en")
         if self.train_share == 0:
             raise UserError("--train-share 0: must be more than 0")
         if self.name is not None and not re.fullmatch(r"\w[\w.+-]*", self.name):

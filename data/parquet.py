@@ -73,9 +73,8 @@ def find_files(folder: Path) -> dict[str, list[Path]]:
 def choose_columns(file: Path, task: str, languages: Sequence[str]) -> dict[str, str]:
     """Return the paths of the columns to read, such as `translation.en`, by name, such as `en`.
 
-    They are in the order of the file, whose first column then decides the split in both directions;
-    a text comes before its label. languages: their names; if empty, see `corpus`. Raises
-    CorpusError.
+    Translations are in the order of the file, so that a hash of the same column decides the split
+    in both directions. languages: the names; if empty, see `corpus`. Raises CorpusError.
     """
     from pyarrow import types
 
@@ -88,15 +87,17 @@ def choose_columns(file: Path, task: str, languages: Sequence[str]) -> dict[str,
     translation = [name for name in texts if paths[name] != name]
     if not texts:
         raise CorpusError(f"{file} has no column of text; its columns are {', '.join(paths)}")
-    if languages:
+    if languages and task == "classification":
         names = languages
+    elif languages:
+        names = [name for name in paths if name in languages]
     elif task == "classification" or (task == "translation" and {"text", "label"} <= {*usable}):
         names = ("text", "label")
     elif task == "language modeling" and "text" in texts:
         names = ("text",)
     else:
         names = translation if len(translation) == 2 else texts
-    if unknown := [name for name in names if name not in usable]:
+    if unknown := [name for name in languages or names if name not in usable]:
         raise CorpusError(
             f"{file} has no column {unknown[0]} of text or labels: choose from "
             f"{', '.join(usable)} with --languages"
@@ -106,8 +107,6 @@ def choose_columns(file: Path, task: str, languages: Sequence[str]) -> dict[str,
             f"{file} has {len(names)} columns of text: choose a source and a target from "
             f"{', '.join(names)} with --languages, such as --languages {names[0]},{names[1]}"
         )
-    if task != "classification":
-        names = sorted(names, key=[*paths].index)
     return {name: paths[name] for name in names}
 
 

@@ -72,9 +72,9 @@ def check_warmup(config: Config) -> None:
     if 2 * config.warmup_steps > steps and config.epochs:
         epochs = max(config.epochs, math.ceil(5 * warmup * config.epochs / steps))
         warn(
-            f"the learning rate rises for {config.warmup_steps:,} steps, but {config.epochs} epochs "
-            f"have only {steps:,}: use --warmup-steps {warmup} --epochs {epochs}, and see My corpus "
-            "is small in docs/faq.md"
+            f"the learning rate rises for {config.warmup_steps:,} steps, but the {config.epochs} "
+            f"epochs have only {steps:,}: use --warmup-steps {warmup} --epochs {epochs}, and see "
+            '"My corpus is small" in docs/faq.md'
         )
 
 

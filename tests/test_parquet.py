@@ -92,7 +92,7 @@ def test_labels_are_numbers_or_the_names_in_the_file(tmp_path, named):
 
 @pytest.mark.parametrize("languages, column", [(None, "text"), ("title", "title")])
 def test_a_language_model_reads_one_column(tmp_path, languages, column):
-    texts = {name: [f"{name} {i}\n" for i in range(9)] for name in ("title", "text")}
+    texts = {name: [f"{name} {i}\n" for i in range(9)] for name in ("text", "title")}
     for split in "train", "validation":
         write(tmp_path / f"{split}.parquet", **texts)
     corpus = corpora.find(str(tmp_path), task="language modeling", languages=languages)

@@ -220,7 +220,7 @@ def testset(texts, tmp_path, monkeypatch):
 
 
 def test_a_test_set_of_sacrebleu_is_scored(copy, score, texts, testset):
-    """In the direction of the run. The reference is sacreBLEU's own score of the outputs."""
+    """In the direction of the run, with the name of the test set in the files."""
     status, out, _ = score(copy, "--testset", "mtedx/test")
     assert status == 0 and "test split of mtedx/test, last checkpoint, greedy, 9 texts" in out
     (path,) = copy.glob("outputs-mtedx-test-test-*.tsv")

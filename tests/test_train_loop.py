@@ -135,6 +135,8 @@ def test_a_run_within_its_warm_up_is_told_flags_that_suit(settings, capfd):
     run.check_warmup(config)
     run.check_warmup(replace(config, warmup_steps=1000, total_steps=2000))
     assert capfd.readouterr().err == ""
+    run.check_warmup(replace(config, warmup_steps=1000, total_steps=1999))
+    assert "rises" in capfd.readouterr().err
     run_loop(settings | {"max_steps": 2, "name": "chosen"})
     assert "rises" not in capfd.readouterr().err
 

@@ -23,12 +23,24 @@ class Config:
     corpus: str = setting(
         "mini",
         "mini, spa-eng, shakespeare, the name of a tensorflow_datasets dataset, a directory, or a "
-        ".tsv or .txt file",
+        ".tsv, .txt or .parquet file",
         group="data",
+    )
+    languages: str | None = setting(
+        None,
+        "source and target, such as pt,en, of a tensorflow_datasets dataset with more languages; "
+        "or the columns of a Parquet file, such as text,label [those of the corpus]",
     )
     reverse: bool = setting(False, "swap source and target language", without=("classifier",))
     train_share: float | None = setting(
         None, "use only this share of the training split, chosen by hash", low=0, high=1
+    )
+    held_out_share: float | None = setting(
+        None,
+        "share of a corpus without splits that is validation, and of one that is test "
+        "[0.02 by hash; 0.05 of one text; 0.2 of labelled texts, for validation only]",
+        low=0.0001,
+        high=0.5,
     )
     vocab_size: int = setting(8000, "maximum vocabulary size of the tokenizer", low=264)
     tokenizer: Literal["bpe", "word", "char"] = setting(
@@ -179,6 +191,9 @@ class Config:
             raise UserError(f"--d-model {self.d_model}: {reason} needs an even number")
         if self.corpus != self.corpus.encode("utf-8", "replace").decode():
             raise UserError(f"--corpus {self.corpus!r} is not UTF-8: rename the directory or file")
+        names = (self.languages or "text").split(",")
+        if len({*names}) != len(names) or len(names) > 2 or not all(names):
+            raise UserError(f"--languages {self.languages}: give a source and a target as in pt,en")
         if self.train_share == 0:
             raise UserError("--train-share 0: must be more than 0")
         if self.name == "latest":

@@ -7,7 +7,7 @@ import sys
 
 import utils
 from config import TASKS
-from data.splits import TABLES, TEXTS
+from data.splits import ONE_FILE
 from evaluation import command_line, report
 from evaluation.scores import measure, measure_text
 from evaluation.search import Search
@@ -21,7 +21,11 @@ def parse_flags() -> argparse.Namespace:
     parser = command_line.make_parser(__doc__)
     add = parser.add_argument
     add("--corpus", metavar="STR", help="another corpus, named as in train.py [the run's own]")
-    text = "split to score [test; `all` for another .tsv file, unless the run was trained on one]"
+    text = "score a test set that sacreBLEU downloads, such as wmt14/full: see `sacrebleu --list`"
+    add("--testset", metavar="STR", help=text)
+    text = "with --corpus or --testset: its source and target, such as pt,en [those of the run]"
+    add("--languages", metavar="STR", help=text)
+    text = "split to score [test; `all` for another file, unless the run was trained on one]"
     add("--split", metavar="STR", help=text)
     text = "score only the first N texts of the split, and write nothing to the run directory"
     add("--limit", type=command_line.positive, metavar="N", help=text)
@@ -29,8 +33,12 @@ def parse_flags() -> argparse.Namespace:
     add("--stride", type=command_line.positive, metavar="N", help=text)
     utils.add_flags(parser, Search)
     flags = command_line.parse(parser, {*TASKS.values()})
-    one_file, config = (*TABLES, *TEXTS), flags.config
-    other_file = (flags.corpus or "").endswith(one_file) and not config.corpus.endswith(one_file)
+    config = flags.config
+    if flags.testset and (flags.corpus or flags.split or config.task != "translation"):
+        utils.fail("--testset is for models that translate, without --corpus and --split")
+    if flags.languages and not (flags.corpus or flags.testset):
+        utils.fail("--languages is for another corpus: add --corpus or --testset, or remove it")
+    other_file = (flags.corpus or "").endswith(ONE_FILE) and not config.corpus.endswith(ONE_FILE)
     flags.split = flags.split or ("all" if other_file else "test")
     if config.task == "language modeling":
         if flags.search != Search():
@@ -48,7 +56,9 @@ def main(flags: argparse.Namespace) -> None:
         raise UserError("--n-best is for translate.py: scores are of the best translation")
     # tensorflow_datasets starts TensorFlow, whose number of threads must be set before.
     translator = command_line.load(flags)
-    split, name, documents = report.load_split(flags.run, flags.config, flags.split, flags.corpus)
+    split, name, documents = report.load_split(
+        flags.run, flags.config, flags.split, flags.corpus, flags.languages, flags.testset
+    )
     total, unit = len(split.sources), "texts" if documents else "lines"
     if flags.limit:
         split = split.take(range(min(flags.limit, total)))
@@ -62,7 +72,7 @@ def main(flags: argparse.Namespace) -> None:
     checkpoint, average = f"{flags.checkpoint} checkpoint", ""
     if flags.average > 1:
         checkpoint, average = f"average of {flags.average} epochs", f"-average{flags.average}"
-    corpus = flags.corpus or flags.config.corpus
+    corpus = flags.testset or flags.corpus or flags.config.corpus
     scores |= {"corpus": corpus, "split": flags.split, "checkpoint": checkpoint}
     best = "-best" if flags.checkpoint == "best" else ""
     written = []

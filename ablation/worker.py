@@ -135,7 +135,7 @@ def overlap(config: Config, texts: Split) -> int:
     def words(source: str) -> str:
         return re.sub(r"\W", "", source).casefold()
 
-    corpus = corpora.find(config.corpus, config.reverse, config.task)
+    corpus = corpora.from_config(config)
     found = {words(source) for source in texts.sources}
     found = found.intersection(words(source) for source, *_ in corpus.read("train"))
     return sum(words(source) in found for source in texts.sources)

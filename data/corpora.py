@@ -1,4 +1,4 @@
-"""Find a corpus by its name: see the table in docs/commands.md.
+"""Find a corpus by its name: see docs/data.md.
 
 If a labelled dataset or directory has no validation split, a fifth of its training split is held
 out. Files are UTF-8; a byte order mark and carriage returns are removed. Pairs with an empty text
@@ -8,12 +8,13 @@ function that returns a `Corpus` and call it in `find`.
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from config import Config
-from data import local, mini, tfds
+from data import local, mini, parquet, tfds
 from data.splits import (
+    PARQUET,
     SUPPORTED,
     TABLES,
     TEXTS,
@@ -29,38 +30,57 @@ from data.splits import (
 
 def from_config(config: Config) -> Corpus:
     """Return the corpus that a configuration names, in its direction. Raises CorpusError."""
-    corpus = find(config.corpus, config.reverse, config.task)
+    corpus = find(
+        config.corpus, config.reverse, config.task, config.languages, config.held_out_share
+    )
     share = config.train_share
     return corpus if share is None else keep_share(corpus, share)
 
 
-def find(name: str, reverse: bool = False, task: str = "translation") -> Corpus:
+def find(
+    name: str,
+    reverse: bool = False,
+    task: str = "translation",
+    languages: str | None = None,
+    held_out_share: float | None = None,
+) -> Corpus:
     """Return the corpus with this name. Neither downloads it nor imports TensorFlow.
 
     reverse: exchange source and target language. task: a value of `TASKS`. A language model gets
-    the target side of translations, or texts without their labels. Raises CorpusError.
+    the target side of translations, or texts without their labels. languages, held_out_share: see
+    `Config`. Raises CorpusError.
     """
     texts, labelled = task == "language modeling", task == "classification"
+    chosen, share = tuple(languages.split(",")) if languages else (), held_out_share
     if name.partition(":")[0] == "mini":
         corpus = built_in(name)
     elif name == "spa-eng":
-        corpus = tfds.spa_eng()
+        corpus = tfds.spa_eng(share)
     elif name == "shakespeare":
-        corpus = tfds.shakespeare()
+        corpus = tfds.shakespeare(share)
     elif os.path.isdir(name):
-        corpus = directory(Path(name), task)
+        corpus = directory(Path(name), task, chosen, share)
     elif name.endswith(TABLES):
-        corpus = local.table(Path(name), labelled, any_columns=texts)
+        corpus = local.table(Path(name), labelled, texts, share)
     elif name.endswith(TEXTS) and os.path.isfile(name):
-        corpus = local.text(Path(name))
+        corpus = local.text(Path(name), share)
+    elif name.endswith(PARQUET) and os.path.isfile(name):
+        corpus = parquet.corpus(Path(name), task, chosen, share)
     elif os.path.isfile(name):
         raise CorpusError(
-            f"{name}: neither a .tsv nor a .txt file; rename it, or give its directory"
+            f"{name}: not a .tsv, .txt or .parquet file; rename it, or give its directory"
         )
     elif re.fullmatch(r"\w+(/[\w.:*+/-]+)?", name):
-        corpus = tfds.dataset(name, texts)
+        corpus = tfds.dataset(name, texts, chosen, share)
     else:
         raise CorpusError(f"{name!r}: no such file or directory; use {SUPPORTED}")
+    if chosen and {*chosen} != {*corpus.languages}:
+        raise CorpusError(
+            f"{name} has {', '.join(corpus.languages)}, not {languages}: change or remove "
+            "--languages"
+        )
+    if chosen != corpus.languages and chosen and corpus.task == "translation":
+        corpus = corpus.swap()
     if texts and corpus.task != task:
         return (corpus.swap() if reverse and not corpus.labelled else corpus).texts_only()
     if corpus.task != task:
@@ -103,17 +123,19 @@ def built_in(name: str) -> Corpus:
     return Corpus(name, ("pt", "en"), lambda: files, pairs)
 
 
-def directory(path: Path, task: str) -> Corpus:
-    """Return the corpus in a directory.
+def directory(path: Path, task: str, languages: Sequence[str], share: float | None) -> Corpus:
+    """Return the corpus in a directory. languages, share: see `parquet.corpus`.
 
     For a language model, one with train.txt is a text. If it has train/*/ but no train.*, it is a
     labelled one.
     """
+    if any(path.glob("*" + PARQUET)):
+        return parquet.corpus(path, task, languages, share)
     if task == "language modeling" and any((path / f"train{end}").exists() for end in TEXTS):
         return local.text_folder(path)
     train = path / "train"
     has_labels = train.is_dir() and any(file.is_dir() for file in visible(train))
     if task == "classification" or (has_labels and not any(path.glob("train.*"))):
         keep_lines = task == "language modeling"
-        return local.labelled_folder(path, markup_to_text if keep_lines else strip_markup)
+        return local.labelled_folder(path, markup_to_text if keep_lines else strip_markup, share)
     return local.folder(path)

@@ -76,11 +76,13 @@ def warn_of_ignored(folder: Path, files: list[Path]) -> None:
         warn(f"{folder}: files that are not part of the corpus: {len(files):,} ({names})")
 
 
-def labelled_folder(path: Path, clean: Callable[[str], str] = strip_markup) -> Corpus:
+def labelled_folder(
+    path: Path, clean: Callable[[str], str] = strip_markup, share: float | None = None
+) -> Corpus:
     """Open a directory with train/LABEL/*.txt, and likewise test and validation, as in `aclImdb`.
 
     The labels are the directories that all splits have: not `aclImdb/train/unsup`. clean: applied
-    to each text. Raises CorpusError.
+    to each text. share: see `hold_out`. Raises CorpusError.
     """
     splits = [split for split in SPLITS if (path / split).is_dir()]
     present = {split: visible(path / split) for split in splits}
@@ -117,14 +119,17 @@ def labelled_folder(path: Path, clean: Callable[[str], str] = strip_markup) -> C
         }
 
     corpus = Corpus(str(path), ("text", "label"), files, pairs, "classification", local=True)
-    return hold_out(corpus)
+    return hold_out(corpus, share)
 
 
-def table(path: Path, labelled: bool = False, any_columns: bool = False) -> Corpus:
+def table(
+    path: Path, labelled: bool = False, any_columns: bool = False, share: float | None = None
+) -> Corpus:
     """Open a .tsv or .tsv.gz file with source TAB target, or with label TAB text.
 
     Its split `all` is every line. any_columns: the first column may also have labels, because only
-    the second one is used, whose hash then decides the split. Raises CorpusError.
+    the second one is used, whose hash then decides the split. share: see `select_by_hash`. Raises
+    CorpusError.
     """
     if not path.is_file():
         raise CorpusError(f"{path}: no such file")
@@ -155,7 +160,7 @@ def table(path: Path, labelled: bool = False, any_columns: bool = False) -> Corp
     def pairs(split: str) -> Iterator[TextPair]:
         if split == "all":
             return all_pairs()
-        return select_by_hash(str(path), all_pairs(), split, column=1 if any_columns else 0)
+        return select_by_hash(str(path), all_pairs(), split, 1 if any_columns else 0, share)
 
     files, task = dict.fromkeys(SPLITS, [path]), "classification" if labelled else "translation"
     return Corpus(str(path), languages, lambda: files, pairs, task, local=True)
@@ -184,16 +189,20 @@ def text_folder(path: Path) -> Corpus:
     )
 
 
-def text(path: Path) -> Corpus:
-    """Open a .txt or .txt.gz file: the first 90 % of its characters train, 5 % validate, 5 % test.
+def text(path: Path, share: float | None = None) -> Corpus:
+    """Open a .txt or .txt.gz file: see `split_by_position`. The split `all` is the whole file."""
+    return replace(split_by_position(str(path), lambda: read_text(path), path, share), local=True)
 
-    A line is in the split of its first character. The split `all` is the whole file.
+
+def split_by_position(
+    name: str, read: Callable[[], Iterator[str]], path: Path, share: float | None = None
+) -> Corpus:
+    """Divide one text: the last part of its characters test, an equal part before it validates.
+
+    A line is in the split of its first character. read: returns the lines. share: that part, by
+    default 0.05. Raises CorpusError if a split is empty.
     """
-    return replace(split_by_position(str(path), lambda: read_text(path), path), local=True)
-
-
-def split_by_position(name: str, read: Callable[[], Iterator[str]], path: Path) -> Corpus:
-    """Divide one text into splits. read: returns its lines. Raises CorpusError if one is empty."""
+    share = share or 0.05
     length = functools.cache(lambda: sum(map(len, read())))
 
     def pairs(split: str) -> Iterator[TextPair]:
@@ -202,8 +211,9 @@ def split_by_position(name: str, read: Callable[[], Iterator[str]], path: Path) 
             return
         position, counts = 0, dict.fromkeys(SPLITS, 0)
         for line in read():
-            share = position / length()
-            own = "train" if share < 0.9 else "validation" if share < 0.95 else "test"
+            place = position / length()
+            own = "validation" if place < 1 - share else "test"
+            own = "train" if place < 1 - 2 * share else own
             counts[own] += 1
             position += len(line)
             if split == own:

@@ -7,6 +7,7 @@ to fit into memory.
 import hashlib
 import itertools
 import json
+import math
 import re
 import shutil
 import sys
@@ -28,6 +29,7 @@ from utils import first_line, lock, names_in_group, warn, write_json
 
 TOKENIZER_PAIRS = 120_000  # maximum number of pairs used to train the tokenizers
 VALIDATION_PAIRS = 5_000  # maximum number of validation pairs used
+FEW_TEXTS = 100  # the scores of fewer texts differ too much from those of others
 
 
 class Dataset(NamedTuple):
@@ -88,7 +90,29 @@ def load(config: Config) -> Dataset:
         with lock(folder.with_suffix(".lock"), wait=waiting):
             if not folder.exists():  # another process may have written it meanwhile
                 write(folder, config, corpus)
-    return read(folder, config)
+    dataset = read(folder, config)
+    check_held_out(config, corpus, dataset)
+    return dataset
+
+
+def check_held_out(config: Config, corpus: Corpus, dataset: Dataset) -> None:
+    """Warn if validation or test have few texts, or if --held-out-share has no effect."""
+    splits, files, names = dataset.corpus_info["splits"], corpus.files(), ("validation", "test")
+    divided = [name for name in names if files.get(name) == files["train"]]
+    if config.held_out_share and not divided:
+        warn(f"--held-out-share has no effect: {corpus.name} has its own splits")
+    sizes = {name: splits[name]["pairs"] for name in names if name in splits}
+    few = {name: size for name, size in sizes.items() if size < FEW_TEXTS}
+    if not few or not dataset.corpus_info.get("documents", True):
+        return
+    total = sum(split["pairs"] for split in splits.values())
+    share = min(0.2, math.ceil(120 * FEW_TEXTS / total) / 100)  # a hash is not exact
+    more = {*few} <= {*divided} and share > max(few.values()) / total
+    counts = " and ".join(f"{size} {name} texts" for name, size in few.items())
+    warn(
+        f"{corpus.name} has only {counts}, so scores are imprecise: "
+        + (f"hold out more with --held-out-share {share:g}" if more else "add some")
+    )
 
 
 def cache_folder(config: Config, corpus: Corpus) -> Path:

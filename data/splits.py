@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     from data.tokenizer import Labels, Tokenizer
 
 SPLITS = ("train", "validation", "test")
-TABLES, TEXTS = (".tsv", ".tsv.gz"), (".txt", ".txt.gz")
+TABLES, TEXTS, PARQUET = (".tsv", ".tsv.gz"), (".txt", ".txt.gz"), ".parquet"
+ONE_FILE = (*TABLES, *TEXTS, PARQUET)  # these have a split `all`
 SUPPORTED = (
     "mini, mini:SIZE, spa-eng, a translation dataset of tensorflow_datasets such as "
-    "ted_hrlr_translate/pt_to_en, a directory with train.SRC and train.TGT, or a .tsv file; with "
-    "--model classifier a dataset such as imdb_reviews, a directory with train/LABEL/*.txt, or a "
-    ".tsv file; with --model language_model also shakespeare, a dataset with texts such as lm1b, a "
-    "directory with train.txt and validation.txt, or a .txt file"
+    "ted_hrlr_translate/pt_to_en, a directory with train.SRC and train.TGT, a .tsv file, or one or "
+    "more .parquet files; with --model classifier a dataset such as imdb_reviews, a directory with "
+    "train/LABEL/*.txt, or a .tsv file; with --model language_model also shakespeare, a dataset "
+    "with texts such as lm1b, a directory with train.txt and validation.txt, or a .txt file"
 )
 
 
@@ -107,7 +108,7 @@ class Corpus:
         split: one of `files()`, or `all`, which is every line of a file. Raises CorpusError if it
         does not exist.
         """
-        one_file = self.name.endswith((*TABLES, *TEXTS))
+        one_file = self.name.endswith(ONE_FILE)
         if split not in self.files() and not (split == "all" and one_file):
             raise CorpusError(f"{self.name} has no {split} split; {self.found(split)}")
         empty = 0
@@ -126,7 +127,7 @@ class Corpus:
     def found(self, split: str) -> str:
         """Return what the corpus has instead of this split: files of a directory, or splits."""
         folder = Path(self.name)
-        if not self.local or not folder.is_dir():
+        if not self.local or not folder.is_dir() or any(folder.glob("*" + PARQUET)):
             return f"it has {', '.join(self.files())}"
         expected = [f"{split}.{language}" for language in self.languages]
         if self.labelled or not self.documents:
@@ -210,15 +211,18 @@ def visible(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.name[0] != ".")
 
 
-def assign_split(text: str) -> str:
-    """Assign a text to a split by its hash: 96 % train, 2 % validation, 2 % test.
+def assign_split(text: str, share: float = 0.02) -> str:
+    """Assign a text to a split by its hash: this share to validation, the same to test.
 
-    Texts that `normalize_source` makes equal are in the same split, and adding texts to a corpus
-    does not move the others.
+    share: a multiple of 0.0001. Texts that `normalize_source` makes equal are in the same split,
+    and adding texts to a corpus does not move the others.
     """
     digest = hashlib.sha256(normalize_source(text).encode()).digest()
-    percent = int.from_bytes(digest[:8], "big") % 100
-    return "train" if percent < 96 else "validation" if percent < 98 else "test"
+    number, size = int.from_bytes(digest[:8], "big"), round(share * 10_000)
+    place = number % 100 * 100 + number // 100 % 100  # from 0 to 9,999
+    if place < 10_000 - 2 * size:
+        return "train"
+    return "validation" if place < 10_000 - size else "test"
 
 
 def keep_share(corpus: Corpus, share: float) -> Corpus:
@@ -248,15 +252,16 @@ def hash_share(text: str) -> float:
 
 
 def select_by_hash(
-    name: str, pairs: Iterable[TextPair], split: str, column: int = 0
+    name: str, pairs: Iterable[TextPair], split: str, column: int = 0, share: float | None = None
 ) -> Iterator[TextPair]:
     """Yield the pairs whose source, or the text in another column, is assigned to `split`.
 
-    name: used in error messages. Raises CorpusError if one of the splits is empty.
+    name: used in error messages. share: see `assign_split`; by default 0.02. Raises CorpusError if
+    one of the splits is empty.
     """
     counts = dict.fromkeys(SPLITS, 0)
     for pair in pairs:
-        assigned = assign_split(pair[column])
+        assigned = assign_split(pair[column], share or 0.02)
         counts[assigned] += 1
         if assigned == split:
             yield pair
@@ -264,17 +269,19 @@ def select_by_hash(
         if not count:
             raise CorpusError(
                 f"{name}: none of its {sum(counts.values())} lines is in the {each} split; use at "
-                "least 300 different sources, or a directory with one file per split"
+                "least 300 different sources, a larger --held-out-share, or a directory with one "
+                "file per split"
             )
 
 
-def hold_out(corpus: Corpus) -> Corpus:
-    """Use a random fifth of the training split for validation if there is no such split.
+def hold_out(corpus: Corpus, share: float | None = None) -> Corpus:
+    """Use a random part of the training split for validation if there is no such split.
 
-    For language models, which can have millions of texts, at most 5,000 of them.
+    share: that part; by default a fifth, and without labels, where there can be millions of texts,
+    at most 5,000 of them.
     """
     count = functools.cache(lambda: sum(1 for _ in corpus.pairs("train")))
-    most = 5_000 if corpus.task == "language modeling" else sys.maxsize
+    most = sys.maxsize if corpus.labelled or share else 5_000
 
     def files() -> dict[str, list[Path]]:
         existing = corpus.files()
@@ -286,7 +293,8 @@ def hold_out(corpus: Corpus) -> Corpus:
         if split not in ("train", "validation") or "validation" in corpus.files():
             return corpus.pairs(split)
         held_out = np.zeros(count(), bool)
-        held_out[np.random.default_rng(0).permutation(count())[: min(count() // 5, most)]] = True
+        size = min(int(count() * (share or 0.2)), most)
+        held_out[np.random.default_rng(0).permutation(count())[:size]] = True
         kept = held_out if split == "validation" else ~held_out
         return itertools.compress(corpus.pairs("train"), kept)
 

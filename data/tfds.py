@@ -8,7 +8,7 @@ import os
 import sys
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +29,7 @@ from data.splits import (
 from utils import first_line, warn
 
 if TYPE_CHECKING:
+    import tensorflow as tf
     from tensorflow_datasets.core import DatasetBuilder
 
 # The host of the TED talks is often down. The second URL is an archived copy of the same file.
@@ -48,15 +49,22 @@ SHAKESPEARE_SIZE = 1_115_394  # bytes
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 
 
-def dataset(name: str, texts: bool = False) -> Corpus:
+def dataset(
+    name: str, texts: bool = False, languages: Sequence[str] = (), share: float | None = None
+) -> Corpus:
     """Open a dataset of tensorflow_datasets: translations, texts with labels, or texts.
 
-    texts: whether only texts are needed, as in lm1b and wiki40b. Raises CorpusError.
+    texts: whether only texts are needed, as in lm1b and wiki40b. languages: source and target in a
+    dataset with more languages. share: see `hold_out`. Raises CorpusError.
     """
     import tensorflow_datasets  # 0.3 s; imports TensorFlow only when data is read or written
 
     builder = make_builder(name)
     features, keys = builder.info.features, builder.info.supervised_keys
+    for key, feature in features.items():
+        if isinstance(feature, tensorflow_datasets.features.TranslationVariableLanguages):
+            chosen = choose_languages(name, feature.languages, languages)
+            return variable_languages(name, builder, key, chosen)
     labelled = not isinstance(features, tensorflow_datasets.features.Translation)
     if labelled and texts:
         text = features["text"] if "text" in features else None
@@ -71,14 +79,15 @@ def dataset(name: str, texts: bool = False) -> Corpus:
         languages = ("text", "label")
         decoders = (lambda text: strip_markup(text.decode()), features[keys[1]].int2str)
     else:
-        if len(features) != 2:
-            raise CorpusError(f"{name}: not a translation between two languages; use {SUPPORTED}")
         if "/" not in name and builder.builder_config:  # tfds would take the first language pair
             pairs = list(builder.builder_configs) or [builder.builder_config.name]
             choices = ", ".join(f"{name}/{pair}" for pair in pairs[:9]) + ", …" * (len(pairs) > 9)
             raise CorpusError(f"{name} has several language pairs: use {choices}")
         # The features of a dataset that is read from disk are sorted; `supervised_keys` are not.
-        keys = languages = keys or tuple(features)
+        keys = keys or tuple(features)
+        if len(features) != 2:
+            keys = choose_languages(name, [*features], languages)
+        languages = keys
         decoders = (bytes.decode, bytes.decode)
 
     def files() -> dict[str, list[Path]]:
@@ -91,10 +100,7 @@ def dataset(name: str, texts: bool = False) -> Corpus:
         }
 
     def pairs(split: str) -> Iterator[TextPair]:
-        in_file_order = tensorflow_datasets.ReadConfig(
-            interleave_cycle_length=1, try_autocache=False
-        )
-        examples = builder.as_dataset(split=split, shuffle_files=False, read_config=in_file_order)
+        examples = read_in_file_order(builder, split)
         for batch in examples.batch(1024).as_numpy_iterator():  # 60 times as fast as row by row
             # tfds' value for a missing label is -1.
             if labelled and not texts and min(batch[keys[1]]) < 0:
@@ -107,7 +113,54 @@ def dataset(name: str, texts: bool = False) -> Corpus:
     if not labelled:
         return Corpus(name, languages, files, pairs)
     task = "language modeling" if texts else "classification"
-    return hold_out(Corpus(name, languages, files, pairs, task))
+    return hold_out(Corpus(name, languages, files, pairs, task), share)
+
+
+def variable_languages(
+    name: str, builder: "DatasetBuilder", key: str, languages: tuple[str, ...]
+) -> Corpus:
+    """Open two languages of a dataset whose examples need not have both, such as TED talks.
+
+    key: the feature with the translations. Examples without one of the languages are left out.
+    """
+    source, target = (language.encode() for language in languages)
+
+    def files() -> dict[str, list[Path]]:
+        prepare(name, builder)
+        return {s: [Path(f) for f in info.filepaths] for s, info in builder.info.splits.items()}
+
+    def pairs(split: str) -> Iterator[TextPair]:
+        examples = read_in_file_order(builder, split).map(lambda example: example[key])
+        for batch in examples.padded_batch(1024).as_numpy_iterator():
+            for row in zip(batch["language"], batch["translation"], strict=True):
+                texts = dict(zip(*row, strict=True))
+                if source in texts and target in texts:
+                    yield texts[source].decode(), texts[target].decode()
+
+    return Corpus(name, languages, files, pairs)
+
+
+def choose_languages(
+    name: str, present: Sequence[str] | None, languages: Sequence[str]
+) -> tuple[str, ...]:
+    """Return source and target, chosen from the languages of a dataset. Raises CorpusError.
+
+    present: None if the dataset does not list them.
+    """
+    unknown = [language for language in languages if language not in (present or languages)]
+    if len(languages) != 2 or unknown:
+        reason = f"has no language {unknown[0]}" if unknown else "has more than two languages"
+        choices = f" from {', '.join(present)}" if present else ""
+        raise CorpusError(f"{name} {reason}: choose --languages SOURCE,TARGET{choices}")
+    return tuple(languages)
+
+
+def read_in_file_order(builder: "DatasetBuilder", split: str) -> "tf.data.Dataset":
+    """Return the examples of a split, always in the same order."""
+    import tensorflow_datasets
+
+    config = tensorflow_datasets.ReadConfig(interleave_cycle_length=1, try_autocache=False)
+    return builder.as_dataset(split=split, shuffle_files=False, read_config=config)
 
 
 def make_builder(name: str) -> "DatasetBuilder":
@@ -185,10 +238,10 @@ def archive_path(url: str) -> Path:
     return manual
 
 
-def spa_eng() -> Corpus:
+def spa_eng(share: float | None = None) -> Corpus:
     """Open the English-Spanish sentence pairs of TensorFlow's tutorials: 118,964 pairs.
 
-    All translations of a sentence are in the same split.
+    All translations of a sentence are in the same split. share: see `select_by_hash`.
     """
     archive = archive_path(ANKI_URL)
 
@@ -217,13 +270,16 @@ def spa_eng() -> Corpus:
         return dict.fromkeys(SPLITS, [archive])
 
     def pairs(split: str) -> Iterator[TextPair]:
-        return select_by_hash("spa-eng", all_pairs(), split)
+        return select_by_hash("spa-eng", all_pairs(), split, share=share)
 
     return Corpus("spa-eng", ("en", "es"), files, pairs)
 
 
-def shakespeare() -> Corpus:
-    """Open Karpathy's tiny Shakespeare, one text of 1,115,394 characters (Karpathy 2015)."""
+def shakespeare(share: float | None = None) -> Corpus:
+    """Open Karpathy's tiny Shakespeare, one text of 1,115,394 characters (Karpathy 2015).
+
+    share: see `split_by_position`.
+    """
     path = archive_path(SHAKESPEARE_URL).with_name("tinyshakespeare.txt")
 
     def lines() -> Iterator[str]:
@@ -238,7 +294,7 @@ def shakespeare() -> Corpus:
             raise CorpusError(f"{path} is damaged: delete it and run the command again")
         return read_text(path)
 
-    corpus = split_by_position("shakespeare", lines, path)
+    corpus = split_by_position("shakespeare", lines, path, share)
 
     def files() -> dict[str, list[Path]]:
         if not path.exists():

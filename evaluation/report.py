@@ -9,6 +9,7 @@ from config import Config
 from data import corpora
 from data.splits import Split
 from evaluation.scores import Table
+from evaluation.testset import testset as open_testset
 from training.records import read_json
 from utils import UserError, quote
 
@@ -19,27 +20,37 @@ FINE = ("loss", "nats_per_character", "bits_per_byte")  # scores that are shown 
 
 
 def load_split(
-    run: Path, config: Config, split: str, name: str | None = None
+    run: Path,
+    config: Config,
+    split: str,
+    name: str | None = None,
+    languages: str | None = None,
+    testset: str | None = None,
 ) -> tuple[Split, str, bool]:
     """Load a split of the corpus of a run, or of the one with this name, in the run's direction.
 
+    languages: of that corpus, see `Config`. testset: a test set of sacreBLEU, to load instead.
     Also returns what identifies the texts in file names: the split, or, if the texts are not those
     that the run recorded, their corpus, split and hash; and whether they are documents, see
     `Corpus`. Raises OSError, and UserError if the split does not exist, or if it is the run's own
     and has changed since training.
     """
     record = read_json(run / "corpus.json")
-    if name is None and split not in record["splits"]:
+    own = name is None and testset is None
+    if own and split not in record["splits"]:
         raise UserError(f"{run} has no split {split!r}: choose from {', '.join(record['splits'])}")
-    if name is None:
+    if own:
         corpus = corpora.from_config(config)  # with its share of the training split
+    elif testset:
+        names = languages.split(",") if languages else record["languages"]
+        corpus = open_testset(testset, names)
     else:
-        sides = [corpora.find(name, reverse, config.task) for reverse in (False, True)]
+        sides = [corpora.find(name, x, config.task, languages) for x in (False, True)]
         same = (each for each in sides if [*each.languages] == record["languages"])
         corpus = next(same, sides[0])
     summary = corpus.summarize(split, limit=sys.maxsize)
     recorded = record["splits"].get(split, {}).get("sha256")
-    if name is None and summary.sha256 != recorded:
+    if own and summary.sha256 != recorded:
         raise UserError(
             f"the {split} split of {config.corpus} differs from the one recorded in "
             f"{run}/corpus.json, so scores would not be comparable: restore the text, or score it "
@@ -51,7 +62,7 @@ def load_split(
         return Split.of(summary.sample), split, corpus.documents
     # Other texts may have the same name, and a path may be longer than a name can be.
     stem = Path(corpus.name).resolve().name if corpus.local else corpus.name
-    stem = re.sub(r"\.(tsv|txt)(\.gz)?$", "", stem)
+    stem = re.sub(r"\.(tsv|txt|parquet)(\.gz)?$", "", stem)
     slug = re.sub(r"[^\w.+-]+", "-", stem)[:SLUG].strip("-.") or "corpus"
     name = f"{slug}-{split}-{summary.sha256[:8]}"
     return Split.of(summary.sample), name, corpus.documents

@@ -214,9 +214,20 @@ def test_settings_that_contradict_each_other_are_rejected(parse, flags, keyword)
     assert keyword in parse(*flags)
 
 
-@pytest.mark.parametrize("flags", [["--train-share", "0"], ["--train-share", "-1"]])
-def test_a_share_of_nothing_is_rejected(parse, flags):
-    assert "--train-share" in parse(*flags)
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--train-share", "0"],
+        ["--train-share", "-1"],
+        ["--held-out-share", "0"],
+        ["--held-out-share", "0.5"],
+        ["--languages", "pt,en,fr"],
+        ["--languages", "pt,pt"],
+        ["--languages", "pt,"],
+    ],
+)
+def test_bad_shares_and_languages_are_rejected(parse, flags):
+    assert flags[0] in parse(*flags)
 
 
 def test_a_text_may_not_look_like_a_flag(capsys):
@@ -336,6 +347,7 @@ OTHER = {
     "seed": 9, "name": "other", "tokenizer": "word", "word_dropout": 0.5, "model": "recurrent",
     "recurrent_attention": "dot", "pooling": "max", "validation_sentences": 9,
     "attention_dropout_rate": 0.5, "total_steps": 9, "init_from": "other", "train_share": 0.5,
+    "languages": "en,pt", "held_out_share": 0.1,
 }  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """All kinds of corpora, and the errors for bad ones."""
 
 import gzip
+import hashlib
 import io
 import os
 import re
@@ -153,6 +154,15 @@ def test_the_alphabetically_first_extension_is_the_source(folder):
     assert texts.sources == ["validation hello 0", "validation hello 1"]
     assert texts.targets == ["validation olá 0", "validation olá 1"]
     assert texts.tags is None
+
+
+def test_languages_select_the_direction_of_any_corpus(folder):
+    backward = corpora.find(str(folder), languages="pt,en")
+    assert backward.languages == ("pt", "en")
+    assert backward.load("test") == load_split(str(folder), "test", reverse=True)
+    assert corpora.find("mini", languages="pt,en").languages == ("pt", "en")
+    with pytest.raises(CorpusError, match="mini has pt, en, not pt,fr"):
+        corpora.find("mini", languages="pt,fr")
 
 
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
@@ -338,6 +348,51 @@ def test_adding_lines_to_a_table_moves_no_other(tmp_path):
         assert set(few[split].sources) <= set(many[split].sources)
 
 
+def test_a_larger_share_holds_out_more_and_the_default_is_two_per_cent_each(tmp_path):
+    """The default is that of published results: the first eight bytes of the hash modulo 100."""
+    texts = [f"text {i}" for i in range(5000)]
+    for text in texts:
+        place = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % 100
+        expected = "train" if place < 96 else "validation" if place < 98 else "test"
+        assert assign_split(text) == assign_split(text, 0.02) == expected
+    before = {*texts}
+    for share in (0.005, 0.1, 0.25):
+        splits = [assign_split(text, share) for text in texts]
+        for split in ("validation", "test"):
+            assert splits.count(split) / len(texts) == pytest.approx(share, rel=0.25)
+        train = {text for text, split in zip(texts, splits, strict=True) if split == "train"}
+        assert train < before
+        before = train
+
+
+@pytest.mark.parametrize("task", ["translation", "classification", "language modeling"])
+def test_held_out_share_applies_to_every_file_that_is_divided(tmp_path, reviews, task):
+    """Validation and test get the share of texts, of labelled texts, and of the characters."""
+    names = {"translation": table(tmp_path / "a.tsv", range(2000)), "classification": str(reviews)}
+    write(tmp_path / "a.txt", "four\n" * 1000)
+    name = names.get(task, str(tmp_path / "a.txt"))
+    corpus = corpora.find(name, task=task, held_out_share=0.1)
+    sizes = {split: len(corpus.load(split).targets) for split in SPLITS}
+    expected = {"translation": (200, 200), "classification": (2, 20)}.get(task, (100, 100))
+    assert (sizes["validation"], sizes["test"]) == pytest.approx(expected, rel=0.2)
+    assert sum(sizes.values()) == {"classification": 40}.get(task, 10 * sum(expected) / 2)
+
+
+def test_few_held_out_texts_and_their_remedy_are_named(tmp_path, capfd):
+    name, folder = table(tmp_path / "a.tsv", range(800)), write_corpus(tmp_path / "talks")
+    config = Config(corpus=name, cache_dir=str(tmp_path))
+    pipeline.load(config)
+    error = capfd.readouterr().err
+    number, share = re.search(r"has only (\d+) .*--held-out-share (\S+)\n", error).groups()
+    assert int(number) == len(load_split(name, "validation").sources)
+    pipeline.load(replace(config, held_out_share=float(share)))
+    assert "has only" not in capfd.readouterr().err
+    pipeline.load(replace(config, corpus=str(folder), held_out_share=0.1))
+    error = capfd.readouterr().err
+    assert "has only 20 validation texts and 30 test texts" in error and "add some" in error
+    assert "has no effect" in error
+
+
 def test_equal_sources_are_in_one_split_also_when_reversed(tmp_path):
     path = tmp_path / "a.tsv"
     write(path, "".join(f"source {i % 500}\ttarget {i}\n" for i in range(1500)))
@@ -467,7 +522,7 @@ def test_labels_that_look_alike_are_named(tmp_path, capfd):
     write(tmp_path / "a.tsv", "".join(f"{labels[i % 9]}\ttext {i}\n" for i in range(900)))
     config = Config(model="classifier", corpus=str(tmp_path / "a.tsv"), cache_dir=str(tmp_path))
     pipeline.load(config)
-    (line,) = (x for x in capfd.readouterr().err.splitlines() if "alike" in x)
+    (line,) = (x for x in capfd.readouterr().err.splitlines() if "look alike" in x)
     assert line.endswith("alike: 'Very-good' and 'very good'")
 
 
@@ -741,6 +796,53 @@ def test_another_language_pair_in_both_directions(ted, reverse):
     assert sorted(russian) == sorted(f"привет dev {i}" for i in range(SIZES["dev"]))
     assert [text.replace("привет", "hello") for text in russian] == english
     assert corpora.find(name, reverse).languages == (("en", "ru") if reverse else ("ru", "en"))
+
+
+@pytest.fixture
+def lectures(tmp_path, monkeypatch):
+    """A dataset like ted_multi_translate, written by tfds. The talks have different languages."""
+    import tensorflow_datasets as tfds
+
+    feature = tfds.features.TranslationVariableLanguages(languages=["en", "pt", "pt-br"])
+    rows = [
+        {
+            language: f"{language} {i}"
+            for language in ("en", "pt", "pt-br")
+            if i % 3 or language != lost
+        }
+        for i, lost in enumerate(["en", "pt", "pt-br"] * 500)
+    ]
+
+    class Lectures(tfds.core.GeneratorBasedBuilder):
+        name, VERSION, pkg_dir_path = "lectures", tfds.core.Version("1.0.0"), tmp_path
+
+        def _info(self):
+            features = {"translations": feature, "name": tfds.features.Text()}
+            return self.dataset_info_from_configs(features=tfds.features.FeaturesDict(features))
+
+        def _split_generators(self, manager):
+            return {name: self._generate_examples() for name in ("train", "validation")}
+
+        def _generate_examples(self):
+            yield from ((i, {"translations": row, "name": "x"}) for i, row in enumerate(rows))
+
+    Lectures(data_dir=tmp_path).download_and_prepare()
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    return rows
+
+
+def test_two_languages_of_a_dataset_with_many_are_chosen(lectures):
+    corpus = corpora.find("lectures", languages="pt-br,en")
+    assert corpus.languages == ("pt-br", "en") and [*corpus.files()] == ["train", "validation"]
+    expected = [(row["pt-br"], row["en"]) for row in lectures if {"pt-br", "en"} <= {*row}]
+    found = corpus.load("train")
+    assert sorted(zip(*found[:2], strict=True)) == sorted(expected) and 0 < len(expected) < 1500
+    assert corpora.find("lectures", True, languages="en,pt-br").load("train") == found
+    english = corpora.find("lectures", task="language modeling", languages="pt-br,en")
+    assert english.load("train").targets == found.targets
+    for languages, words in {None: "more than two", "pt,fr": "no language fr"}.items():
+        with pytest.raises(CorpusError, match=f"{words}.* from en, pt, pt-br$"):
+            corpora.find("lectures", languages=languages)
 
 
 def test_a_labelled_dataset_has_label_names_and_no_markup(tmp_path, monkeypatch):

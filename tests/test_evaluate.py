@@ -214,6 +214,46 @@ def test_scores_of_different_texts_are_in_different_files(copy, texts, tmp_path,
     assert len({*slugs}) == 3 and all(len(f"outputs-{slug}.tsv".encode()) < 150 for slug in slugs)
 
 
+@pytest.fixture
+def testset(texts, tmp_path, monkeypatch):
+    """Texts in the cache of sacreBLEU, in the place of one of its test sets."""
+    from sacrebleu import DATASETS
+
+    monkeypatch.setattr(DATASETS["mtedx/test"], "_outdir", str(tmp_path / "mtedx/test"))
+    (tmp_path / "mtedx/test").mkdir(parents=True)
+    for name, lines in zip(("src", "ref"), texts, strict=False):
+        path = tmp_path / "mtedx/test" / f"mtedx_test.pt-en.{name}"
+        path.write_text("".join(line + "\n" for line in lines[:9]), "utf-8")
+    return tmp_path / "mtedx/test"
+
+
+def test_a_test_set_of_sacrebleu_is_scored(copy, score, texts, testset):
+    """In the direction of the run, with the name of the test set in the files."""
+    status, out, _ = score(copy, "--testset", "mtedx/test")
+    assert status == 0 and "test split of mtedx/test, last checkpoint, greedy, 9 texts" in out
+    (path,) = copy.glob("outputs-mtedx-test-test-*.tsv")
+    table = report.read_outputs(copy, path.stem.removeprefix("outputs-"))
+    assert (table["source"], table["reference"]) == (texts.sources[:9], texts.targets[:9])
+    scores = read_json(path.with_name(path.stem.replace("outputs", "scores") + ".json"))
+    assert scores["corpus"] == "mtedx/test"
+
+
+def test_test_sets_that_cannot_be_scored_are_rejected(copy, score, testset, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError("no route to host")
+
+    monkeypatch.setattr("urllib.request.urlopen", refuse)
+    for file in testset.iterdir():
+        file.unlink()
+    assert keyword(score(copy, "--testset", "mtedx/test"), "no route to host", "-l pt-en", "copy")
+    assert keyword(score(copy, "--testset", "wmt14/full"), "not for pt-en", "de,en or en,cs")
+    flags = ("--testset", "wmt14/full", "--languages", "en,de")
+    assert keyword(score(copy, *flags), "no route to host", "-l en-de")
+    assert keyword(score(copy, "--testset", "wmt"), "no test set 'wmt'")
+    assert keyword(score(copy, "--testset", "wmt14/full", "--split", "test"), "without")
+    assert keyword(score(copy, "--languages", "en,de"), "--languages is for another corpus")
+
+
 def test_another_corpus_has_the_direction_of_the_run(copy, texts, tmp_path):
     config, corpus = load_config(copy), read_json(copy / "config.json")["corpus"]
     assert report.load_split(copy, config, "test", corpus) == (texts, "test", True)

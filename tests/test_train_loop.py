@@ -9,6 +9,7 @@ import io
 import itertools
 import json
 import os
+import re
 import resource
 import runpy
 import shlex
@@ -16,6 +17,7 @@ import shutil
 import signal
 import sys
 import time
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -119,6 +121,24 @@ def resumed(folder, **changes):
 
 
 # ---- Batches and counters ------------------------------------------------------------------------
+
+
+def test_a_run_within_its_warm_up_is_told_flags_that_suit(settings, capfd):
+    """They cause no warning, and the steps are then five times those of the warm-up."""
+    steps = len(run_loop(settings).batches)
+    pattern = r"rises for 1,000 steps, but the 3 epochs have only (\d+): use (.*), and see"
+    counted, flags = re.search(pattern, capfd.readouterr().err).groups()
+    assert int(counted) == steps
+    warmup, epochs = map(int, re.fullmatch(r"--warmup-steps (\d+) --epochs (\d+)", flags).groups())
+    assert 0 <= epochs * steps / EPOCHS - 5 * warmup < steps
+    config = Config(warmup_steps=warmup, epochs=epochs, total_steps=5 * warmup)
+    run.check_warmup(config)
+    run.check_warmup(replace(config, warmup_steps=1000, total_steps=2000))
+    assert capfd.readouterr().err == ""
+    run.check_warmup(replace(config, warmup_steps=1000, total_steps=1999))
+    assert "rises" in capfd.readouterr().err
+    run_loop(settings | {"max_steps": 2, "name": "chosen"})
+    assert "rises" not in capfd.readouterr().err
 
 
 def test_every_epoch_trains_on_all_batches_of_its_own_plan(settings, expected, tmp_path):

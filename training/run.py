@@ -42,9 +42,10 @@ from training.logs import Logs
 from training.progress import Progress
 from training.records import Diverged, RunError
 from training.saving import COUNTERS, Checkpoints
-from utils import lock, quote
+from utils import lock, quote, warn
 
 LOG_EVERY = 50  # steps
+SHORT_WARMUP = 400  # steps, for small corpora: see docs/faq.md
 SAVE_EVERY = 180  # seconds, within an epoch
 AVERAGED = ("objective", "loss", "accuracy")  # over the steps since the last logged one
 
@@ -61,6 +62,21 @@ def with_total_steps(config: Config, train: Pairs | Text) -> Config:
     batches = plan_batches(train, config.batch_tokens, config.batch_sentences, config.seed, epoch=0)
     steps = min(len(batches) * config.epochs, config.max_steps or sys.maxsize)
     return dataclasses.replace(config, total_steps=max(1, steps))
+
+
+def check_warmup(config: Config) -> None:
+    """Warn if the warm-up takes more than half of the steps of --epochs, as on a small corpus.
+
+    The epochs that are proposed have five times as many steps as the proposed warm-up.
+    """
+    steps, warmup = config.total_steps, min(config.warmup_steps, SHORT_WARMUP)
+    if 2 * config.warmup_steps > steps and config.epochs:
+        epochs = max(config.epochs, math.ceil(5 * warmup * config.epochs / steps))
+        warn(
+            f"the learning rate rises for {config.warmup_steps:,} steps, but the {config.epochs} "
+            f"epochs have only {steps:,}: use --warmup-steps {warmup} --epochs {epochs}, and see "
+            '"My corpus is small" in docs/faq.md'
+        )
 
 
 def one_line(text: str, length: int = 99) -> str:
@@ -338,6 +354,8 @@ class Run:
             f"tensorboard --logdir {quote(self.path.parent)}",
             flush=True,
         )
+        if not (config.resume or config.max_steps):
+            check_warmup(config)
 
     def report_end(self) -> None:
         """Print how to continue. After a signal, exit with its status: 128 plus its number."""

@@ -5,7 +5,6 @@ import contextlib
 import dataclasses
 import difflib
 import errno
-import fcntl
 import functools
 import json
 import os
@@ -16,9 +15,10 @@ import sys
 import types
 import typing
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import IO, Any, Literal, NoReturn, TextIO
+from pathlib import Path, PurePath
+from typing import Any, Literal, NoReturn, TextIO
 
+import filelock
 from tqdm import tqdm
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when TensorFlow is imported
@@ -106,7 +106,7 @@ class BestEffort:
         try:
             return self.stream.write(text)
         except (OSError, ValueError):  # ValueError: the stream was closed
-            self.stream = open(os.devnull, "w")
+            self.stream = open(os.devnull, "w", encoding="utf-8")
             return len(text)
 
     def flush(self) -> None:
@@ -114,7 +114,7 @@ class BestEffort:
         try:
             self.stream.flush()
         except (OSError, ValueError):
-            self.stream = open(os.devnull, "w")
+            self.stream = open(os.devnull, "w", encoding="utf-8")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
@@ -127,7 +127,7 @@ def prepare_streams(best_effort: bool = False) -> None:
     they are.
     """
     for name in ("stdout", "stderr"):
-        stream = getattr(sys, name) or open(os.devnull, "w")
+        stream = getattr(sys, name) or open(os.devnull, "w", encoding="utf-8")
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
         setattr(sys, name, BestEffort(stream) if best_effort else stream)
@@ -137,7 +137,8 @@ def handle_signals() -> None:
     """Print in UTF-8; end without a traceback at Ctrl-C, or when output is no longer read."""
     prepare_streams()
     signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    if hasattr(signal, "SIGPIPE"):  # not on Windows
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
 
 def make_parser(description: str, **options) -> argparse.ArgumentParser:
@@ -183,8 +184,8 @@ def first_line(error: object) -> str:
 
 
 def quote(path: str | Path) -> str:
-    """Return a path as it must be typed in a shell."""
-    return shlex.quote(str(path))
+    """Return a path as it must be typed in a shell. Windows takes slashes, too."""
+    return shlex.quote(path.as_posix() if isinstance(path, PurePath) else path)
 
 
 @functools.cache
@@ -220,18 +221,18 @@ def errors_in_one_line() -> Iterator[None]:
         fail(error)
 
 
-def lock(path: Path, wait: str | None = None) -> IO:
-    """Lock a file until it is closed. Raises BlockingIOError if another process has locked it.
+def lock(path: Path, wait: str | None = None) -> contextlib.ExitStack:
+    """Lock a file until what is returned is closed, or the process ends.
 
-    wait: if given, print this message and wait instead.
+    wait: if given, print this message and wait while another process has locked the file; otherwise
+    raise BlockingIOError. Raises OSError if the file cannot be created.
     """
-    file = open(path, "w")
+    file, held = filelock.FileLock(path), contextlib.ExitStack()
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        held.enter_context(file.acquire(blocking=False))
+    except filelock.Timeout:
         if wait is None:
-            file.close()
-            raise
+            raise BlockingIOError(errno.EAGAIN, "locked by another process", str(path)) from None
         print(wait, file=sys.stderr, flush=True)
-        fcntl.flock(file, fcntl.LOCK_EX)
-    return file
+        held.enter_context(file.acquire())
+    return held

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from evaluation.generator import Generator
     from evaluation.translator import Translator
 
-MEMORY_HINT = "use fewer cores (taskset -c 0 python …), lower --beam, or shorten the longest lines"
+MEMORY_HINT = (
+    "lower --beam, shorten the longest lines, or use fewer cores (Linux: taskset -c 0 python …)"
+)
 
 
 def make_parser(description: str) -> argparse.ArgumentParser:

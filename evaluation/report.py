@@ -121,7 +121,7 @@ def write(run: Path, name: str, scores: dict, table: Table) -> list[str]:
         f"mistakes-{name}.txt": worst(table),
     }
     for file, text in texts.items():
-        (run / f"{file}.unfinished").write_text(text, "utf-8")
+        (run / f"{file}.unfinished").write_text(text, "utf-8", newline="\n")
     for file in texts:
         (run / f"{file}.unfinished").replace(run / file)
     return [*texts]

@@ -9,7 +9,6 @@ import io
 import itertools
 import json
 import os
-import resource
 import runpy
 import shlex
 import shutil
@@ -589,6 +588,7 @@ def test_only_checkpoints_of_the_run_are_deleted(tmp_path):
 
 def test_a_full_disk_leaves_older_checkpoints_intact(copied, finished):
     """No file may grow to the size of a checkpoint."""
+    resource = pytest.importorskip("resource", reason="Windows has no such limit")
     for path in copied.glob(f"checkpoints/ckpt-{steps_saved(copied)[-1]}*"):
         path.unlink()  # to be written again
     before = {path: path.read_bytes() for path in copied.glob("checkpoints/ckpt-*")}
@@ -672,6 +672,19 @@ def test_other_versions_of_packages_are_named(copied, capsys):
     run_loop(resumed(copied))
     (line,) = (x for x in capsys.readouterr().err.splitlines() if "began with" in x)
     assert "tensorflow 2.1.0" in line and metadata.version("tensorflow") in line
+
+
+def test_a_package_that_is_not_installed_has_no_version(monkeypatch):
+    """Prereleases of TensorFlow come with keras-nightly instead of Keras."""
+    before, find = description.versions(), metadata.Distribution.from_name
+
+    def without_keras(name):
+        if name == "keras":
+            raise metadata.PackageNotFoundError(name)
+        return find(name)
+
+    monkeypatch.setattr(metadata.Distribution, "from_name", without_keras)
+    assert before.pop("keras") and description.versions() == before
 
 
 def test_a_missing_copy_of_the_source_is_named_and_written_again_if_accepted(copied):

@@ -75,7 +75,7 @@ def keep_freed_memory() -> None:
     then costs a page fault: in all, a tenth of a training step on an AMD EPYC (Zen 3). Other C
     libraries are left as they are.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    mallopt = getattr(ctypes.pythonapi, "mallopt", None)  # Python is linked with the C library
     if mallopt is not None:
         m_trim_threshold, m_mmap_max, m_arena_max = -1, -4, -8  # as in malloc.h
         mallopt(m_mmap_max, 0)
@@ -123,7 +123,7 @@ def adapt_to_device(config: Config) -> Config:
 def cpu_info(path: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
     """Return what Linux reports about the first processor, by field; {} if that is unknown."""
     try:
-        lines = path.read_text().partition("\n\n")[0].splitlines()
+        lines = path.read_text("utf-8", "replace").partition("\n\n")[0].splitlines()
     except OSError:
         return {}
     fields = (line.partition(":") for line in lines)
@@ -139,7 +139,9 @@ def has_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
 
 def cores() -> list[int]:
     """Return the numbers of the cores that this process may use."""
-    return sorted(os.sched_getaffinity(0))
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return [*range(os.cpu_count() or 1)]  # macOS and Windows do not say which
 
 
 def set_parallelism(tasks: int, threads: int | None = None) -> None:

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import re
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from config import Config
 from utils import UserError
@@ -49,7 +49,7 @@ def check_path(run: str | Path) -> None:
     """
     if str(run) != str(run).encode("utf-8", "replace").decode():
         raise UserError(f"{str(run)!r} is not UTF-8: rename the directory")
-    if re.search(r"[\[*?\\]", str(run)):
+    if re.search(r"[\[*?\\]", PurePath(run).as_posix()):  # on Windows, \ separates folders
         raise UserError(
             f"{run}: TensorFlow cannot read checkpoints if their path contains [ * ? or \\: rename "
             "the directory, or give a relative path"

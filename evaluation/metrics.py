@@ -1,4 +1,4 @@
-"""Machine-translation metrics, each computed by an established library.
+"""Machine-translation metrics, computed by established libraries, except ROUGE.
 
 Scores range from 0 to 100, with one reference per hypothesis. Compare them only under equal
 signatures: on the same output, another tokenizer moves BLEU by several points.
@@ -6,9 +6,11 @@ signatures: on the same output, another tokenizer moves BLEU by several points.
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
+from itertools import pairwise
 from statistics import fmean  # exact sums: the order of the sentences does not matter
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -16,13 +18,9 @@ from typing import Any
 
 from sacrebleu.metrics import BLEU, CHRF
 
-# rouge_score and nltk are imported when they are used: validation in training needs only BLEU.
+# nltk is imported when it is used: validation in training needs only BLEU.
 
 Texts = Sequence[str]
-ROUGE = {"rouge_1": "rouge1", "rouge_2": "rouge2", "rouge_l": "rougeL"}  # our name, the library's
-# The tokenizer of rouge_score keeps only a-z and 0-9: Cyrillic would vanish, and `são` would become
-# `s` and `o`. This one keeps the words of every alphabet.
-UNICODE_WORDS = SimpleNamespace(tokenize=lambda text: re.findall(r"\w+", text.lower()))
 NO_WORDNET = SimpleNamespace(synsets=lambda word: [])  # METEOR then matches words and stems
 
 
@@ -41,20 +39,17 @@ def score(hypotheses: Texts, references: Texts, full: bool = True) -> dict:
         exact = fmean(exact_matches(hypotheses, references))
         return {"bleu": bleu(hypotheses, references), "exact_match": exact}
     corpus_bleu, corpus_chrf, synonyms = make_bleu(), CHRF(), load_wordnet()
-    rouge = (
-        "nrefs:1|case:lc|tok:unicode-words|stem:no|mean:sentences"
-        f"|version:rouge-score-{version('rouge-score')}"
-    )
+    rouge = rouge_scores(hypotheses, references)
     return {
         "bleu": corpus_bleu.corpus_score(hypotheses, [references]).score,
         "chrf": corpus_chrf.corpus_score(hypotheses, [references]).score,
-        **{name: fmean(values) for name, values in rouge_scores(hypotheses, references).items()},
+        **{name: fmean(values) for name, values in rouge.items()},
         "meteor": fmean(meteor_scores(hypotheses, references, synonyms)),
         "exact_match": fmean(exact_matches(hypotheses, references)),
         "signatures": {
             "bleu": str(corpus_bleu.get_signature()),
             "chrf": str(corpus_chrf.get_signature()),
-            **dict.fromkeys(ROUGE, rouge),
+            **dict.fromkeys(rouge, "nrefs:1|case:lc|tok:unicode-words|stem:no|mean:sentences"),
             "meteor": "nrefs:1|case:lc|tok:13a|match:"
             + ("exact+stem, no WordNet" if synonyms is NO_WORDNET else "exact+stem+wordnet")
             + f"|mean:sentences|version:nltk-{version('nltk')}",
@@ -126,17 +121,41 @@ def exact_matches(hypotheses: Texts, references: Texts) -> list[float]:
 def rouge_scores(hypotheses: Texts, references: Texts) -> dict[str, list[float]]:
     """Compute ROUGE F1 of each sentence, without stemming: common words, common pairs of words, and
     the longest common subsequence (Lin 2004, sections 2 and 3.1).
-    """
-    with a_home():  # imports NLTK
-        from rouge_score.rouge_scorer import RougeScorer
 
-    scorer = RougeScorer([*ROUGE.values()], tokenizer=UNICODE_WORDS)
-    pairs = zip(hypotheses, references, strict=True)
-    scores = [scorer.score(reference, hypothesis) for hypothesis, reference in pairs]
-    return {
-        ours: [100.0 * sentence[theirs].fmeasure for sentence in scores]
-        for ours, theirs in ROUGE.items()
-    }
+    The package rouge_score gives the same numbers for the same words. Its own tokenizer keeps only
+    a-z and 0-9, so that Cyrillic would vanish and `são` would become `s` and `o`.
+    """
+    scores: dict[str, list[float]] = {"rouge_1": [], "rouge_2": [], "rouge_l": []}
+    for texts in zip(hypotheses, references, strict=True):
+        words = [re.findall(r"\w+", text.lower()) for text in texts]
+        pairs = [[*pairwise(each)] for each in words]
+        scores["rouge_1"].append(f1(common_items(*words), *words))
+        scores["rouge_2"].append(f1(common_items(*pairs), *pairs))
+        scores["rouge_l"].append(f1(common_subsequence(*words), *words))
+    return scores
+
+
+def f1(common: int, output: Sequence, reference: Sequence) -> float:
+    """Return 100 times the harmonic mean of precision and recall. common: number of matches."""
+    if not common:
+        return 0.0
+    precision, recall = common / len(output), common / len(reference)
+    return 100.0 * (2 * precision * recall / (precision + recall))
+
+
+def common_items(one: Sequence, other: Sequence) -> int:
+    """Return the number of items that two sequences have in common, in any order."""
+    return (Counter(one) & Counter(other)).total()
+
+
+def common_subsequence(one: Sequence, other: Sequence) -> int:
+    """Return the length of the longest common subsequence of two sequences."""
+    lengths = [0] * (len(other) + 1)  # lengths[j]: with the first j items of `other`
+    for item in one:
+        before, lengths = lengths, [0]
+        for j, each in enumerate(other):
+            lengths.append(before[j] + 1 if item == each else max(before[j + 1], lengths[j]))
+    return lengths[-1]
 
 
 def meteor_scores(hypotheses: Texts, references: Texts, wordnet: Any) -> list[float]:

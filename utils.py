@@ -106,7 +106,7 @@ class BestEffort:
         try:
             return self.stream.write(text)
         except (OSError, ValueError):  # ValueError: the stream was closed
-            self.stream = open(os.devnull, "w")
+            self.stream = open(os.devnull, "w", encoding="utf-8")
             return len(text)
 
     def flush(self) -> None:
@@ -114,7 +114,7 @@ class BestEffort:
         try:
             self.stream.flush()
         except (OSError, ValueError):
-            self.stream = open(os.devnull, "w")
+            self.stream = open(os.devnull, "w", encoding="utf-8")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
@@ -127,7 +127,7 @@ def prepare_streams(best_effort: bool = False) -> None:
     they are.
     """
     for name in ("stdout", "stderr"):
-        stream = getattr(sys, name) or open(os.devnull, "w")
+        stream = getattr(sys, name) or open(os.devnull, "w", encoding="utf-8")
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
         setattr(sys, name, BestEffort(stream) if best_effort else stream)
@@ -184,8 +184,8 @@ def first_line(error: object) -> str:
 
 
 def quote(path: str | Path) -> str:
-    """Return a path as it must be typed in a shell."""
-    return shlex.quote(str(path))
+    """Return a path as it must be typed in a shell. Windows takes slashes, too."""
+    return shlex.quote(path.as_posix() if isinstance(path, Path) else path)
 
 
 @functools.cache

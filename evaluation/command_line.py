@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from evaluation.translator import Translator
 
 RUN_HELP = "run directory, such as runs/NAME; runs/latest is the one that started last"
-MEMORY_HINT = "use fewer cores (taskset -c 0 python …), lower --beam, or shorten the longest lines"
+MEMORY_HINT = "lower --beam, shorten the longest lines, or use fewer cores (Linux: taskset -c 0 …)"
 
 
 def make_parser(description: str) -> argparse.ArgumentParser:

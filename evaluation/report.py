@@ -136,7 +136,7 @@ def write(run: Path, name: str, scores: dict, table: Table) -> list[str]:
         (run / mistakes).unlink(missing_ok=True)
         del texts[mistakes]
     for file, text in texts.items():
-        (run / f"{file}.unfinished").write_text(text, "utf-8")
+        (run / f"{file}.unfinished").write_text(text, "utf-8", newline="\n")
     for file in texts:
         (run / f"{file}.unfinished").replace(run / file)
     return [*texts]

@@ -62,7 +62,7 @@ def test_bfloat16_without_instructions_for_it_is_reported(precision, warned, mon
     assert ("--precision float32" in capsys.readouterr().err) == warned
 
 
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="needs glibc")
+@pytest.mark.skipif(not hasattr(ctypes.pythonapi, "mallopt"), reason="needs glibc")
 def test_freed_memory_is_kept_for_the_next_tensors():
     code = """
         import resource

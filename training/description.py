@@ -98,7 +98,7 @@ def write_source(run: Path) -> None:
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, copy)
     state, diff = checkout_state(names)
-    (run / "source.diff").write_text(diff, "utf-8")
+    (run / "source.diff").write_text(diff, "utf-8", newline="\n")  # for git
     write_json(run / "provenance.json", state | provenance())
 
 
@@ -123,9 +123,12 @@ def checkout_state(names: Iterable[str] = ()) -> tuple[dict, str]:
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that results depend on."""
-    packages = ("tensorflow", "keras", "numpy", "sentencepiece", "sacrebleu")
-    versions = {name: metadata.version(name) for name in packages}
-    return {"python": platform.python_version()} | versions
+    versions = {"python": platform.python_version()}
+    for name in ("tensorflow", "keras", "numpy", "sentencepiece", "sacrebleu"):
+        # Prereleases of TensorFlow use keras-nightly instead of Keras.
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return versions
 
 
 def provenance() -> dict:

@@ -114,7 +114,8 @@ class Logs:
         projector.write_text(
             f'embeddings {{ tensor_name: "source embedding" tensor_shape: {len(rows)} '
             f'tensor_shape: {rows.shape[1]} tensor_path: "embedding.bytes" '
-            'metadata_path: "embedding.tsv" }\n'
+            'metadata_path: "embedding.tsv" }\n',
+            "utf-8",
         )
 
     def close(self) -> None:

@@ -27,6 +27,13 @@ from utils import errors_in_one_line, fail, lock, make_parser, prepare_streams, 
 
 Run = tuple[Experiment, int]  # with the number of its seed
 NEITHER = 3
+NEXT = {
+    "better": "confirm it with new seeds: repeat the command with --final",
+    "worse": "undo it, or keep it as an experiment: --save THEME/NAME QUESTION",
+    "too small to matter": "keep the simpler code",
+    "undecided": "treat it as no improvement, and report the interval",
+    "no effect": "write a test: the recipe probably does not execute the edit",
+}
 
 
 def choose(flags: argparse.Namespace) -> tuple[Recipe, list[Experiment]]:
@@ -150,6 +157,9 @@ class Comparison:
                 count = self.results.record(each, verdict.outcome)
                 decided[each.name] = verdict
             waiting = [x for x in waiting if decided[x.name].outcome == "undecided"]
+        for outcome in dict.fromkeys(verdict.outcome for verdict in decided.values()):
+            if not (self.workspace.final and outcome == "better"):
+                print(f"next, if {outcome}: {NEXT[outcome]}")
         print(count, flush=True)
         return decided
 

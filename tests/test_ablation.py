@@ -196,6 +196,7 @@ def test_an_uncommitted_edit_gets_a_verdict(repository, ask):
     assert found["outcome"] == "better" and found["gain"] == 10 and found["bleu"] is None
     assert 0 < found["p"] < 0.05 and found["low"] < 10 < found["high"] and found["seeds"] == 3
     assert "comparisons since the last confirmed edit: 1; of as many" in out
+    assert "next, if better: confirm it with new seeds: repeat the command with --final" in out
     assert started(repository, "baseline") == started(repository, "edit-*") == 3
     assert "confirmed edit: 1;" in ask()  # nothing is run again, and the same edit counts once
     assert started(repository, "baseline") == started(repository, "edit-*") == 3

@@ -98,8 +98,6 @@ def parse(
         if flags.config.is_classifier and flags.search.n_best > len(flags.tokenizers[1].names):
             count = len(flags.tokenizers[1].names)
             raise UserError(f"there are only {count} labels: lower --n-best")
-    if flags.search.sample and "seed" not in names:
-        print(f"--seed {flags.search.seed}", file=sys.stderr)
     return flags
 
 
@@ -131,6 +129,8 @@ def load(flags: argparse.Namespace, one_core: bool = False) -> "Translator | Gen
     machine.import_tensorflow()
     if sys.stderr.isatty():
         print(f"loading {flags.run}", file=sys.stderr)
+    if flags.search.sample and "seed" not in flags:
+        print(f"--seed {flags.search.seed}", file=sys.stderr)
     if flags.average > max(1, flags.config.epochs // 3):
         utils.warn(
             f"--average {flags.average} reaches back to weights of an early epoch: the score "

@@ -15,7 +15,7 @@ import sys
 import types
 import typing
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal, NoReturn, TextIO
 
 import filelock
@@ -185,7 +185,7 @@ def first_line(error: object) -> str:
 
 def quote(path: str | Path) -> str:
     """Return a path as it must be typed in a shell. Windows takes slashes, too."""
-    return shlex.quote(path.as_posix() if isinstance(path, Path) else path)
+    return shlex.quote(path.as_posix() if isinstance(path, PurePath) else path)
 
 
 @functools.cache

@@ -23,21 +23,29 @@ CELL = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 PICTURE = re.compile(r"^!\[[^]]*\]\(([^)]+)\)\n", re.MULTILINE)
+LINK = re.compile(r"\[([^]]+)\]\((?!https?:)[^)]+\)")
+BADGE = "https://colab.research.google.com/assets/colab-badge.svg"
+COLAB = f"""\
+[![Open in Colab]({BADGE})](https://colab.research.google.com/)
+
+In Colab, upload this notebook, and in the next cell write the address from which you cloned the
+project in place of …; in a clone, run the cell as it is."""
 INSTALL = """\
 import os
+import subprocess
 import sys
 
-REPOSITORY = "…"  # outside of a clone, as in Colab: the address of the project, as for git clone
+REPOSITORY = "…"  # the address of this project, as for git clone
 
-if os.path.exists("../model"):  # opened where it lies
+if os.path.exists("../model/attention.py"):  # opened where it lies, in a clone
     os.chdir("..")
-elif not os.path.exists("model"):
-    if REPOSITORY == "…":
-        raise SystemExit("Replace … above by the address of the project.")
-    !git clone --quiet --depth 1 {REPOSITORY} transformer-by-hand
-    %cd -q transformer-by-hand
-    %pip install --quiet --editable .
-sys.path.insert(0, os.getcwd())"""
+if not os.path.exists("model/attention.py"):
+    if not os.path.exists("transformer-by-hand"):
+        command = ["git", "clone", "--quiet", "--depth=1", REPOSITORY, "transformer-by-hand"]
+        subprocess.run(command, check=True)
+    os.chdir("transformer-by-hand")
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-cache-dir", "-e", "."]
+    subprocess.run(command, check=True)"""
 
 
 @dataclass
@@ -106,14 +114,21 @@ def with_outputs(text: str, cells: list[Cell], outputs: list[str]) -> str:
 
 
 def make_notebook(text: str):
-    """Convert a page without its outputs and pictures to a notebook that has not been run."""
+    """Convert a page without its outputs and pictures to a notebook that has not been run.
+
+    Links to other files and to headings become plain text: they lead nowhere in Colab.
+    """
     import jupytext
     import nbformat
 
     cells = read_cells(text)
     text = PICTURE.sub("", with_outputs(text, cells, [""] * len(cells)))
+    text = "".join(
+        part if part.startswith("```") else LINK.sub(r"\1", part)
+        for part in re.split(r"(^```.*?^```$)", text, flags=re.MULTILINE | re.DOTALL)
+    )
     notebook = jupytext.reads(text, fmt="md")
-    notebook.cells.insert(0, nbformat.v4.new_code_cell(INSTALL))
+    notebook.cells[:0] = [nbformat.v4.new_markdown_cell(COLAB), nbformat.v4.new_code_cell(INSTALL)]
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},

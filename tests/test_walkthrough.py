@@ -3,6 +3,8 @@
 import ast
 import json
 import re
+import subprocess
+import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -79,12 +81,6 @@ def verdicts_on_real_text(readme: str) -> dict[str, str]:
     return {name: verdict for name, verdict in verdicts.items() if verdict}
 
 
-def without_interval(verdict: str) -> str:
-    """Return a verdict without its interval, its number of seeds and the mark †."""
-    seeds = r" after \d[^;†*]* seeds?(?: \(varies[^)]*\))?"
-    return re.sub(rf" \[[^]]*\]| at 90 %|{seeds}| †", "", verdict)
-
-
 def test_verdicts_are_those_of_the_table_of_experiments():
     verdicts = verdicts_on_real_text((ROOT / "experiments" / "RESULTS.md").read_text("utf-8"))
     links = re.findall(LINK, PAGE)
@@ -93,8 +89,8 @@ def test_verdicts_are_those_of_the_table_of_experiments():
     assert len(links) == len(quotes), "a link to an experiment has no verdict"
     for name, path, quoted in quotes:
         assert path in (f"{Path(path).parent}/{name}.patch", "flags.toml")
-        expected = without_interval(verdicts.get(name, "not measured yet"))
-        assert quoted == expected, f"update {name} on the page"
+        verdict = verdicts.get(name, "not measured yet").partition(" [")[0]  # without the interval
+        assert quoted == verdict, f"update {name} on the page"
 
 
 def test_every_section_has_an_edit_of_a_line_that_exists():
@@ -155,6 +151,9 @@ def test_the_notebook_is_made_from_the_page():
     cells = json.loads(text)["cells"]
     expected = build.make_notebook(PAGE).cells
     assert ["".join(cell["source"]) for cell in cells] == [cell.source for cell in expected]
+    texts = [cell.source for cell in expected if cell.cell_type == "markdown"]
+    links = [link for text in texts for link in re.findall(r"\]\((\S+)\)", text)]
+    assert links and all(link.startswith("https://") for link in links)  # others lead nowhere
     install, *cells = (cell for cell in cells if cell["cell_type"] == "code")
     assert 'REPOSITORY = "…"' in "".join(install["source"])
     for cell, shown in zip(cells, CELLS, strict=True):
@@ -163,3 +162,39 @@ def test_the_notebook_is_made_from_the_page():
         assert shown.varies or same_output(printed, shown.output), shown.line
         pictures = [each for each in outputs if "image/png" in each.get("data", {})]
         assert len(pictures) == len(shown.pictures)
+
+
+@pytest.fixture
+def run_first_cell(monkeypatch):
+    """Run the notebook's first cell in a folder. Returns the folder in which it ends."""
+
+    def run(folder):
+        monkeypatch.chdir(folder)
+        monkeypatch.setattr(sys, "executable", "python")
+        exec(build.INSTALL, {})
+        return Path.cwd()
+
+    return run
+
+
+def test_the_notebook_finds_the_clone_in_which_it_lies(run_first_cell, monkeypatch):
+    monkeypatch.setattr(subprocess, "run", None)  # nothing is cloned or installed
+    assert run_first_cell(ROOT / "docs") == ROOT
+    assert run_first_cell(ROOT) == ROOT
+
+
+def test_the_notebook_clones_and_installs_the_project_once(run_first_cell, monkeypatch, tmp_path):
+    commands = []
+
+    def run(command, check):
+        assert check  # a failure stops the notebook
+        commands.append(command)
+        Path("transformer-by-hand").mkdir(exist_ok=True)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert run_first_cell(tmp_path) == tmp_path / "transformer-by-hand"
+    clone, install = commands
+    assert clone[:2] == ["git", "clone"] and clone[-2:] == ["…", "transformer-by-hand"]
+    assert install[:4] == ["python", "-m", "pip", "install"]
+    assert run_first_cell(tmp_path) == tmp_path / "transformer-by-hand"  # after a restart
+    assert commands[2:] == [install]

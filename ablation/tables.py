@@ -93,7 +93,9 @@ class Table:
         kinds = len({run["machine"] for run in self.baseline})
         mean = f"{statistics.mean(runs):.{recipe.decimals}f} {UNITS[recipe.score]}"
         text = f"**{recipe.name}**: baseline {mean} ({len(runs)} "
-        text += f"runs on {kinds} kinds of machines)" if kinds > 1 else "runs)"
+        text += (
+            f"runs on {kinds} kinds of machines)" if kinds > 1 else f"run{'s' * (len(runs) > 1)})"
+        )
         if self.sigma.df and self.shown():
             digits = recipe.decimals + 1
             text += f"; standard deviation of a difference {self.sigma.value:.{digits}f}"

@@ -329,8 +329,8 @@ from training.run import Run
 number, last_step = map(int, (sys.argv.pop(1), sys.argv.pop(1)))
 advance = Run.advance
 
-def advance_and_stop(run, source, target):
-    advance(run, source, target)
+def advance_and_stop(run, *step):
+    advance(run, *step)
     if run.step == last_step:
         os.kill(os.getpid(), number)
 

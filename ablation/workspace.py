@@ -24,10 +24,18 @@ FINAL_SEEDS = 100  # the first seed of --final
 
 
 def hash_files(flags: str) -> list[str]:
-    """Return hashes of the files and folders that flags name, such as a corpus or a run."""
-    paths = [Path(value) for value in flag_values(flags).values() if Path(value).is_absolute()]
-    files = [each for path in paths for each in sorted([path, *path.rglob("*")]) if each.is_file()]
-    return [f"{file.name} {file_hash(file)}" for file in files]
+    """Return hashes of the files and folders that flags name, such as a corpus or a run.
+
+    Raises ExperimentError for a relative path, because runs have other working directories.
+    """
+    hashes = []
+    for path in (Path(value) for value in flag_values(flags).values() if value):
+        if not path.is_absolute() and (ROOT / path).exists():
+            raise ExperimentError(f"{path}: give an absolute path, because runs start elsewhere")
+        if path.is_absolute():
+            files = (each for each in sorted([path, *path.rglob("*")]) if each.is_file())
+            hashes += [f"{file.relative_to(path.parent)} {file_hash(file)}" for file in files]
+    return hashes
 
 
 class Workspace:

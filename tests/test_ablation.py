@@ -288,6 +288,11 @@ def test_files_that_flags_name_are_part_of_the_key(repository, tmp_path_factory)
             more = replace(experiments.read("more"), flags=flags)
             keys.append(key_of(tmp_path_factory, more))
         assert keys[0] == keys[2] != keys[1], flags
+    before = key_of(tmp_path_factory, more)
+    weights.parent.rename(weights.parent.with_name("moved"))  # as a text of another label
+    assert key_of(tmp_path_factory, more) != before
+    with pytest.raises(ExperimentError, match="data: give an absolute path"):
+        key_of(tmp_path_factory, replace(more, flags="--corpus data"))
 
 
 def test_a_run_of_an_edit_that_could_have_state_does_not_resume(repository, tmp_path_factory):

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
+from config import Config
 from same_code import ROOT
-from training.command_line import Config
 from utils import add_flags, make_parser
 
 PAGES = ["README.md", "experiments/README.md", "benchmarks/README.md"]

@@ -113,7 +113,8 @@ def make_train_step(model: Model, optimizer: Adam, config: Config) -> Callable:
         )
         rate = learning_rate(optimizer.step + 1, config)
         optimizer.apply(gradients, variables, rate)
-        objective, grad_norm = sums.objective / tokens, tf.linalg.global_norm(gradients)
+        objective, norms = sums.objective / tokens, norms_by_layer(gradients, variables)
+        grad_norm = tf.linalg.global_norm([*norms.values()])
         optimizer.record_nonfinite(objective + grad_norm)
         return {
             "objective": objective,
@@ -121,7 +122,7 @@ def make_train_step(model: Model, optimizer: Adam, config: Config) -> Callable:
             "accuracy": sums.correct / tokens,
             "grad_norm": grad_norm,
             "learning_rate": rate,
-            **norms_by_layer(gradients, variables),
+            **norms,
             **{name: value / tokens for name, value in sums.others.items()},
         }
 

@@ -158,8 +158,6 @@ def table(
             warn(f"{path}: the first line looks like a header but is used as a text: remove it")
 
     def pairs(split: str) -> Iterator[TextPair]:
-        if split == "all":
-            return all_pairs()
         return select_by_hash(str(path), all_pairs(), split, 1 if any_columns else 0, share)
 
     files, task = dict.fromkeys(SPLITS, [path]), "classification" if labelled else "translation"

@@ -46,8 +46,6 @@ def corpus(path: Path, task: str, languages: Sequence[str], share: float | None)
                 yield row if len(row) > 1 else ("", *row)
 
     def divided(split: str) -> Iterator[TextPair]:
-        if split == "all":
-            return rows("train")
         column = 1 if kind == "language modeling" else 0
         return select_by_hash(str(path), rows("train"), split, column, share)
 

@@ -256,9 +256,12 @@ def select_by_hash(
 ) -> Iterator[TextPair]:
     """Yield the pairs whose source, or the text in another column, is assigned to `split`.
 
-    name: used in error messages. share: see `assign_split`; by default 0.02. Raises CorpusError if
-    one of the splits is empty.
+    split: "all" yields every pair. name: used in error messages. share: see `assign_split`; by
+    default 0.02. Raises CorpusError if one of the splits is empty.
     """
+    if split == "all":
+        yield from pairs
+        return
     counts = dict.fromkeys(SPLITS, 0)
     for pair in pairs:
         assigned = assign_split(pair[column], share or 0.02)

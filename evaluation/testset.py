@@ -27,6 +27,7 @@ def testset(name: str, languages: Sequence[str]) -> Corpus:
         raise CorpusError(f"{name} is not for {pair}: use --languages {choices}")
 
     def files() -> dict[str, list[Path]]:
+        default = socket.getdefaulttimeout()
         socket.setdefaulttimeout(TIMEOUT)
         try:
             source = sacrebleu.get_source_file(name, pair)
@@ -37,6 +38,8 @@ def testset(name: str, languages: Sequence[str]) -> Corpus:
                 f"{name} cannot be downloaded: {first_line(error)}; with a network, run `sacrebleu "
                 f"-t {name} -l {pair} --echo src`, and copy {folder} to this machine"
             ) from error
+        finally:
+            socket.setdefaulttimeout(default)
         if len(references) > 1:
             warn(f"{name}: the first of {len(references)} references is used")
         return {"test": [Path(source), Path(references[0])]}

@@ -73,11 +73,11 @@ def dense_gradients(
 def norms_by_layer(gradients: list[tf.Tensor], names: Iterable[str]) -> dict[str, tf.Tensor]:
     """Return the norm of the gradient of each layer, such as "grad_norm/decoder/layers/0".
 
-    Variables outside of layers, such as embeddings, are grouped by the first part of their name.
+    Those outside of layers are grouped by two parts of their name: "grad_norm/output/embedding".
     """
     groups: dict[str, list[tf.Tensor]] = {}
     for name, gradient in zip(names, gradients, strict=True):
-        layer = re.match(r"(?:.*?layers/)?[^/]+", name)[0]
+        layer = re.match(r".*?layers/[^/]+|[^/]+(?:/[^/]+)?", name)[0]
         groups.setdefault(f"grad_norm/{layer}", []).append(gradient)
     return {name: tf.linalg.global_norm(each) for name, each in groups.items()}
 

@@ -50,8 +50,8 @@ def choose(flags: argparse.Namespace) -> tuple[Recipe, list[Experiment]]:
     chosen = chosen or ([edit] if edit else [])
     names = {flags.recipe} if flags.recipe else {each.recipe for each in chosen}
     if len(names) > 1 or not names <= recipes.keys():
-        names = ", ".join(recipes)
-        raise ExperimentError(f"--recipe: choose one of {names} for all experiments")
+        why = "the experiments have several" if len(names) > 1 else f"there is no {names.pop()}"
+        raise ExperimentError(f"--recipe: choose one of {', '.join(recipes)}; {why}")
     if not chosen:
         raise ExperimentError(
             f"nothing to compare, because no code differs from {flags.against}: edit it, name an "
@@ -144,9 +144,10 @@ class Comparison:
     def run(self) -> dict[str, Verdict]:
         """Add seeds, stage by stage, until each experiment is decided. Raises ExperimentError."""
         verify = [each for each in (BASELINE, *self.chosen) if self.results.must_verify(each)]
-        self.execute([(each, 0) for each in verify])
-        for each in verify:
-            print(self.results.describe(each), flush=True)
+        if verify:
+            self.execute(self.runs(self.chosen, 1))
+            for each in verify:
+                print(self.results.describe(each), flush=True)
         waiting, decided = self.chosen, {}
         for stage in self.stages:
             self.execute(self.runs(waiting, stage))
@@ -157,6 +158,8 @@ class Comparison:
                 count = self.results.record(each, verdict.outcome)
                 decided[each.name] = verdict
             waiting = [x for x in waiting if decided[x.name].outcome == "undecided"]
+            if waiting and stage != self.stages[-1]:
+                print("undecided so far: more seeds follow; Ctrl-C keeps what is finished")
         for outcome in dict.fromkeys(verdict.outcome for verdict in decided.values()):
             if not (self.workspace.final and outcome == "better"):
                 print(f"next, if {outcome}: {NEXT[outcome]}")

@@ -253,13 +253,15 @@ def write_patch(path: Path, head: str, diff: str) -> None:
 def save(place: str, question: str, commit: str = "HEAD") -> None:
     """Save the changes since a commit as THEME/NAME. Raises UserError and OSError."""
     theme, _, name = place.partition("/")
-    known = saved().keys() | {BASELINE.name}
-    if name in known or not re.fullmatch(r"[a-z0-9-]+/[a-z0-9][a-z0-9-]*", place):
-        raise ExperimentError(f"{place}: give THEME/NAME, such as attention/sharper; NAME is new")
+    if not re.fullmatch(r"[a-z0-9-]+/[a-z0-9][a-z0-9-]*", place):
+        raise ExperimentError(f"{place}: give THEME/NAME, such as attention/sharper")
+    if name in saved().keys() | {BASELINE.name}:
+        raise ExperimentError(f"{name}: there is such an experiment; choose another name")
     if not (own := edit(commit)):
         raise ExperimentError(f"nothing to save: no code differs from {commit}")
     head = f"question = {json.dumps(question, ensure_ascii=False)}"
     write_patch(HERE / theme / f"{name}.patch", head, own.diff)
+    print(f"your files keep the edit; measure the patch with: python -m ablation {name}")
 
 
 def refresh(name: str) -> None:

@@ -135,9 +135,9 @@ class Results:
         same, *others = map(len, self.by_key(experiment).values())
         used = len(self.counting(experiment)) - same
         text = f"{experiment.name}: results of this code: {same}; of other code: {sum(others)}"
-        text += f", of which {used} are used" if others else ""
-        note = " until seed 0 has the same scores" if self.must_verify(experiment) else ""
-        return text + note
+        if self.must_verify(experiment):
+            return f"{text}, used only if seed 0, which runs first, has their scores again"
+        return text + (f", of which {used} are used" if others else "")
 
     def record(self, experiment: Experiment, outcome: str) -> str:
         """Add a verdict to the file of all comparisons. Returns how many edits were judged since

@@ -2,10 +2,10 @@
 
 If a labelled dataset or directory has no validation split, a fifth of its training split is held
 out. Files are UTF-8; a byte order mark and carriage returns are removed. Pairs with an empty text
-are left out. To add a corpus, write a
-function that returns a `Corpus` and call it in `find`.
+are left out. To add a corpus, write a function that returns a `Corpus` and call it in `find`.
 """
 
+import difflib
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -70,6 +70,8 @@ def find(
         raise CorpusError(
             f"{name}: not a .tsv, .txt or .parquet file; rename it, or give its directory"
         )
+    elif close := difflib.get_close_matches(name, ("mini", "spa-eng", "shakespeare"), 1, 0.8):
+        raise CorpusError(f"{name!r}: no such corpus; did you mean {close[0]}?")
     elif re.fullmatch(r"\w+(/[\w.:*+/-]+)?", name):
         corpus = tfds.dataset(name, texts, chosen, share)
     else:

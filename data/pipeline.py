@@ -111,7 +111,7 @@ def check_held_out(config: Config, corpus: Corpus, dataset: Dataset) -> None:
     counts = " and ".join(f"{size} {name} texts" for name, size in few.items())
     warn(
         f"{corpus.name} has only {counts}, so scores are imprecise: "
-        + (f"hold out more with --held-out-share {share:g}" if more else "add some")
+        + (f"hold out more with --held-out-share {share:g}" if more else "use more text if you can")
     )
 
 

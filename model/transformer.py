@@ -39,7 +39,7 @@ class Layer(tf.Module):
     """
 
     def __init__(self, config: Config, seed: Seed, cross: bool = False):
-        # Only the name of the random draws, which decoders have had from the start.
+        # Names of random draws: stored results depend on them.
         self.draws = "self_attention" if cross else "attention"
         self.attention = MultiHeadAttention(config, fold_in(seed, self.draws))
         self.attention_pre_norm, self.attention_post_norm = make_norms(config)

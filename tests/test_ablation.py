@@ -402,7 +402,7 @@ def test_invalid_files_are_rejected(repository, ask):
     path.write_text(FLAGS)
     with pytest.raises(ExperimentError, match="did you mean more"):
         experiments.read("mor")
-    with pytest.raises(ExperimentError, match="choose one of mini, loss"):
+    with pytest.raises(ExperimentError, match="choose one of mini, loss; there is no large"):
         ask("more", "--recipe", "large")
     for words in (["--all", "more"], ["--store"], ["more", "--seeds", "1"]):
         with pytest.raises(ExperimentError, match="--"):
@@ -414,7 +414,9 @@ def test_an_edit_is_saved_and_a_patch_that_has_moved_is_refreshed(repository, as
     out = ask("--save", "attention/sharper", 'Do "sharper" weights help?')
     assert "wrote experiments/attention/sharper.patch: model/transformer.py\n" in out
     with pytest.raises(ExperimentError, match="give THEME/NAME"):
-        ask("--save", "attention/sharper", "Again?")
+        ask("--save", "sharper", "Again?")
+    with pytest.raises(ExperimentError, match="sharper: there is such an experiment"):
+        ask("--save", "positions/sharper", "Again?")
     subprocess.run(["git", "checkout", "--quiet", "model"], check=True)
     assert experiments.read("sharper").question == 'Do "sharper" weights help?'
     before = experiments.read("sharper").change
@@ -477,6 +479,9 @@ def test_seeds_are_added_until_the_experiment_is_decided(repository, ask):
     out = ask("some", "more")
     assert verdict(out, "some", 3).startswith("undecided") and verdict(out, "some", 5)
     assert verdict(out, "more", 3) and not verdict(out, "more", 5) and ask.status in (0, 3)
+    before = out[out.index("some: undecided") : out.index("some seed 3")]
+    assert "\nundecided so far: more seeds follow" in before
+    assert not out.rpartition("some: ")[2].count("more seeds follow")
 
 
 def run_again(repository, ask, *words):
@@ -498,10 +503,7 @@ def test_a_stored_result_is_of_the_same_code_or_verified_by_seed_0_or_run_again(
     shutil.rmtree(repository / "comparisons")
     out = ask("more", "--plan")
     assert "of 3 seeds: 6 runs, about 6 minutes" in out.replace("on 1 ", "") or "6 runs" in out
-    assert (
-        "more: results of this code: 0; of other code: 3, of which 0 are used until seed 0 has"
-        in out
-    )
+    assert "more: results of this code: 0; of other code: 3, used only if seed 0" in out
     assert out.count("fewer if seed 0 has the stored scores") == 2
     *count, out = run_again(repository, ask, "--store")
     assert count == [1, 1] and verdict(out, "more", 3) == "better +8.0"
@@ -510,6 +512,11 @@ def test_a_stored_result_is_of_the_same_code_or_verified_by_seed_0_or_run_again(
     assert run_again(repository, ask)[:2] == (0, 0)  # they have the new key now
     edit(repository / "model/transformer.py", "return 40", "return 41")
     commit()
+    add(repository, "some", flags="--bonus=1.2")
+    shutil.rmtree(repository / "comparisons")
+    out = ask("some", "--seeds", "2")  # its seed 0 runs while that of the baseline is verified
+    checked = out.index("\nbaseline: results of this code: 1;")
+    assert out.index("\nsome seed 0:") < checked < out.index("\nsome seed 1:")
     *count, out = run_again(repository, ask)
     assert (
         count == [3, 3]
@@ -536,9 +543,7 @@ def test_stored_results_of_another_machine_count_and_new_ones_run_in_pairs(
     edit(repository / "model/transformer.py", "return 1", "return 3")
     commit()
     out = ask("more", "--plan")  # a machine with these scores has the same arithmetic
-    assert (
-        "\nmore: results of this code: 0; of other code: 6, of which 0 are used until seed 0" in out
-    )
+    assert "\nmore: results of this code: 0; of other code: 6, used only if seed 0" in out
     assert (
         verdict(out := ask("more"), "more", 3) == "better +8.0"
         and "code: 6, of which 6 are used\n" in out

@@ -317,6 +317,13 @@ def test_latest_is_the_run_that_started_last(tmp_path, parse):
     assert records.find_run(tmp_path / "latest").name == "latest"
 
 
+def test_a_misspelt_run_is_corrected(run):
+    with pytest.raises(UserError, match=f"did you mean {run}"):
+        records.load_config(run.with_name(run.name[:-1]))
+    with pytest.raises(UserError, match="no such run directory$"):
+        records.load_config(run / "quite-different")
+
+
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", "3", '{"no_such_setting": 1}', '{"epochs": "two"}', '{"reverse": 1}',
              '{"d_model": 100}', '{"dropout_rate": NaN}', '{"norm": null}'],

@@ -86,6 +86,14 @@ def test_invalid_names_are_rejected_in_one_line(name, tmp_path, monkeypatch):
     assert "mini:SIZE" in str(error.value) and "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "name, meant", [("min", "mini"), ("spa_eng", "spa-eng"), ("Shakespear", "shakespeare")]
+)
+def test_a_misspelt_name_is_corrected(name, meant):
+    with pytest.raises(CorpusError, match=f"did you mean {meant}"):
+        corpora.find(name)
+
+
 def test_checking_a_name_neither_imports_tensorflow_nor_downloads(tmp_path):
     """Runs in a new process. All of these names need tensorflow_datasets."""
     program = """
@@ -389,7 +397,7 @@ def test_few_held_out_texts_and_their_remedy_are_named(tmp_path, capfd):
     assert "has only" not in capfd.readouterr().err
     pipeline.load(replace(config, corpus=str(folder), held_out_share=0.1))
     error = capfd.readouterr().err
-    assert "has only 20 validation texts and 30 test texts" in error and "add some" in error
+    assert "has only 20 validation texts and 30 test texts" in error and "more text" in error
     assert "has no effect" in error
 
 

@@ -67,7 +67,10 @@ def assert_fits(path: str | Path, model: "tf.Module") -> None:
     ]
     if differences:
         count = f" ({len(differences)} variables differ)" if len(differences) > 1 else ""
-        raise RunError(f"{path} does not fit the model: {differences[0]}{count}")
+        raise RunError(
+            f"{path} does not fit the model: {differences[0]}{count}; if the code of the model has "
+            "changed, use the programs in the source/ of the run"
+        )
 
 
 def restore_model(path: str | Path, model: "tf.Module") -> None:

@@ -1,6 +1,7 @@
 """The JSON files of a run directory, and the errors of a run. Does not import TensorFlow."""
 
 import dataclasses
+import difflib
 import json
 import re
 from pathlib import Path
@@ -71,7 +72,10 @@ def load_config(run: str | Path) -> Config:
     check_path(run)
     path = Path(run) / "config.json"
     if not Path(run).exists():
-        raise UserError(f"{run}: no such run directory")
+        names = [each.parent.name for each in Path(run).parent.glob("*/config.json")]
+        close = difflib.get_close_matches(Path(run).name, names, 1)
+        hint = f"; did you mean {Path(run).parent / close[0]}?" if close else ""
+        raise UserError(f"{run}: no such run directory{hint}")
     if not path.exists():
         note = "; it was never started and can be deleted" if Path(run, "source").exists() else ""
         raise UserError(f"{run}: not a run directory (no config.json){note}")

@@ -45,7 +45,7 @@ from training.saving import COUNTERS, Checkpoints
 from utils import lock, quote, warn
 
 LOG_EVERY = 50  # steps
-SHORT_WARMUP = 400  # steps, for small corpora: see docs/faq.md
+SHORTEST_WARMUP = 100  # steps, for small corpora: see docs/faq.md
 SAVE_EVERY = 180  # seconds, within an epoch
 AVERAGED = ("objective", "loss", "accuracy")  # over the steps since the last logged one
 
@@ -67,9 +67,10 @@ def with_total_steps(config: Config, train: Pairs | Text) -> Config:
 def check_warmup(config: Config) -> None:
     """Warn if the warm-up takes more than half of the steps of --epochs, as on a small corpus.
 
-    The epochs that are proposed have five times as many steps as the proposed warm-up.
+    A warm-up of a fifth of the steps is proposed, within limits, and epochs of enough steps for it.
     """
-    steps, warmup = config.total_steps, min(config.warmup_steps, SHORT_WARMUP)
+    steps = config.total_steps
+    warmup = min(config.warmup_steps, max(steps // 5, SHORTEST_WARMUP))
     if 2 * config.warmup_steps > steps and config.epochs:
         epochs = max(config.epochs, math.ceil(5 * warmup * config.epochs / steps))
         warn(

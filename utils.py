@@ -14,7 +14,7 @@ import signal
 import sys
 import types
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import Any, Literal, NoReturn, TextIO
 
@@ -141,6 +141,12 @@ def handle_signals() -> None:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
 
+def did_you_mean(name: str, names: Iterable[str], most: int = 1) -> str:
+    """Return a hint with the names that `name` resembles, at most `most`, or an empty text."""
+    close = difflib.get_close_matches(name, names, most, 0.7)
+    return f"; did you mean {' or '.join(close)}?" if close else ""
+
+
 def make_parser(description: str, **options) -> argparse.ArgumentParser:
     """Create an argument parser that reports a mistake in one line, with exit status 2."""
     parser = argparse.ArgumentParser(description=description, allow_abbrev=False, **options)
@@ -151,8 +157,7 @@ def make_parser(description: str, **options) -> argparse.ArgumentParser:
         takes_texts = {action.dest for action in parser._actions} & {"texts", "text", "prompt"}
         if takes_texts and re.match("unrecognized arguments: -[^-]", message):
             message += '; a text that begins with "-" must follow "--"'
-        if unknown and (close := difflib.get_close_matches(unknown[1], flags, 1, 0.75)):
-            message += f"; did you mean {close[0]}?"
+        message += did_you_mean(unknown[1], flags) if unknown else ""
         fail(message.removeprefix("argument "))
 
     parser.error = error

@@ -61,7 +61,7 @@ def choose(flags: argparse.Namespace) -> tuple[Recipe, list[Experiment]]:
     suited = [each.for_recipe(recipe) for each in chosen]
     for before, each in zip(chosen, suited, strict=True):
         if each.score != before.score and recipe.has_bleu:
-            print(f"{each.name}: the loss may mean something else, or miss it: BLEU is judged")
+            print(f"{each.name}: its loss may not be comparable: BLEU is judged")
     return recipe, suited
 
 
@@ -161,8 +161,8 @@ class Comparison:
             if waiting and stage != self.stages[-1]:
                 print("undecided so far: more seeds follow; Ctrl-C keeps what is finished")
         for outcome in dict.fromkeys(verdict.outcome for verdict in decided.values()):
-            if not (self.workspace.final and outcome == "better"):
-                print(f"next, if {outcome}: {NEXT[outcome]}")
+            final = self.workspace.final and outcome == "better"
+            print(f"next, if {outcome}: {'train it long' if final else NEXT[outcome]}")
         print(count, flush=True)
         return decided
 
@@ -222,7 +222,11 @@ def parse_flags() -> argparse.Namespace:
     add("--all", action="store_true", help="all experiments of the recipe")
     add("--recipe", metavar="NAME", help="a table of experiments/recipes.toml [the experiment's]")
     add("--against", metavar="REV", default="HEAD", help="baseline of the edit: a commit [HEAD]")
-    add("--plan", action="store_true", help="only print the detectable effects and the time")
+    add(
+        "--plan",
+        action="store_true",
+        help="only print what would run, the detectable effects and the time",
+    )
     add("--seeds", type=int, metavar="N", help="one stage, of N seeds [3, 5 and 8]")
     add("--final", action="store_true", help="confirm: new seeds, and the held-out texts, once")
     add("--store", action="store_true", help="write the results into experiments/results/")

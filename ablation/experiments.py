@@ -5,7 +5,6 @@ of a table, an empty line and a diff in the format of `git diff`. Keys are the a
 and Experiment, with hyphens.
 """
 
-import difflib
 import hashlib
 import json
 import math
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from same_code import DIFF, NOT_CODE, ROOT, GitError, can_change, git, working_tree_diff
-from utils import UserError
+from utils import UserError, did_you_mean
 
 HERE = ROOT / "experiments"
 UNITS = {"exact_match": "points", "accuracy": "points", "bleu": "BLEU"}
@@ -208,9 +207,8 @@ def read(name: str) -> Experiment:
     """Read an experiment. Raises ExperimentError."""
     experiments = saved()
     if name not in experiments:
-        close = difflib.get_close_matches(name, experiments, 3, 0.5)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"they are in {HERE}"
-        raise ExperimentError(f"there is no experiment {name}: {hint}")
+        hint = did_you_mean(name, experiments, 3) or f": they are in {HERE}"
+        raise ExperimentError(f"there is no experiment {name}{hint}")
     return experiments[name]
 
 

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from ablation.experiments import BASELINE, HERE, Experiment, Recipe, saved
-from ablation.verdicts import Pairs, equal
+from ablation.verdicts import ERROR, Pairs, equal
 from ablation.workspace import Workspace
 from training.records import read_json, read_json_lines
 from utils import lock, warn
@@ -100,7 +100,7 @@ class Results:
         same, *others = self.by_key(experiment).values()
         return not same and any(line["seed"] == 0 for lines in others for line in lines)
 
-    def counting(self, experiment: Experiment) -> list[dict]:
+    def usable(self, experiment: Experiment) -> list[dict]:
         """Return the results of the same code, and those of other code with its scores of seed 0
         on this machine.
         """
@@ -116,9 +116,9 @@ class Results:
         """Return the results that count, by seed and machine, under the present name and keys."""
         about = {"experiment": experiment.name, "change": experiment.change}
         about |= {"key": self.workspace.key(experiment), "baseline": self.workspace.key(BASELINE)}
-        lines = self.counting(experiment)
+        lines = self.usable(experiment)
         runs = {(line["seed"], line["machine"]): line | about for line in lines}
-        return [runs[place] for place in sorted(runs)]
+        return [runs[seed_and_machine] for seed_and_machine in sorted(runs)]
 
     def pairs(self, experiment: Experiment, seeds: float = float("inf")) -> Pairs:
         """Return the pairs of the first seeds, on this machine where there are several."""
@@ -133,7 +133,7 @@ class Results:
     def describe(self, experiment: Experiment) -> str:
         """Return how many known results of an experiment count."""
         same, *others = map(len, self.by_key(experiment).values())
-        used = len(self.counting(experiment)) - same
+        used = len(self.usable(experiment)) - same
         text = f"{experiment.name}: results of this code: {same}; of other code: {sum(others)}"
         if self.must_verify(experiment):
             return f"{text}, used only if seed 0, which runs first, has their scores again"
@@ -155,7 +155,7 @@ class Results:
                 judged.clear()
         return (
             f"comparisons since the last confirmed edit: {len(judged)}; of as many without any "
-            f"effect, chance calls {0.025 * len(judged):.1f} better: confirm with --final"
+            f"effect, chance calls {ERROR / 2 * len(judged):.1f} better"
         )
 
     def store(self, chosen: list[Experiment]) -> None:
@@ -171,7 +171,7 @@ class Results:
                 continue
             new += self.runs(each)
             key = self.workspace.key(each)
-            present_key |= {line["key"]: key for line in self.counting(each)}
+            present_key |= {line["key"]: key for line in self.usable(each)}
         replaced = {(x.name, self.workspace.final, self.recipe.identity) for x in chosen}
         path = stored_file(self.recipe)
         path.parent.mkdir(exist_ok=True)

@@ -5,7 +5,6 @@ out. Files are UTF-8; a byte order mark and carriage returns are removed. Pairs 
 are left out. To add a corpus, write a function that returns a `Corpus` and call it in `find`.
 """
 
-import difflib
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -24,6 +23,7 @@ from data.splits import (
     keep_share,
     markup_to_text,
     strip_markup,
+    suggestion,
     visible,
 )
 
@@ -70,12 +70,10 @@ def find(
         raise CorpusError(
             f"{name}: not a .tsv, .txt or .parquet file; rename it, or give its directory"
         )
-    elif close := difflib.get_close_matches(name, ("mini", "spa-eng", "shakespeare"), 1, 0.8):
-        raise CorpusError(f"{name!r}: no such corpus; did you mean {close[0]}?")
     elif re.fullmatch(r"\w+(/[\w.:*+/-]+)?", name):
         corpus = tfds.dataset(name, texts, chosen, share)
     else:
-        raise CorpusError(f"{name!r}: no such file or directory; use {SUPPORTED}")
+        raise CorpusError(f"{name!r}: no such file or directory{suggestion(name)}; use {SUPPORTED}")
     if chosen and {*chosen} != {*corpus.languages}:
         raise CorpusError(
             f"{name} has {', '.join(corpus.languages)}, not {languages}: change or remove "
@@ -128,8 +126,8 @@ def built_in(name: str) -> Corpus:
 def directory(path: Path, task: str, languages: Sequence[str], share: float | None) -> Corpus:
     """Return the corpus in a directory. languages, share: see `parquet.corpus`.
 
-    For a language model, one with train.txt is a text. If it has train/*/ but no train.*, it is a
-    labelled one.
+    A directory with train.txt is a text if the task is language modeling. One with train/*/ but no
+    train.* has labels.
     """
     if any(path.glob("*" + PARQUET)):
         return parquet.corpus(path, task, languages, share)

@@ -25,7 +25,7 @@ PREFIXES = {"train": "train", "validation": "validation", "dev": "validation", "
 def corpus(path: Path, task: str, languages: Sequence[str], share: float | None) -> Corpus:
     """Open a Parquet file, or a directory of Parquet files such as train-00000-of-00002.parquet.
 
-    A single file, and a directory with only a training split, is divided by hash.
+    A single file, or a directory with only a training split, is divided by hash.
 
     languages: the columns to use; if empty, `text` and `label`, `text`, the two languages of the
     struct `translation`, or the only columns of text. share: see `select_by_hash` and `hold_out`.
@@ -128,6 +128,8 @@ def read_rows(file: Path, paths: Sequence[str]) -> Iterator[tuple[str, ...]]:
                 if None in values:
                     row = number + values.index(None) + 1
                     raise CorpusError(f"{file}: row {row:,} has no value in {path}: remove the row")
+                if labels and not all(0 <= x < len(labels) for x in values):  # -1: without a label
+                    raise CorpusError(f"{file}: {path} has numbers that are not those of a label")
                 columns.append([labels[x] if labels else str(x) for x in values])
             yield from zip(*columns, strict=True)
             number += len(table)

@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from data.text import normalize_source, to_line, to_nfc
 from same_code import file_hash
-from utils import UserError, warn
+from utils import UserError, did_you_mean, warn
 
 if TYPE_CHECKING:
     from data.tokenizer import Labels, Tokenizer
@@ -249,6 +249,11 @@ def hash_share(text: str) -> float:
     """Map a text to a number from 0 to 1, independent of its split in `assign_split`."""
     digest = hashlib.sha256(normalize_source(text).encode()).digest()
     return int.from_bytes(digest[8:16], "big") / 2**64
+
+
+def suggestion(name: str) -> str:
+    """Return a hint for a name that is nearly that of a corpus with a short name."""
+    return did_you_mean(name, ("mini", "spa-eng", "shakespeare"))
 
 
 def select_by_hash(

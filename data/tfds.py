@@ -25,6 +25,7 @@ from data.splits import (
     markup_to_text,
     select_by_hash,
     strip_markup,
+    suggestion,
 )
 from utils import first_line, warn
 
@@ -176,7 +177,8 @@ def make_builder(name: str) -> "DatasetBuilder":
         # The reason is between the arguments and a long list of names.
         reason = first_line(error).rpartition('": ')[2].partition(". ")[0].partition(" with ")[0]
         raise CorpusError(
-            f"{name!r}: neither a directory nor a dataset ({reason}); use {SUPPORTED}"
+            f"{name!r}: neither a directory nor a dataset ({reason}){suggestion(name)}; use "
+            f"{SUPPORTED}"
         ) from error
 
 

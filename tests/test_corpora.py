@@ -94,6 +94,10 @@ def test_a_misspelt_name_is_corrected(name, meant):
         corpora.find(name)
 
 
+def test_a_dataset_with_a_similar_name_is_found():
+    assert corpora.find("tiny_shakespeare", task="language modeling").task == "language modeling"
+
+
 def test_checking_a_name_neither_imports_tensorflow_nor_downloads(tmp_path):
     """Runs in a new process. All of these names need tensorflow_datasets."""
     program = """

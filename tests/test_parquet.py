@@ -88,6 +88,11 @@ def test_labels_are_numbers_or_the_names_in_the_file(tmp_path, named):
     assert len(load_split(name, "validation", task="classification").sources) == 4
     with pytest.raises(CorpusError, match="labels, not translations"):
         corpora.find(name)
+    for label in (-1, 2) if named else ():  # -1: hubs' value for a missing label
+        wrong = table.set_column(0, "label", [[*labels[1:], label]])
+        write_table(wrong.replace_schema_metadata(table.schema.metadata), tmp_path / "test.parquet")
+        with pytest.raises(CorpusError, match="label has numbers that are not those of a label"):
+            load_split(name, "test", task="classification")
 
 
 @pytest.mark.parametrize("languages, column", [(None, "text"), ("title", "title")])

@@ -126,7 +126,7 @@ def resumed(folder, **changes):
 def test_a_run_within_its_warm_up_is_told_flags_that_suit(settings, capfd):
     """They cause no warning, and the steps are then five times those of the warm-up."""
     steps = len(run_loop(settings).batches)
-    pattern = r"rises for 1,000 steps, but the 3 epochs have only (\d+): use (.*), and see"
+    pattern = r"rises for 1,000 steps, and training has only (\d+): use (.*), and see"
     counted, flags = re.search(pattern, capfd.readouterr().err).groups()
     assert int(counted) == steps
     warmup, epochs = map(int, re.fullmatch(r"--warmup-steps (\d+) --epochs (\d+)", flags).groups())

@@ -72,9 +72,11 @@ def load_config(run: str | Path) -> Config:
     check_path(run)
     path = Path(run) / "config.json"
     if not Path(run).exists():
-        names = [each.parent.name for each in Path(run).parent.glob("*/config.json")]
+        folders = [each.parent for each in Path(run).parent.glob("*/config.json")]
+        folders += [each.parent for each in Path("runs").glob("*/config.json")]
+        names = {each.name: str(each) for each in folders}
         close = difflib.get_close_matches(Path(run).name, names, 1)
-        hint = f"; did you mean {Path(run).parent / close[0]}?" if close else ""
+        hint = f"; did you mean {names[close[0]]}?" if close else ""
         raise UserError(f"{run}: no such run directory{hint}")
     if not path.exists():
         note = "; it was never started and can be deleted" if Path(run, "source").exists() else ""

@@ -45,7 +45,7 @@ from training.saving import COUNTERS, Checkpoints
 from utils import lock, quote, warn
 
 LOG_EVERY = 50  # steps
-SHORTEST_WARMUP = 100  # steps, for small corpora: see docs/faq.md
+SHORTEST_WARMUP = 100  # steps, that are proposed for a small corpus
 SAVE_EVERY = 180  # seconds, within an epoch
 AVERAGED = ("objective", "loss", "accuracy")  # over the steps since the last logged one
 
@@ -74,8 +74,8 @@ def check_warmup(config: Config) -> None:
     if 2 * config.warmup_steps > steps and config.epochs:
         epochs = max(config.epochs, math.ceil(5 * warmup * config.epochs / steps))
         warn(
-            f"the learning rate rises for {config.warmup_steps:,} steps, but the {config.epochs} "
-            f"epochs have only {steps:,}: use --warmup-steps {warmup} --epochs {epochs}, and see "
+            f"the learning rate rises for {config.warmup_steps:,} steps, and training has only "
+            f"{steps:,}: use --warmup-steps {warmup} --epochs {epochs}, and see "
             '"My corpus is small" in docs/faq.md'
         )
 
@@ -148,7 +148,7 @@ class Run:
             if not config.resume:
                 path = description.create_directory(path, may_rename=not config.name)
             try:
-                self.lock = lock(path / ".lock")
+                self.run_lock = lock(path / ".lock")
             except BlockingIOError:
                 raise RunError(f"{path} is being trained by another process") from None
         return path
@@ -164,7 +164,7 @@ class Run:
         self.progress.close()
         if self.is_chief:
             self.logs.close()
-            self.lock.close()
+            self.run_lock.close()
 
     # ---- The loop ----
 

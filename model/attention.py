@@ -104,8 +104,7 @@ class MultiHeadAttention(tf.Module):
 
         cache: in decoding, the keys and values of all earlier positions; x is then the newest one,
         (batch, 1, d_model). Returns the same as `attend`, and the keys and values of all positions,
-        which are the next cache. The caller's dropout draws from `seed`, too: derive others with
-        `fold_in`.
+        which are the next cache. The caller also draws from `seed`: derive others with `fold_in`.
         """
         queries = self.split_heads(self.query(x))  # (batch, num_heads, length, head_dim)
         keys, values = self.keys_values(x)

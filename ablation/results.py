@@ -155,7 +155,7 @@ class Results:
                 judged.clear()
         return (
             f"comparisons since the last confirmed edit: {len(judged)}; of as many without any "
-            f"effect, chance calls {ERROR / 2 * len(judged):.1f} better"
+            f"effect, chance calls {ERROR / 2 * len(judged):.2g} better"
         )
 
     def store(self, chosen: list[Experiment]) -> None:

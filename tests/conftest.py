@@ -12,6 +12,10 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from training.machine import share_gpus  # noqa: E402
+
+share_gpus()
+
 
 # The settings with which the invariants are tested, by model. A model that is not listed, such as a
 # new one, is tested with its defaults.

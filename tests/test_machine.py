@@ -1,6 +1,7 @@
 """Behaviour that depends on the device."""
 
 import ctypes
+import os
 import subprocess
 import sys
 import textwrap
@@ -88,3 +89,22 @@ def test_freed_memory_is_kept_for_the_next_tensors():
         return int(subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout)
 
     assert page_faults("keep") < page_faults("default") / 10
+
+
+def test_a_gpu_is_shared_and_computes_in_float32_unless_the_environment_says_otherwise():
+    names = ("TF_FORCE_GPU_ALLOW_GROWTH", "NVIDIA_TF32_OVERRIDE")
+    code = f"""
+        import os
+        from training.machine import import_tensorflow
+        import_tensorflow()
+        print(*(os.environ[name] for name in {names}))
+    """
+
+    def values(**environment):
+        default = {name: value for name, value in os.environ.items() if name not in names}
+        command = [sys.executable, "-c", textwrap.dedent(code)]
+        environment = default | environment
+        return subprocess.check_output(command, cwd=ROOT, env=environment, text=True).split()
+
+    assert values() == ["true", "0"]
+    assert values(NVIDIA_TF32_OVERRIDE="1") == ["true", "1"]

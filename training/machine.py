@@ -37,6 +37,7 @@ def import_tensorflow() -> None:
     used.
     """
     keep_freed_memory()  # before TensorFlow's threads start
+    share_gpus()
     if os.path.expanduser("~") == "~":  # no home: Keras would create a directory with this name
         os.environ.setdefault("KERAS_HOME", os.path.join(os.devnull, "keras"))
     if sys.stderr.isatty():
@@ -81,6 +82,17 @@ def keep_freed_memory() -> None:
         mallopt(m_mmap_max, 0)
         mallopt(m_trim_threshold, -1)  # never
         mallopt(m_arena_max, 1)  # the arenas of threads return their memory all the same
+
+
+def share_gpus() -> None:
+    """Let several programs use a GPU, in true float32, unless the environment says otherwise.
+
+    By default, TensorFlow reserves all memory of a GPU for one program, and rounds the factors of
+    float32 products to the 10 bits of TensorFloat-32: relative errors of 2e-4 instead of 7e-7 for
+    a product of 2,048 × 2,048 matrices on an H100. Call it before TensorFlow is imported.
+    """
+    os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
+    os.environ.setdefault("NVIDIA_TF32_OVERRIDE", "0")
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from ablation import experiments, verdicts
 from ablation.executor import Pool
 from ablation.experiments import BASELINE, UNITS, Experiment, ExperimentError, Recipe
 from ablation.results import Results, stored_pairs
-from ablation.verdicts import Verdict
+from ablation.verdicts import BETTER, NO_EFFECT, SMALL, UNDECIDED, WORSE, Verdict
 from ablation.workspace import Workspace
 from training.machine import cores
 from utils import errors_in_one_line, fail, lock, make_parser, prepare_streams, quote
@@ -28,11 +28,11 @@ from utils import errors_in_one_line, fail, lock, make_parser, prepare_streams, 
 Run = tuple[Experiment, int]  # with the number of its seed
 NEITHER = 3
 NEXT = {
-    "better": "confirm it with new seeds: repeat the command with --final",
-    "worse": "undo it, or keep it as an experiment: --save THEME/NAME QUESTION",
-    "too small to matter": "keep the simpler code",
-    "undecided": "treat it as no improvement, and report the interval",
-    "no effect": "write a test: the recipe probably does not execute the edit",
+    BETTER: "confirm it with new seeds: repeat the command with --final",
+    WORSE: "undo it, or keep it as an experiment: --save THEME/NAME QUESTION",
+    SMALL: "keep the simpler code",
+    UNDECIDED: "treat it as no improvement, and report the interval",
+    NO_EFFECT: "write a test: the recipe probably does not execute the edit",
 }
 
 
@@ -157,11 +157,11 @@ class Comparison:
                 print(f"{each.name}: {verdict}", flush=True)
                 count = self.results.record(each, verdict.outcome)
                 decided[each.name] = verdict
-            waiting = [x for x in waiting if decided[x.name].outcome == "undecided"]
+            waiting = [x for x in waiting if decided[x.name].outcome == UNDECIDED]
             if waiting and stage != self.stages[-1]:
                 print("undecided so far: more seeds follow; Ctrl-C keeps what is finished")
         for outcome in dict.fromkeys(verdict.outcome for verdict in decided.values()):
-            final = self.workspace.final and outcome == "better"
+            final = self.workspace.final and outcome == BETTER
             print(f"next, if {outcome}: {'train it long' if final else NEXT[outcome]}")
         print(count, flush=True)
         return decided
@@ -211,7 +211,7 @@ def run(flags: argparse.Namespace) -> int:
     if flags.json:
         print(json.dumps([as_json(*item) for item in decided.items()]))
     outcomes = {verdict.outcome for verdict in decided.values()}
-    return {"better": 0, "worse": 1}.get(outcomes.pop(), NEITHER) if len(outcomes) == 1 else NEITHER
+    return {BETTER: 0, WORSE: 1}.get(outcomes.pop(), NEITHER) if len(outcomes) == 1 else NEITHER
 
 
 def parse_flags() -> argparse.Namespace:
@@ -242,6 +242,8 @@ def parse_flags() -> argparse.Namespace:
         raise ExperimentError("--store needs names: save the edit first, with --save")
     if (flags.all and flags.names) or (flags.against != "HEAD" and (flags.all or flags.names)):
         raise ExperimentError("--all, --against and names exclude each other")
+    if flags.plan and (flags.json or flags.store):
+        raise ExperimentError("--plan has no results for --json or --store: leave one of them out")
     return flags
 
 

@@ -248,11 +248,11 @@ def write_patch(path: Path, head: str, diff: str) -> None:
     print(f"wrote {path.relative_to(HERE.parent)}: {patch.describe()}")
 
 
-def save(place: str, question: str, commit: str = "HEAD") -> None:
+def save(target: str, question: str, commit: str = "HEAD") -> None:
     """Save the changes since a commit as THEME/NAME. Raises UserError and OSError."""
-    theme, _, name = place.partition("/")
-    if not re.fullmatch(r"[a-z0-9-]+/[a-z0-9][a-z0-9-]*", place):
-        raise ExperimentError(f"{place}: give THEME/NAME, such as attention/sharper")
+    theme, _, name = target.partition("/")
+    if not re.fullmatch(r"[a-z0-9-]+/[a-z0-9][a-z0-9-]*", target):
+        raise ExperimentError(f"{target}: give THEME/NAME, such as attention/sharper")
     if name in saved().keys() | {BASELINE.name}:
         raise ExperimentError(f"{name}: there is such an experiment; choose another name")
     if not (own := edit(commit)):

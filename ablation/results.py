@@ -60,7 +60,7 @@ def stored_pairs(recipe: Recipe, final: bool = False) -> dict[str, Pairs]:
     return {name: pair(runs, baseline) for name, runs in rows.items() if runs}
 
 
-def place(line: dict) -> tuple:
+def identity(line: dict) -> tuple:
     """Return what identifies a stored result, in the order of the file."""
     return tuple(line[name] for name in ("experiment", "final", "seed", "machine", "key", "recipe"))
 
@@ -180,12 +180,12 @@ class Results:
             for line in old:
                 line |= {x: present_key.get(line[x], line[x]) for x in ("key", "baseline")}
             lines = [x for x in old if (x["experiment"], x["final"], x["recipe"]) not in replaced]
-            stored = [place(line) for line in lines]
-            lines += [line for line in new if place(line) not in stored]
+            stored = [identity(line) for line in lines]
+            lines += [line for line in new if identity(line) not in stored]
             compared = {x["baseline"] for x in lines if x["experiment"] != BASELINE.name}
             lines = [x for x in lines if x["key"] in compared or x["experiment"] != BASELINE.name]
             print(f"older results that are replaced: {sum(x not in lines for x in old)}")
-            lines.sort(key=lambda line: (line["experiment"] != BASELINE.name, place(line)))
+            lines.sort(key=lambda line: (line["experiment"] != BASELINE.name, identity(line)))
             unfinished = path.with_name(f"{path.name}.unfinished")
             unfinished.write_text("".join(f"{json.dumps(line)}\n" for line in lines), "utf-8")
             os.replace(unfinished, path)

@@ -24,7 +24,7 @@ NOISY = 2.5  # a spread, in pooled ones, that 2 of 1,000 experiments of three pa
 MAX_MOVED = 20  # at most so many more texts to score may be in one side's training data
 BETTER, WORSE, UNDECIDED = "better", "worse", "undecided"
 SMALL = "too small to matter"  # the difference is smaller than delta
-NONE = "no effect"  # all scores are equal
+NO_EFFECT = "no effect"  # all scores are equal
 Stages = tuple[int, ...]
 Pairs = dict[int, tuple[dict, dict]]  # by seed: results of an experiment and of the baseline
 Scores = dict[Hashable, list[tuple[int, float]]]  # by row: seed and score of each run
@@ -211,7 +211,7 @@ def judge(
     count = sum(seed < stages[-1] for seed in pairs)
     if equal(pairs):
         note = "equal to the baseline in every digit"
-        return Verdict(NONE, recipe, 0.0, 0.0, 0.0, count, 1.0, note)
+        return Verdict(NO_EFFECT, recipe, 0.0, 0.0, 0.0, count, 1.0, note)
     judged = recipe.judged_by(score)
     sigma = spread(judged, others)
     for stage in stages:

@@ -404,7 +404,8 @@ def test_invalid_files_are_rejected(repository, ask):
         experiments.read("mor")
     with pytest.raises(ExperimentError, match="choose one of mini, loss; there is no large"):
         ask("more", "--recipe", "large")
-    for words in (["--all", "more"], ["--store"], ["more", "--seeds", "1"]):
+    wrong = (["--all", "more"], ["--store"], ["more", "--seeds", "1"], ["more", "--plan", "--json"])
+    for words in wrong:
         with pytest.raises(ExperimentError, match="--"):
             ask(*words)
 

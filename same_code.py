@@ -13,6 +13,7 @@ import json
 import os
 import subprocess
 import tempfile
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -113,6 +114,21 @@ def normalized_code(source: bytes) -> str:
         return ast.unparse(tree)  # the same text in every version of Python
     except NOT_PARSED:
         return repr(source)
+
+
+def syntax_error(files: Iterable[Path], folder: Path = ROOT) -> str:
+    """Return the first syntax error in Python files and where it is, or "" if there is none.
+
+    folder: the names of the files are relative to it.
+    """
+    for path in files:
+        try:
+            ast.parse(path.read_bytes())
+        except NOT_PARSED as error:
+            line, what = getattr(error, "lineno", None), getattr(error, "msg", error)
+            place = path.relative_to(folder).as_posix() + (f", line {line}" if line else "")
+            return f"{place}: {what}"
+    return ""
 
 
 def file_hash(path: Path) -> str:

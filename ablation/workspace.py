@@ -13,7 +13,16 @@ from pathlib import Path
 from ablation import experiments
 from ablation.experiments import BASELINE, Experiment, ExperimentError, Recipe, flag_values
 from config import Config
-from same_code import NOT_CODE, ROOT, changed_files, code_hashes, file_hash, git, imported_modules
+from same_code import (
+    NOT_CODE,
+    ROOT,
+    changed_files,
+    code_hashes,
+    file_hash,
+    git,
+    imported_modules,
+    syntax_error,
+)
 from training.records import read_json
 from utils import UserError, flag, warn, write_json
 
@@ -87,7 +96,10 @@ class Workspace:
 
         Warns if a part of it has no effect.
         """
-        name, recipe = experiment.name, self.recipe
+        name, recipe, source = experiment.name, self.recipe, self.source(experiment)
+        python = (source / each for each in experiment.files if each.endswith(".py"))
+        if error := syntax_error(filter(Path.exists, python), source):
+            raise ExperimentError(f"{name}: {error}")
         own, given = flag_values(experiment.flags), flag_values(recipe.flags)
         edited, idle = self.edited_settings(experiment), self.unused_files(experiment)
         fixed = {"max_length", "tokenizer"} if recipe.lower_is_better else set()
@@ -108,7 +120,7 @@ class Workspace:
         ]
         for each in idle + unread:
             warn(f"{name} changes {each}, which recipe {recipe.name} never uses")
-        changes = changed_files("", self.source(experiment), self.source(BASELINE))
+        changes = changed_files("", source, self.source(BASELINE))
         if {*changes} <= {*idle} and self.settings(experiment) == self.settings(BASELINE):
             raise ExperimentError(
                 f"recipe {recipe.name} executes nothing of {name} that can change a score: give "

@@ -4,6 +4,8 @@ import ast
 import importlib.util
 import re
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import patched
@@ -77,6 +79,16 @@ def copy(tmp_path):
         return tmp_path
 
     return make
+
+
+def test_the_tests_end_at_once_at_a_syntax_error_of_an_edit(copy):
+    folder = copy(experiments.BASELINE)
+    with open(folder / "data/batches.py", "a") as file:
+        file.write("\nfor each in []\n")
+    command = [sys.executable, "-m", "pytest", "-m", "invariant"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "data/batches.py, line" in done.stderr and "expected ':'" in done.stderr
 
 
 @pytest.mark.slow

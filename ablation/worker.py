@@ -66,18 +66,18 @@ def load_texts(flags: list[str], sentences: int, final: bool) -> Split:
 
 
 def take_core() -> IO | None:
-    """Use one core, which no other run on this machine uses. Returns its lock.
+    """Use one core, if possible one that no other run on this machine uses. Returns its lock.
 
-    Some systems, such as macOS, do not let a process choose: then TensorFlow uses all cores.
+    More cores would change the last bits. Some systems, such as macOS, do not let a process choose:
+    then TensorFlow uses all cores.
     """
     if not hasattr(os, "sched_setaffinity"):
         return None
     # In a random order, because containers share cores, but not the locks.
     for core in random.sample(machine.cores(), len(machine.cores())):
+        os.sched_setaffinity(0, [core])  # before there are threads
         with contextlib.suppress(BlockingIOError):
-            locked = lock(Path(tempfile.gettempdir(), f"ablation-{os.getuid()}-{core}.lock"))
-            os.sched_setaffinity(0, [core])  # before there are threads
-            return locked
+            return lock(Path(tempfile.gettempdir(), f"ablation-{os.getuid()}-{core}.lock"))
     return None
 
 

@@ -94,7 +94,8 @@ class Comparison:
             if sigma.df:
                 gains = [(verdicts.detectable(sigma, n, self.stages), n) for n in self.stages]
                 detected = ", ".join(f"{gain:{digits}} after {n} seeds" for gain, n in gains)
-                text = f"{sigma.value:{digits}}; detectable gains (80 % power): {detected}"
+                text = f"{sigma.value:{digits}} {UNITS[judged.score]}; detectable gains (80 % "
+                text += f"power): {detected}"
             lines.append(f"standard deviation of a difference: {text}")
         times = [sum(x["seconds"].values()) / 60 for x in self.results.known if "seconds" in x]
         verify = any(map(self.results.must_verify, sides))
@@ -134,12 +135,20 @@ class Comparison:
             recipe = self.recipe.judged_by(experiment.score)
             text = f"{recipe.value(result):.{recipe.decimals}f} {UNITS[recipe.score]}"
             text = result.get("diverged") or text
-            pair = self.results.pairs(experiment).get(seed)
-            if pair and experiment != BASELINE and "diverged" not in result:
-                text += f", gain {recipe.gain(*pair):+.{recipe.decimals}f}"
-                if verdicts.equal({seed: pair}):
-                    text += "; all scores equal the baseline's: does the recipe execute the edit?"
+            for each in self.chosen if experiment == BASELINE else [experiment]:
+                if gain := self.describe_gain(each, seed):
+                    text += f", gain {'' if each == experiment else f'of {each.name} '}{gain}"
             tqdm.write(f"{name}: {text}")
+
+    def describe_gain(self, experiment: Experiment, seed: int) -> str:
+        """Return the gain of a pair, or "" if one of its runs is missing or has diverged."""
+        pair = self.results.pairs(experiment).get(seed)
+        if not pair or any("diverged" in run for run in pair):
+            return ""
+        recipe = self.recipe.judged_by(experiment.score)
+        same = "; all scores equal the baseline's: does the recipe execute the edit?"
+        gain = f"{recipe.gain(*pair):+.{recipe.decimals}f}"
+        return gain + (same if verdicts.equal({seed: pair}) else "")
 
     def run(self) -> dict[str, Verdict]:
         """Add seeds, stage by stage, until each experiment is decided. Raises ExperimentError."""

@@ -98,7 +98,8 @@ class Pool:
         """Return what a job without flags computes: see `worker.run`. Raises ExperimentError."""
         ((_, answer),) = self.run([job], silent=True)
         if answer["status"]:
-            raise ExperimentError(f"{answer['worker']} cannot run the code: {answer['why']}")
+            what = answer["why"].rpartition("error: ")[2]  # an expected error has one line
+            raise ExperimentError(f"{answer['worker']} cannot run the code: {what}")
         return json.loads(answer["result"])
 
     def run(self, jobs: list[dict], silent: bool = False) -> Iterator[tuple[dict, dict]]:

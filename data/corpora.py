@@ -60,15 +60,18 @@ def find(
         corpus = tfds.shakespeare(share)
     elif os.path.isdir(name):
         corpus = directory(Path(name), task, chosen, share)
+    elif name.endswith((*TABLES, *TEXTS, PARQUET)) and not os.path.isfile(name):
+        raise CorpusError(f"{name}: no such file")
     elif name.endswith(TABLES):
         corpus = local.table(Path(name), labelled, texts, share)
-    elif name.endswith(TEXTS) and os.path.isfile(name):
+    elif name.endswith(TEXTS):
         corpus = local.text(Path(name), share)
-    elif name.endswith(PARQUET) and os.path.isfile(name):
+    elif name.endswith(PARQUET):
         corpus = parquet.corpus(Path(name), task, chosen, share)
     elif os.path.isfile(name):
         raise CorpusError(
-            f"{name}: not a .tsv, .txt or .parquet file; rename it, or give its directory"
+            f"{name}: not a .tsv (source TAB target), .txt or .parquet file; convert it, or give "
+            "its directory"
         )
     elif re.fullmatch(r"\w+(/[\w.:*+/-]+)?", name):
         corpus = tfds.dataset(name, texts, chosen, share)

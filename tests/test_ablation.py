@@ -189,9 +189,11 @@ def test_an_uncommitted_edit_gets_a_verdict(repository, ask):
     edit(repository / "model/transformer.py", "return 40", "return 50")
     out = ask("--json")
     assert verdict(out, r"edit-\w+", 3) == "better +10.0" and ask.status == 0
-    assert re.search(r"^baseline seed 0: 40.0 points$", out, re.MULTILINE)
-    # The gain is only shown if the baseline's run has ended before.
+    assert re.search(
+        r"^baseline seed 0: 40.0 points(, gain of edit-\w+ \+10.0)?$", out, re.MULTILINE
+    )
     assert re.search(r"^edit-\w+ seed 2: 51.5 points(, gain \+9.5)?$", out, re.MULTILINE)
+    assert len(re.findall(r" seed \d: .*, gain ", out)) == 3  # of the run that ends last
     (found,) = json.loads(out.splitlines()[-1])
     assert found["outcome"] == "better" and found["gain"] == 10 and found["bleu"] is None
     assert 0 < found["p"] < 0.05 and found["low"] < 10 < found["high"] and found["seeds"] == 3
@@ -271,7 +273,7 @@ def test_both_sides_are_scored_on_the_texts_that_the_baseline_reads(repository, 
         assert json.loads(space.texts.read_text()) == ["new", final]
     (repository / "data/texts.py").write_text("raise SystemExit('error: no texts')")
     commit()
-    with pytest.raises(ExperimentError, match="cannot run the code: error: no texts"):
+    with pytest.raises(ExperimentError, match="cannot run the code: no texts$"):
         workspace_of(tmp_path_factory.mktemp("scratch"))
 
 
@@ -325,6 +327,9 @@ def test_what_cannot_be_compared_or_has_no_effect_is_reported_before_anything_ru
     assert "changes the default of --first, which recipe mini never uses" in ask.errors
     edit(repository / "config.py", "other: int", "lowercase: int")
     with pytest.raises(ExperimentError, match="changes --lowercase, so its scores could not"):
+        ask("--plan")
+    edit(repository / "model/transformer.py", "return 40", "return (40")
+    with pytest.raises(ExperimentError, match=r"edit-\w+: model/transformer.py, line \d+: '\('"):
         ask("--plan")
 
 
@@ -547,7 +552,7 @@ def test_stored_results_of_another_machine_count_and_new_ones_run_in_pairs(
     assert "\nmore: results of this code: 0; of other code: 6, used only if seed 0" in out
     assert (
         verdict(out := ask("more"), "more", 3) == "better +8.0"
-        and "code: 6, of which 6 are used\n" in out
+        and "code: 6, of which 6 are used, but only in pairs of their own machine\n" in out
     )
 
 

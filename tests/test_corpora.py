@@ -448,9 +448,10 @@ def test_the_split_all_of_a_table_is_every_line_in_order(tmp_path, folder):
         load_split(str(folder), "all")
 
 
-def test_a_missing_table_is_rejected(tmp_path):
-    with pytest.raises(CorpusError, match="no such file"):
-        corpora.find(str(tmp_path / "a.tsv"))
+@pytest.mark.parametrize("name", ["a.tsv", "a.tsv.gz", "a.txt", "a.txt.gz", "a.parquet"])
+def test_a_missing_file_is_rejected(name, tmp_path):
+    with pytest.raises(CorpusError, match=f"{name}: no such file$"):
+        corpora.find(str(tmp_path / name))
 
 
 # ---- Files of labelled texts --------------------------------------------------------------------

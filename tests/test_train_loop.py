@@ -43,8 +43,9 @@ from config import Config
 from data import pipeline
 from data.batches import plan_batches
 from evaluation.translator import Translator
+from model import build
 from training import description, distribution, machine, progress, run
-from training.checkpoints import readable_checkpoints, rewrite_checkpoint_list
+from training.checkpoints import assert_fits, readable_checkpoints, rewrite_checkpoint_list
 from training.logs import Logs
 from training.records import load_config, read_json_lines
 from training.run import Diverged, RunError
@@ -820,6 +821,18 @@ def test_a_checkpoint_that_does_not_fit_names_a_variable_and_its_shapes(copied):
     path.write_text(path.read_text("utf-8").replace('"d_model": 16', '"d_model": 18'), "utf-8")
     with pytest.raises(RunError, match=r"table has shape \(400, 16\) there and \(400, 18\) here"):
         run_loop(resumed(copied, epochs=4))
+
+
+def test_a_checkpoint_of_other_variables_does_not_fit(tmp_path):
+    one, two = (build(Config(**SMALL | {"num_layers": count}), 9, 9) for count in (1, 2))
+    paths = [
+        tf.train.Checkpoint(model=x).write(str(tmp_path / str(i))) for i, x in enumerate((one, two))
+    ]
+    assert_fits(paths[0], one)
+    with pytest.raises(RunError, match=r"model: \S+/1/\S+ is not in it \(\d+ variables differ\)"):
+        assert_fits(paths[0], two)
+    with pytest.raises(RunError, match=r"model: its \S+/1/\S+ is not in the model \("):
+        assert_fits(paths[1], one)
 
 
 def test_a_finished_run_says_that_nothing_was_left_to_do(copied, capsys):

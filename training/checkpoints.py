@@ -60,10 +60,12 @@ def assert_fits(path: str | Path, model: "tf.Module") -> None:
         if name.startswith(prefix) and name.endswith(suffix):
             saved[name.removeprefix(prefix).removesuffix(suffix)] = tuple(shape)
     needed = {name: tuple(each.shape) for name, each in named_variables(model).items()}
-    differences = [
-        f"{name} has shape {saved.get(name, 'none')} there and {needed.get(name, 'none')} here"
-        for name in [*needed, *(saved.keys() - needed.keys())]
-        if saved.get(name) != needed.get(name)
+    differences = [f"{name} is not in it" for name in needed if name not in saved]
+    differences += [f"its {name} is not in the model" for name in saved if name not in needed]
+    differences += [
+        f"{name} has shape {saved[name]} there and {shape} here"
+        for name, shape in needed.items()
+        if name in saved and saved[name] != shape
     ]
     if differences:
         count = f" ({len(differences)} variables differ)" if len(differences) > 1 else ""

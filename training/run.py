@@ -73,10 +73,11 @@ def check_warmup(config: Config) -> None:
     warmup = min(config.warmup_steps, max(steps // 5, SHORTEST_WARMUP))
     if 2 * config.warmup_steps > steps and config.epochs:
         epochs = max(config.epochs, math.ceil(5 * warmup * config.epochs / steps))
+        longer = f" --epochs {epochs}" if epochs > config.epochs else ""
         warn(
             f"the learning rate rises for {config.warmup_steps:,} steps, and training has only "
-            f"{steps:,}: use --warmup-steps {warmup} --epochs {epochs}, and see "
-            '"My corpus is small" in docs/faq.md'
+            f'{steps:,}: use --warmup-steps {warmup}{longer}, and see "My corpus is small" in '
+            "docs/faq.md"
         )
 
 

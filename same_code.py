@@ -123,7 +123,7 @@ def syntax_error(files: Iterable[Path], folder: Path = ROOT) -> str:
     """
     for path in files:
         try:
-            ast.parse(path.read_bytes())
+            compile(path.read_bytes(), path.name, "exec", dont_inherit=True)
         except NOT_PARSED as error:
             line, what = getattr(error, "lineno", None), getattr(error, "msg", error)
             place = path.relative_to(folder).as_posix() + (f", line {line}" if line else "")

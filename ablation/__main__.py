@@ -137,18 +137,19 @@ class Comparison:
             text = result.get("diverged") or text
             for each in self.chosen if experiment == BASELINE else [experiment]:
                 if gain := self.describe_gain(each, seed):
-                    text += f", gain {'' if each == experiment else f'of {each.name} '}{gain}"
+                    text += ", " if each == experiment else f"; {each.name}: "
+                    text += f"gain {gain}"
             tqdm.write(f"{name}: {text}")
 
     def describe_gain(self, experiment: Experiment, seed: int) -> str:
-        """Return the gain of a pair, or "" if one of its runs is missing or has diverged."""
-        pair = self.results.pairs(experiment).get(seed)
-        if not pair or any("diverged" in run for run in pair):
+        """Return the gain of a pair of this machine, or "" if a run is missing or has diverged."""
+        own, base = self.results.pairs(experiment).get(seed, ({}, {}))
+        if own.get("machine") != self.results.machine["machine"] or "diverged" in own | base:
             return ""
         recipe = self.recipe.judged_by(experiment.score)
         same = "; all scores equal the baseline's: does the recipe execute the edit?"
-        gain = f"{recipe.gain(*pair):+.{recipe.decimals}f}"
-        return gain + (same if verdicts.equal({seed: pair}) else "")
+        gain = f"{recipe.gain(own, base):+.{recipe.decimals}f} {UNITS[recipe.score]}"
+        return gain + (same if verdicts.equal({seed: (own, base)}) else "")
 
     def run(self) -> dict[str, Verdict]:
         """Add seeds, stage by stage, until each experiment is decided. Raises ExperimentError."""
@@ -251,8 +252,8 @@ def parse_flags() -> argparse.Namespace:
         raise ExperimentError("--store needs names: save the edit first, with --save")
     if (flags.all and flags.names) or (flags.against != "HEAD" and (flags.all or flags.names)):
         raise ExperimentError("--all, --against and names exclude each other")
-    if flags.plan and (flags.json or flags.store):
-        raise ExperimentError("--plan has no results for --json or --store: leave one of them out")
+    if flags.plan and (flags.json or flags.store or flags.save or flags.refresh):
+        raise ExperimentError("--plan excludes --json, --store, --save and --refresh")
     return flags
 
 

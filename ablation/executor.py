@@ -98,8 +98,10 @@ class Pool:
         """Return what a job without flags computes: see `worker.run`. Raises ExperimentError."""
         ((_, answer),) = self.run([job], silent=True)
         if answer["status"]:
-            what = answer["why"].rpartition("error: ")[2]  # an expected error has one line
-            raise ExperimentError(f"{answer['worker']} cannot run the code: {what}")
+            lines = answer["why"].splitlines()
+            expected = [x.removeprefix("error: ") for x in lines if x.startswith("error: ")]
+            why = expected[-1] if expected else answer["why"]
+            raise ExperimentError(f"{answer['worker']} cannot prepare the comparison: {why}")
         return json.loads(answer["result"])
 
     def run(self, jobs: list[dict], silent: bool = False) -> Iterator[tuple[dict, dict]]:

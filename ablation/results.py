@@ -133,13 +133,13 @@ class Results:
     def describe(self, experiment: Experiment) -> str:
         """Return how many known results of an experiment count."""
         same, *others = map(len, self.by_key(experiment).values())
-        used = self.usable(experiment)[same:]
+        usable = self.usable(experiment)
         text = f"{experiment.name}: results of this code: {same}; of other code: {sum(others)}"
         if self.must_verify(experiment):
             return f"{text}, used only if seed 0, which runs first, has their scores again"
-        text += f", of which {len(used)} are used" if others else ""
-        elsewhere = any(line["machine"] != self.machine["machine"] for line in used)
-        return text + (", but only in pairs of their own machine" if elsewhere else "")
+        text += f", of which {len(usable) - same} are used" if others else ""
+        elsewhere = sum(line["machine"] != self.machine["machine"] for line in usable)
+        return text + (f"; {elsewhere} only in pairs of another machine" if elsewhere else "")
 
     def record(self, experiment: Experiment, outcome: str) -> str:
         """Add a verdict to the file of all comparisons. Returns how many edits were judged since

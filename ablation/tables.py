@@ -91,11 +91,11 @@ class Table:
     def summary(self) -> str:
         """Describe the runs of the baseline, and the spread."""
         recipe, runs = self.recipe, [self.recipe.value(run) for run in self.baseline]
-        machines = len({run["machine"] for run in self.baseline})
+        kinds = len({run["machine"] for run in self.baseline})
         mean = f"{statistics.mean(runs):.{recipe.decimals}f} {UNITS[recipe.score]}"
         text = f"**{recipe.name}**: baseline {mean} ({len(runs)} "
         text += "runs" if len(runs) > 1 else "run"
-        text += f" on {machines} kinds of machines)" if machines > 1 else ")"
+        text += f" on {kinds} kinds of machines)" if kinds > 1 else ")"
         if self.sigma.df and self.shown():
             digits = recipe.decimals + 1
             text += f"; standard deviation of a difference {self.sigma.value:.{digits}f}"

@@ -66,10 +66,10 @@ def load_texts(flags: list[str], sentences: int, final: bool) -> Split:
 
 
 def take_core() -> IO | None:
-    """Use one core, if possible one that no other run on this machine uses. Returns its lock.
+    """Use one core, if possible one that no other run on this machine uses.
 
     More cores would change the last bits. Some systems, such as macOS, do not let a process choose:
-    then TensorFlow uses all cores.
+    then TensorFlow uses all cores. Returns the lock of the core; None without one of its own.
     """
     if not hasattr(os, "sched_setaffinity"):
         return None
@@ -78,6 +78,7 @@ def take_core() -> IO | None:
         os.sched_setaffinity(0, [core])  # before there are threads
         with contextlib.suppress(BlockingIOError):
             return lock(Path(tempfile.gettempdir(), f"ablation-{os.getuid()}-{core}.lock"))
+    print(f"other runs use all cores: sharing core {core}", flush=True)
     return None
 
 

@@ -61,7 +61,7 @@ def find(
     elif os.path.isdir(name):
         corpus = directory(Path(name), task, chosen, share)
     elif name.endswith((*TABLES, *TEXTS, PARQUET)) and not os.path.isfile(name):
-        raise CorpusError(f"{name}: no such file")
+        raise CorpusError(f"{name}: no such file{suggestion(name)}")
     elif name.endswith(TABLES):
         corpus = local.table(Path(name), labelled, texts, share)
     elif name.endswith(TEXTS):
@@ -70,8 +70,8 @@ def find(
         corpus = parquet.corpus(Path(name), task, chosen, share)
     elif os.path.isfile(name):
         raise CorpusError(
-            f"{name}: not a .tsv (source TAB target), .txt or .parquet file; convert it, or give "
-            "its directory"
+            f"{name}: not a .tsv (source TAB target), .txt or .parquet file; convert or rename "
+            "it, or give its directory"
         )
     elif re.fullmatch(r"\w+(/[\w.:*+/-]+)?", name):
         corpus = tfds.dataset(name, texts, chosen, share)

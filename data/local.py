@@ -131,8 +131,6 @@ def table(
     the second one is used, whose hash then decides the split. share: see `select_by_hash`. Raises
     CorpusError.
     """
-    if not path.is_file():
-        raise CorpusError(f"{path}: no such file")
     languages = ("text", "label") if labelled else ("source", "target")
 
     def all_pairs() -> Iterator[TextPair]:

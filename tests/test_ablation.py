@@ -189,11 +189,11 @@ def test_an_uncommitted_edit_gets_a_verdict(repository, ask):
     edit(repository / "model/transformer.py", "return 40", "return 50")
     out = ask("--json")
     assert verdict(out, r"edit-\w+", 3) == "better +10.0" and ask.status == 0
-    assert re.search(
-        r"^baseline seed 0: 40.0 points(, gain of edit-\w+ \+10.0)?$", out, re.MULTILINE
-    )
-    assert re.search(r"^edit-\w+ seed 2: 51.5 points(, gain \+9.5)?$", out, re.MULTILINE)
-    assert len(re.findall(r" seed \d: .*, gain ", out)) == 3  # of the run that ends last
+    assert re.search(r"^baseline seed 0: 40.0 points(;|$)", out, re.MULTILINE)
+    assert re.search(r"^edit-\w+ seed 2: 51.5 points(, gain \+9.5 points)?$", out, re.MULTILINE)
+    assert (
+        len(re.findall(r"gain \+.* points$", out, re.MULTILINE)) == 3
+    )  # of the run that ends last
     (found,) = json.loads(out.splitlines()[-1])
     assert found["outcome"] == "better" and found["gain"] == 10 and found["bleu"] is None
     assert 0 < found["p"] < 0.05 and found["low"] < 10 < found["high"] and found["seeds"] == 3
@@ -273,7 +273,7 @@ def test_both_sides_are_scored_on_the_texts_that_the_baseline_reads(repository, 
         assert json.loads(space.texts.read_text()) == ["new", final]
     (repository / "data/texts.py").write_text("raise SystemExit('error: no texts')")
     commit()
-    with pytest.raises(ExperimentError, match="cannot run the code: no texts$"):
+    with pytest.raises(ExperimentError, match="cannot prepare the comparison: no texts$"):
         workspace_of(tmp_path_factory.mktemp("scratch"))
 
 
@@ -552,8 +552,23 @@ def test_stored_results_of_another_machine_count_and_new_ones_run_in_pairs(
     assert "\nmore: results of this code: 0; of other code: 6, used only if seed 0" in out
     assert (
         verdict(out := ask("more"), "more", 3) == "better +8.0"
-        and "code: 6, of which 6 are used, but only in pairs of their own machine\n" in out
+        and "code: 6, of which 6 are used; 3 only in pairs of another machine\n" in out
     )
+
+
+def test_the_run_that_completes_a_pair_has_its_gain(repository, ask):
+    add(repository, "smoothing", flags="--bonus=1 --label-smoothing=0")
+    ask("more", "smoothing", "--recipe", "loss", "--seeds", "2")
+    for path in repository.glob("comparisons/loss/baseline/seed-1.*-*.json"):
+        path.unlink()
+    out = ask("more", "smoothing", "lost", "--recipe", "loss", "--seeds", "2")
+    (line,) = (x for x in out.splitlines() if x.startswith("baseline seed 1: "))
+    assert re.fullmatch(
+        r"baseline seed 1: \S+ nats per character; more: gain \S+ nats per character; "
+        r"smoothing: gain \S+ BLEU",
+        line,
+    )
+    assert "gain" not in re.search("^lost seed 1: .*", out, re.MULTILINE)[0]
 
 
 def test_a_changed_or_moved_experiment_is_run_again(repository, ask):

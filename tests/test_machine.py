@@ -95,9 +95,16 @@ def test_a_gpu_is_shared_and_computes_in_float32_unless_the_environment_says_oth
     names = ("TF_FORCE_GPU_ALLOW_GROWTH", "NVIDIA_TF32_OVERRIDE")
     code = f"""
         import os
+        import sys
+
+        class Finder:
+            def find_spec(name, *_):
+                if name == "tensorflow":  # its import begins
+                    print(*(os.environ.get(name) for name in {names}))
+
+        sys.meta_path.insert(0, Finder)
         from training.machine import import_tensorflow
         import_tensorflow()
-        print(*(os.environ[name] for name in {names}))
     """
 
     def values(**environment):

@@ -138,6 +138,8 @@ def test_a_run_within_its_warm_up_is_told_flags_that_suit(settings, capfd):
     assert capfd.readouterr().err == ""
     run.check_warmup(replace(config, warmup_steps=1000, total_steps=1999))
     assert "rises" in capfd.readouterr().err
+    run.check_warmup(replace(config, warmup_steps=1000, epochs=5, total_steps=1500))
+    assert "use --warmup-steps 300, and see" in capfd.readouterr().err
     run_loop(settings | {"max_steps": 2, "name": "chosen"})
     assert "rises" not in capfd.readouterr().err
 
@@ -829,9 +831,9 @@ def test_a_checkpoint_of_other_variables_does_not_fit(tmp_path):
         tf.train.Checkpoint(model=x).write(str(tmp_path / str(i))) for i, x in enumerate((one, two))
     ]
     assert_fits(paths[0], one)
-    with pytest.raises(RunError, match=r"model: \S+/1/\S+ is not in it \(\d+ variables differ\)"):
+    with pytest.raises(RunError, match=r"model: it lacks \S+/1/\S+ \(\d+ variables differ\)"):
         assert_fits(paths[0], two)
-    with pytest.raises(RunError, match=r"model: its \S+/1/\S+ is not in the model \("):
+    with pytest.raises(RunError, match=r"model: the model lacks \S+/1/\S+ \("):
         assert_fits(paths[1], one)
 
 

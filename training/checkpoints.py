@@ -60,8 +60,8 @@ def assert_fits(path: str | Path, model: "tf.Module") -> None:
         if name.startswith(prefix) and name.endswith(suffix):
             saved[name.removeprefix(prefix).removesuffix(suffix)] = tuple(shape)
     needed = {name: tuple(each.shape) for name, each in named_variables(model).items()}
-    differences = [f"{name} is not in it" for name in needed if name not in saved]
-    differences += [f"its {name} is not in the model" for name in saved if name not in needed]
+    differences = [f"it lacks {name}" for name in needed if name not in saved]
+    differences += [f"the model lacks {name}" for name in saved if name not in needed]
     differences += [
         f"{name} has shape {saved[name]} there and {shape} here"
         for name, shape in needed.items()

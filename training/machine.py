@@ -37,7 +37,7 @@ def import_tensorflow() -> None:
     used.
     """
     keep_freed_memory()  # before TensorFlow's threads start
-    share_gpus()
+    set_gpu_defaults()
     if os.path.expanduser("~") == "~":  # no home: Keras would create a directory with this name
         os.environ.setdefault("KERAS_HOME", os.path.join(os.devnull, "keras"))
     if sys.stderr.isatty():
@@ -84,7 +84,7 @@ def keep_freed_memory() -> None:
         mallopt(m_arena_max, 1)  # the arenas of threads return their memory all the same
 
 
-def share_gpus() -> None:
+def set_gpu_defaults() -> None:
     """Let several programs use a GPU, in true float32, unless the environment says otherwise.
 
     By default, TensorFlow reserves all memory of a GPU for one program, and rounds the factors of

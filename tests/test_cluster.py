@@ -204,7 +204,7 @@ def test_a_lost_scheduler_is_an_error_in_one_sentence(cluster, make_job):
 def test_runs_that_cannot_work_say_why(make_job):
     job = make_job("one", steps=1, signal=9)
     assert "memory ran out" in execute(job)["why"]
-    answer = execute(job | {"source": "/nowhere"})
+    answer = execute(job | {"source": f"{job['source']}-elsewhere"})
     assert answer["status"] == 3 and "share the checkout" in answer["why"]
     (Path(job["source"]) / "ablation/worker.py").write_text("print('one')\nraise KeyError(7)\n")
     answer = execute(job)

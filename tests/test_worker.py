@@ -182,9 +182,9 @@ for number in range(len(cores) + 1):
 """
     command, environment = [sys.executable, "-c", code], os.environ | {"TMPDIR": str(tmp_path)}
     out = subprocess.check_output(command, cwd=ROOT, env=environment, text=True)
-    *free, (locked, core) = map(str.split, out.splitlines())
+    *free, shared, (locked, core) = map(str.split, out.splitlines())
     assert sorted(free) == sorted(["True", str(each)] for each in os.sched_getaffinity(0))
-    assert locked == "False" and ["True", core] in free
+    assert locked == "False" and ["True", core] in free and shared[-2:] == ["core", core]
 
 
 @pytest.mark.slow

@@ -143,20 +143,26 @@ def is_hidden(path: Path) -> bool:
     return any(part[0] == "." for part in path.parts)
 
 
+def source_files(folder: Path = ROOT, packages: tuple[str, ...] = PACKAGES) -> set[Path]:
+    """Return the Python files and tables (.tsv) of packages, and the top-level modules."""
+    found = {path for module in MODULES if (path := folder / f"{module}.py").exists()}
+    for package in packages:
+        found |= {*folder.glob(f"{package}/**/*.py"), *folder.glob(f"{package}/**/*.tsv")}
+    return {path for path in found if not is_hidden(path.relative_to(folder))}
+
+
 def code_hashes(effect: str = "", folder: str | Path = ROOT) -> dict[str, str]:
     """Return the hash of each file in a copy of the source whose edit can have an effect, by name.
 
     effect: one of those in `CAN_CHANGE`; by default, any. Only Python files and tables (.tsv) of
     packages count, and of new top-level modules and packages those that these files import.
     """
-    folder, chosen = Path(folder), set()
-    for package in PACKAGES:
-        chosen |= {*folder.glob(f"{package}/**/*.py"), *folder.glob(f"{package}/**/*.tsv")}
-    chosen |= {path for module in MODULES if (path := folder / f"{module}.py").exists()}
+    folder = Path(folder)
+    chosen = source_files(folder)
     for path in [*chosen]:
         effects = can_change(path.relative_to(folder).as_posix())
         table = path.suffix == ".tsv" and not path.with_name("__init__.py").exists()
-        if table or is_hidden(path.relative_to(folder)) or not effects:
+        if table or not effects:
             chosen.remove(path)
         elif effect and effect not in effects:
             chosen.remove(path)

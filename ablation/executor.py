@@ -57,7 +57,10 @@ def execute(job: dict, dask: bool = False) -> dict:
         time.sleep(0.2)
     process.stdin.close()
     with open(job["log"], encoding="utf-8", errors="replace") as log:
-        why = "\n".join(log.read().strip().splitlines()[-8:]) or "no message"
+        lines = log.read().strip().splitlines()[-8:] or ["no message"]
+    why = "\n".join(lines)
+    if lines[-1].startswith("error: "):  # an expected error has one line
+        why = lines[-1].removeprefix("error: ")
     with contextlib.suppress(FileNotFoundError), open(job["result"], encoding="utf-8") as file:
         answer["result"] = file.read()
     why = KILLED if process.returncode == -9 else why  # SIGKILL
@@ -98,10 +101,8 @@ class Pool:
         """Return what a job without flags computes: see `worker.run`. Raises ExperimentError."""
         ((_, answer),) = self.run([job], silent=True)
         if answer["status"]:
-            lines = answer["why"].splitlines()
-            expected = [x.removeprefix("error: ") for x in lines if x.startswith("error: ")]
-            why = expected[-1] if expected else answer["why"]
-            raise ExperimentError(f"{answer['worker']} cannot prepare the comparison: {why}")
+            what = f"cannot prepare the comparison: {answer['why']}"
+            raise ExperimentError(f"{answer['worker']} {what}")
         return json.loads(answer["result"])
 
     def run(self, jobs: list[dict], silent: bool = False) -> Iterator[tuple[dict, dict]]:

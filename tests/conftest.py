@@ -12,14 +12,12 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from same_code import CODE, MODULES, is_hidden, syntax_error  # noqa: E402
+from same_code import CODE, source_files, syntax_error  # noqa: E402
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Stop at a syntax error in the code, which otherwise each file of tests would report."""
-    files = [ROOT / f"{name}.py" for name in MODULES]
-    files += [path for package in CODE for path in ROOT.glob(f"{package}/**/*.py")]
-    files = [path for path in files if path.exists() and not is_hidden(path.relative_to(ROOT))]
+    files = sorted(path for path in source_files(packages=CODE) if path.suffix == ".py")
     if not hasattr(config, "workerinput") and (error := syntax_error(files)):
         pytest.exit(error, returncode=pytest.ExitCode.USAGE_ERROR)
     from training.machine import set_gpu_defaults  # may have the error

@@ -191,9 +191,7 @@ def test_an_uncommitted_edit_gets_a_verdict(repository, ask):
     assert verdict(out, r"edit-\w+", 3) == "better +10.0" and ask.status == 0
     assert re.search(r"^baseline seed 0: 40.0 points(;|$)", out, re.MULTILINE)
     assert re.search(r"^edit-\w+ seed 2: 51.5 points(, gain \+9.5 points)?$", out, re.MULTILINE)
-    assert (
-        len(re.findall(r"gain \+.* points$", out, re.MULTILINE)) == 3
-    )  # of the run that ends last
+    assert len(re.findall(r"gain \+.* points$", out, re.MULTILINE)) == 3  # one per pair
     (found,) = json.loads(out.splitlines()[-1])
     assert found["outcome"] == "better" and found["gain"] == 10 and found["bleu"] is None
     assert 0 < found["p"] < 0.05 and found["low"] < 10 < found["high"] and found["seeds"] == 3

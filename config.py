@@ -22,8 +22,8 @@ class Config:
     # Data
     corpus: str = setting(
         "mini",
-        "mini, spa-eng, shakespeare, the name of a tensorflow_datasets dataset, a directory, or a "
-        ".tsv, .txt or .parquet file",
+        "mini, mini:SIZE, spa-eng, shakespeare, the name of a tensorflow_datasets dataset, a "
+        "directory, or a .tsv, .tsv.gz, .txt, .txt.gz or .parquet file",
         group="data",
     )
     languages: str | None = setting(
@@ -38,7 +38,8 @@ class Config:
     held_out_share: float | None = setting(
         None,
         "share of a corpus without splits that is validation, and of one that is test "
-        "[0.02 by hash; 0.05 of one text; 0.2 of labelled texts, for validation only]",
+        "[0.02 by hash; 0.05 of one text; 0.2 of a dataset or directory, for validation only, and "
+        "at most 5,000 texts if they have no labels]",
         low=0.0001,
         high=0.5,
     )

@@ -183,6 +183,18 @@ def imported_modules(source: bytes) -> frozenset[str]:
     return frozenset(names)
 
 
+def imported_files(names: Iterable[str], folder: Path) -> set[str]:
+    """Return the names of files of a copy of the source and of those that they import, directly or
+    not.
+    """
+    left, found = [*names], set()
+    while left:
+        found.add(name := left.pop())
+        modules = imported_modules(path.read_bytes()) if (path := folder / name).exists() else ()
+        left += {f"{module.replace('.', '/')}.py" for module in modules} - found
+    return found
+
+
 def new_modules(files: set[Path], folder: Path) -> set[Path]:
     """Return the files of new top-level modules and packages that `files` import, also indirectly.
 

@@ -182,6 +182,11 @@ def add_flags(parser: argparse.ArgumentParser, settings: type) -> None:
         group.add_argument(flag(field.name), default=argparse.SUPPRESS, **options)
 
 
+def amount(number: float, noun: str) -> str:
+    """Return a whole number with a noun: "1 core", "2,000 steps"."""
+    return f"{number:,.0f} {noun}{'' if round(number) == 1 else 's'}"
+
+
 def first_line(error: object) -> str:
     """Return the first line of an error message, without TensorFlow's tags and final period."""
     text = re.sub(r"\{\{.*?\}\}\s*", "", str(error)).strip()
@@ -199,12 +204,16 @@ def warn(message: str) -> None:
     tqdm.write(f"warning: {message}", file=sys.stderr)
 
 
+def write_text(path: str | Path, text: str) -> None:
+    """Write a file atomically: a full disk leaves the old one. Raises OSError."""
+    unfinished = Path(f"{path}.unfinished")
+    unfinished.write_text(text, "utf-8", newline="\n")
+    unfinished.replace(path)
+
+
 def write_json(path: str | Path, value: object) -> None:
     """Write a JSON file atomically. Raises OSError."""
-    path = Path(path)
-    unfinished = path.with_name(path.name + ".unfinished")
-    unfinished.write_text(json.dumps(value, indent=1) + "\n", "utf-8")
-    os.replace(unfinished, path)
+    write_text(path, json.dumps(value, indent=1) + "\n")
 
 
 def fail(error: object, status: int = 2) -> NoReturn:

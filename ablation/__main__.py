@@ -23,7 +23,7 @@ from ablation.results import Results, stored_pairs
 from ablation.verdicts import BETTER, NO_EFFECT, SMALL, UNDECIDED, WORSE, Verdict
 from ablation.workspace import Workspace
 from training.machine import cores
-from utils import errors_in_one_line, fail, lock, make_parser, prepare_streams, quote
+from utils import amount, errors_in_one_line, fail, lock, make_parser, prepare_streams, quote
 
 Run = tuple[Experiment, int]  # with the number of its seed
 NEITHER = 3
@@ -103,9 +103,9 @@ class Comparison:
             runs, time = len(self.runs(self.chosen, stage)), ""
             if times:
                 minutes = math.ceil(runs / len(cores())) * statistics.median(times)
-                time = f", about {minutes:.0f} minutes on {len(cores())} cores"
+                time = f", about {amount(minutes, 'minute')} on {amount(len(cores()), 'core')}"
             note = ", fewer if seed 0 has the stored scores" if verify else ""
-            lines.append(f"stage of {stage} seeds: {runs} runs{time}{note}")
+            lines.append(f"stage of {stage} seeds: {amount(runs, 'run')}{time}{note}")
         return "\n".join(lines)
 
     def runs(self, waiting: list[Experiment], stage: int) -> list[Run]:
@@ -232,11 +232,7 @@ def parse_flags() -> argparse.Namespace:
     add("--all", action="store_true", help="all experiments of the recipe")
     add("--recipe", metavar="NAME", help="a table of experiments/recipes.toml [the experiment's]")
     add("--against", metavar="REV", default="HEAD", help="baseline of the edit: a commit [HEAD]")
-    add(
-        "--plan",
-        action="store_true",
-        help="only print what would run, the detectable effects and the time",
-    )
+    add("--plan", action="store_true", help="print what would run, its time, and detectable gains")
     add("--seeds", type=int, metavar="N", help="one stage, of N seeds [3, 5 and 8]")
     add("--final", action="store_true", help="confirm: new seeds, and the held-out texts, once")
     add("--store", action="store_true", help="write the results into experiments/results/")

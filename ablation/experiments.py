@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from same_code import DIFF, NOT_CODE, ROOT, GitError, can_change, git, working_tree_diff
-from utils import UserError, did_you_mean
+from utils import UserError, did_you_mean, write_text
 
 HERE = ROOT / "experiments"
 UNITS = {"exact_match": "points", "accuracy": "points", "bleu": "BLEU"}
@@ -244,7 +244,7 @@ def write_patch(path: Path, head: str, diff: str) -> None:
     """Write a patch file. Raises ExperimentError if it is not valid, and OSError."""
     patch = parse_patch(path, text := f"{head}\n\n{diff}")[path.stem]
     path.parent.mkdir(exist_ok=True)
-    path.write_text(text, "utf-8")
+    write_text(path, text)
     print(f"wrote {path.relative_to(HERE.parent)}: {patch.describe()}")
 
 

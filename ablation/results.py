@@ -6,14 +6,13 @@ code, or if seed 0 of its experiment gives the same scores here; otherwise it is
 """
 
 import json
-import os
 from pathlib import Path
 
 from ablation.experiments import BASELINE, HERE, Experiment, Recipe, saved
 from ablation.verdicts import ERROR, Pairs, equal
 from ablation.workspace import Workspace
 from training.records import read_json, read_json_lines
-from utils import lock, warn
+from utils import lock, warn, write_text
 
 
 def stored_file(recipe: Recipe) -> Path:
@@ -188,7 +187,5 @@ class Results:
             lines = [x for x in lines if x["key"] in compared or x["experiment"] != BASELINE.name]
             print(f"older results that are replaced: {sum(x not in lines for x in old)}")
             lines.sort(key=lambda line: (line["experiment"] != BASELINE.name, identity(line)))
-            unfinished = path.with_name(f"{path.name}.unfinished")
-            unfinished.write_text("".join(f"{json.dumps(line)}\n" for line in lines), "utf-8")
-            os.replace(unfinished, path)
+            write_text(path, "".join(f"{json.dumps(line)}\n" for line in lines))
         print(f"wrote {path}; now run python -m ablation.tables")

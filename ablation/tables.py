@@ -14,7 +14,7 @@ from ablation import verdicts
 from ablation.experiments import BASELINE, HERE, UNITS, Recipe, recipes, saved
 from ablation.results import read_lines, stored_pairs
 from ablation.verdicts import STAGES, Pairs, Verdict, judge, shrunk, significant, spread
-from utils import errors_in_one_line, make_parser
+from utils import amount, errors_in_one_line, make_parser, write_text
 
 COLOURS = {verdicts.BETTER: "#0072B2", verdicts.WORSE: "#D55E00"}  # of Okabe & Ito 2008
 COLOURS |= {verdicts.SMALL: "#009E73", verdicts.UNDECIDED: "#8a8a8a", verdicts.NO_EFFECT: "#56B4E9"}
@@ -75,8 +75,8 @@ class Table:
         verdict, last = self.verdicts[name], STAGES[-1]
         text = str(verdict)
         if verdict.seeds < STAGES[0] and not verdict.note:
-            seeds = f"{verdict.seeds} seed{'' if verdict.seeds == 1 else 's'}"
-            text = f"{verdict.gain:+.{verdict.recipe.decimals}f} ({seeds}){verdict.other_score}"
+            gain = f"{verdict.gain:+.{verdict.recipe.decimals}f}"
+            text = f"{gain} ({amount(verdict.seeds, 'seed')}){verdict.other_score}"
         elif verdict.outcome == verdicts.UNDECIDED and verdict.seeds < last:  # more could decide it
             text = text.replace(" seeds", f" of {last} seeds")
         text = text if verdict.recipe == self.recipe else f"BLEU: {text}"
@@ -93,8 +93,7 @@ class Table:
         recipe, runs = self.recipe, [self.recipe.value(run) for run in self.baseline]
         kinds = len({run["machine"] for run in self.baseline})
         mean = f"{statistics.mean(runs):.{recipe.decimals}f} {UNITS[recipe.score]}"
-        text = f"**{recipe.name}**: baseline {mean} ({len(runs)} "
-        text += "runs" if len(runs) > 1 else "run"
+        text = f"**{recipe.name}**: baseline {mean} ({amount(len(runs), 'run')}"
         text += f" on {kinds} kinds of machines)" if kinds > 1 else ")"
         if self.sigma.df and self.shown():
             digits = recipe.decimals + 1
@@ -207,12 +206,14 @@ def scatter(one: Table, other: Table, names: list[str]) -> Figure:
     scale_axis(axes, "y", other.recipe.delta)
     for side in (axes.axhline, axes.axvline):
         side(0, color="0.6", lw=1)
-    for name in names:
-        x, y = (table.verdicts[name].gain for table in (one, other))
+    points = [(*(table.verdicts[name].gain for table in (one, other)), name) for name in names]
+    for i, (x, y, name) in enumerate(sorted(points)):
         errors = {"xerr": one.half_width(name), "yerr": other.half_width(name), "elinewidth": 0.8}
         style = {"fmt": "o", "color": "#0072B2"} if x * y > 0 else {"fmt": "s", "color": "#D55E00"}
         axes.errorbar(x, y, **errors, **style)
-        axes.annotate(name, (x, y), fontsize="x-small", xytext=(4, 3), textcoords="offset points")
+        style = {"fontsize": "x-small", "textcoords": "offset points"}
+        style["xytext"] = (4, 3 if i % 2 else -10)  # above or below: neighbours differ
+        axes.annotate(name, (x, y), **style)
     labels = [f"gain in {UNITS[t.recipe.score]}, {t.recipe.name}" for t in (one, other)]
     axes.set(xlabel=labels[0], ylabel=labels[1], title="positive: better; squares: signs differ")
     axes.spines[["top", "right"]].set_visible(False)
@@ -240,7 +241,7 @@ def write() -> None:
             if names:
                 path = folder / f"{one.recipe.name}-and-{other.recipe.name}.png"
                 scatter(one, other, names).savefig(path, dpi=110)
-    (HERE / "RESULTS.md").write_text("\n".join(parts), "utf-8")
+    write_text(HERE / "RESULTS.md", "\n".join(parts))
     print(f"wrote {HERE / 'RESULTS.md'} with results of {', '.join(tables) or 'no recipe'}")
 
 

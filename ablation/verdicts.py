@@ -15,6 +15,7 @@ import numpy as np
 from scipy import optimize, stats
 
 from ablation.experiments import BASELINE, BLEU_DELTA, ExperimentError, Recipe
+from utils import amount
 
 STAGES = (3, 5, 8)  # numbers of pairs after which an experiment may be decided
 ERROR, POWER = 0.05, 0.8
@@ -68,7 +69,7 @@ class Verdict(NamedTuple):
     def __str__(self) -> str:
         text = f" {self.numbers}" if self.low < self.high else ""
         text += " at 90 %" if text and self.outcome == SMALL else ""
-        text += f" after {self.seeds} seed{'' if self.seeds == 1 else 's'}"
+        text += f" after {amount(self.seeds, 'seed')}"
         text += f" ({self.note})" if self.note else ""
         return self.outcome + text + self.other_score
 

@@ -20,7 +20,7 @@ from same_code import (
     code_hashes,
     file_hash,
     git,
-    imported_modules,
+    imported_files,
     syntax_error,
 )
 from training.records import read_json
@@ -140,12 +140,8 @@ class Workspace:
     def unused_files(self, experiment: Experiment) -> list[str]:
         """Return the changed modules of model/ that the model of the recipe does not import."""
         flags = flag_values(f"{self.recipe.flags} {experiment.flags}")
-        left, used = ["train.py", f"model/{flags.get('model', 'transformer')}.py"], set()
-        while left:
-            used.add(name := left.pop())
-            path = self.source(experiment) / name
-            modules = imported_modules(path.read_bytes()) if path.exists() else ()
-            left += {f"{module.replace('.', '/')}.py" for module in modules} - used
+        model = f"model/{flags.get('model', 'transformer')}.py"
+        used = imported_files(["train.py", model], self.source(experiment))
         changed = [x for x in experiment.files if x.startswith("model/") and x.endswith(".py")]
         return [name for name in changed if name not in used]
 

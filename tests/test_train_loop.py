@@ -140,6 +140,8 @@ def test_a_run_within_its_warm_up_is_told_flags_that_suit(settings, capfd):
     assert "rises" in capfd.readouterr().err
     run.check_warmup(replace(config, warmup_steps=1000, epochs=5, total_steps=1500))
     assert "use --warmup-steps 300, and see" in capfd.readouterr().err
+    run.check_warmup(replace(config, warmup_steps=80, epochs=2, total_steps=100))
+    assert "only 100: use --epochs 8, and see" in capfd.readouterr().err
     run_loop(settings | {"max_steps": 2, "name": "chosen"})
     assert "rises" not in capfd.readouterr().err
 

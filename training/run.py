@@ -42,7 +42,7 @@ from training.logs import Logs
 from training.progress import Progress
 from training.records import Diverged, RunError
 from training.saving import COUNTERS, Checkpoints
-from utils import lock, quote, warn
+from utils import amount, lock, quote, warn
 
 LOG_EVERY = 50  # steps
 SHORTEST_WARMUP = 100  # steps, that are proposed for a small corpus
@@ -73,11 +73,11 @@ def check_warmup(config: Config) -> None:
     warmup = min(config.warmup_steps, max(steps // 5, SHORTEST_WARMUP))
     if 2 * config.warmup_steps > steps and config.epochs:
         epochs = max(config.epochs, math.ceil(5 * warmup * config.epochs / steps))
-        longer = f" --epochs {epochs}" if epochs > config.epochs else ""
+        flags = [f"--warmup-steps {warmup}"] if warmup < config.warmup_steps else []
+        flags += [f"--epochs {epochs}"] if epochs > config.epochs else []
         warn(
             f"the learning rate rises for {config.warmup_steps:,} steps, and training has only "
-            f'{steps:,}: use --warmup-steps {warmup}{longer}, and see "My corpus is small" in '
-            "docs/faq.md"
+            f'{steps:,}: use {" ".join(flags)}, and see "My corpus is small" in docs/faq.md'
         )
 
 
@@ -344,9 +344,7 @@ class Run:
         size = sum(variable.shape.num_elements() for variable in self.model.trainable_variables)
         gpus = len(tf.config.list_physical_devices("GPU"))
         replicas = self.strategy.num_replicas_in_sync
-        device = (
-            f"{replicas} GPU{'s' * (replicas > 1)}" if gpus else f"{len(machine.cores())} CPU cores"
-        )
+        device = amount(replicas, "GPU") if gpus else amount(len(machine.cores()), "CPU core")
         start = f"starting from the weights of {config.init_from}\n" if config.init_from else ""
         print(
             f"{config.corpus}: {' → '.join(self.dataset.corpus_info['languages'])}; "
@@ -365,7 +363,7 @@ class Run:
         if self.is_chief and stopped:
             print(f"stopped; resume with\n    python train.py --resume {quote(self.path)}")
         elif self.is_chief:
-            done = f"{self.epoch} epoch{'s' * (self.epoch != 1)}, {self.step:,} steps"
+            done = f"{amount(self.epoch, 'epoch')}, {amount(self.step, 'step')}"
             nothing_left = self.config.resume and self.step == self.first_step
             done = f"nothing was left to do after {done}" if nothing_left else f"finished {done}"
             more = "--max-steps" if self.epoch < self.config.epochs else "--epochs"

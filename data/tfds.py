@@ -8,10 +8,10 @@ import os
 import sys
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from data.download import TIMEOUT, fetch
 from data.local import read_text, split_by_position
@@ -42,12 +42,20 @@ ANKI_SIZE = 2_700_000  # bytes, approximately
 ANKI_TEXT = "spa-eng/spa.txt"  # English TAB Spanish
 ANKI_SHA256 = "6ec60e212f812ee3430f7568ea6f33b6fb080e32193c5952e8da0ee8ba45574c"  # of the text
 
-
 SHAKESPEARE_URL = (
     "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 )
 SHAKESPEARE_SIZE = 1_115_394  # bytes
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+
+
+class Columns(NamedTuple):
+    """The features of a dataset that are read."""
+
+    task: str  # a value of `config.TASKS`
+    keys: tuple[str, ...]  # of the source and the target, or of the texts
+    languages: tuple[str, ...]
+    decoders: tuple[Callable[[Any], str], ...]
 
 
 def dataset(
@@ -58,38 +66,14 @@ def dataset(
     texts: whether only texts are needed, as in lm1b and wiki40b. languages: source and target in a
     dataset with more languages. share: see `hold_out`. Raises CorpusError.
     """
-    import tensorflow_datasets  # 0.3 s; imports TensorFlow only when data is read or written
+    from tensorflow_datasets import features  # 0.3 s; imports TensorFlow only to read or write data
 
     builder = make_builder(name)
-    features, keys = builder.info.features, builder.info.supervised_keys
-    for key, feature in features.items():
-        if isinstance(feature, tensorflow_datasets.features.TranslationVariableLanguages):
+    for key, feature in builder.info.features.items():
+        if isinstance(feature, features.TranslationVariableLanguages):
             chosen = choose_languages(name, feature.languages, languages)
             return variable_languages(name, builder, key, chosen)
-    labelled = not isinstance(features, tensorflow_datasets.features.Translation)
-    if labelled and texts:
-        text = features["text"] if "text" in features else None
-        if not isinstance(text, tensorflow_datasets.features.Text):
-            raise CorpusError(f"{name}: has no feature named text; use {SUPPORTED}")
-        keys, languages = ("text",), ("text",)
-        decoders = (lambda text: markup_to_text(text.decode()),)
-    elif labelled:
-        kinds = [type(features[key]) for key in keys] if keys and len(keys) == 2 else None
-        if kinds != [tensorflow_datasets.features.Text, tensorflow_datasets.features.ClassLabel]:
-            raise CorpusError(f"{name}: neither translations nor labelled texts; use {SUPPORTED}")
-        languages = ("text", "label")
-        decoders = (lambda text: strip_markup(text.decode()), features[keys[1]].int2str)
-    else:
-        if "/" not in name and builder.builder_config:  # tfds would take the first language pair
-            pairs = list(builder.builder_configs) or [builder.builder_config.name]
-            choices = ", ".join(f"{name}/{pair}" for pair in pairs[:9]) + ", …" * (len(pairs) > 9)
-            raise CorpusError(f"{name} has several language pairs: use {choices}")
-        # The features of a dataset that is read from disk are sorted; `supervised_keys` are not.
-        keys = keys or tuple(features)
-        if len(features) != 2:
-            keys = choose_languages(name, [*features], languages)
-        languages = keys
-        decoders = (bytes.decode, bytes.decode)
+    task, keys, languages, decoders = choose_columns(name, builder, texts, languages)
 
     def files() -> dict[str, list[Path]]:
         prepare(name, builder)
@@ -97,24 +81,51 @@ def dataset(
         return {
             split: [Path(file) for file in info.filepaths]
             for split, info in builder.info.splits.items()
-            if split in SPLITS or not labelled
+            if split in SPLITS or task == "translation"
         }
 
     def pairs(split: str) -> Iterator[TextPair]:
         examples = read_in_file_order(builder, split)
         for batch in examples.batch(1024).as_numpy_iterator():  # 60 times as fast as row by row
             # tfds' value for a missing label is -1.
-            if labelled and not texts and min(batch[keys[1]]) < 0:
+            if task == "classification" and min(batch[keys[1]]) < 0:
                 raise CorpusError(f"{name}: its {split} split has texts without a label")
             columns = [map(f, batch[key]) for f, key in zip(decoders, keys, strict=True)]
-            yield from (
-                zip(*columns, strict=True) if len(keys) > 1 else (("", x) for x in columns[0])
-            )
+            if task == "language modeling":
+                columns = [itertools.repeat(""), *columns]
+            yield from zip(*columns, strict=False)
 
-    if not labelled:
-        return Corpus(name, languages, files, pairs)
-    task = "language modeling" if texts else "classification"
-    return hold_out(Corpus(name, languages, files, pairs, task), share)
+    corpus = Corpus(name, languages, files, pairs, task)
+    return corpus if task == "translation" else hold_out(corpus, share)
+
+
+def choose_columns(
+    name: str, builder: "DatasetBuilder", texts: bool, languages: Sequence[str]
+) -> Columns:
+    """Choose the features of a dataset to read: see `dataset`. Raises CorpusError."""
+    from tensorflow_datasets import features
+
+    present, keys = builder.info.features, builder.info.supervised_keys
+    if isinstance(present, features.Translation):
+        if "/" not in name and builder.builder_config:  # tfds would take the first language pair
+            pairs = list(builder.builder_configs) or [builder.builder_config.name]
+            choices = ", ".join(f"{name}/{pair}" for pair in pairs[:9]) + ", …" * (len(pairs) > 9)
+            raise CorpusError(f"{name} has several language pairs: use {choices}")
+        # The features of a dataset that is read from disk are sorted; `supervised_keys` are not.
+        keys = keys or tuple(present)
+        if len(present) != 2:
+            keys = choose_languages(name, [*present], languages)
+        return Columns("translation", keys, keys, (bytes.decode, bytes.decode))
+    if texts:
+        if "text" not in present or not isinstance(present["text"], features.Text):
+            raise CorpusError(f"{name}: has no feature named text; use {SUPPORTED}")
+        decoders = (lambda text: markup_to_text(text.decode()),)
+        return Columns("language modeling", ("text",), ("text",), decoders)
+    kinds = [type(present[key]) for key in keys] if keys and len(keys) == 2 else None
+    if kinds != [features.Text, features.ClassLabel]:
+        raise CorpusError(f"{name}: neither translations nor labelled texts; use {SUPPORTED}")
+    decoders = (lambda text: strip_markup(text.decode()), present[keys[1]].int2str)
+    return Columns("classification", keys, ("text", "label"), decoders)
 
 
 def variable_languages(

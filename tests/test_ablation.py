@@ -474,7 +474,6 @@ def test_a_plan_names_the_change_and_the_runs_with_their_time(repository, ask, m
     assert not [*(repository / "comparisons").rglob("started")]
     ask("--seeds", "2")  # a run takes two minutes
     assert "of 3 seeds: 2 runs, about 2 minutes on 2 cores\n" in ask("--plan")
-    assert "of 3 seeds: 6 runs, about 6 minutes on 2 cores\n" not in ask("--plan")
     assert "of 3 seeds: 6 runs\n" in ask("--plan", "--final")
 
 
@@ -506,7 +505,7 @@ def test_a_stored_result_is_of_the_same_code_or_verified_by_seed_0_or_run_again(
     commit()
     shutil.rmtree(repository / "comparisons")
     out = ask("more", "--plan")
-    assert "of 3 seeds: 6 runs, about 6 minutes" in out.replace("on 1 ", "") or "6 runs" in out
+    assert "of 3 seeds: 6 runs, about " in out
     assert "more: results of this code: 0; of other code: 3, used only if seed 0" in out
     assert out.count("fewer if seed 0 has the stored scores") == 2
     *count, out = run_again(repository, ask, "--store")
@@ -522,10 +521,8 @@ def test_a_stored_result_is_of_the_same_code_or_verified_by_seed_0_or_run_again(
     checked = out.index("\nbaseline: results of this code: 1;")
     assert out.index("\nsome seed 0:") < checked < out.index("\nsome seed 1:")
     *count, out = run_again(repository, ask)
-    assert (
-        count == [3, 3]
-        and "\nmore: results of this code: 1; of other code: 3, of which 0 are used\n" in out
-    )
+    assert count == [3, 3]
+    assert "\nmore: results of this code: 1; of other code: 3, of which 0 are used\n" in out
 
 
 def test_stored_results_of_another_machine_count_and_new_ones_run_in_pairs(
@@ -548,10 +545,8 @@ def test_stored_results_of_another_machine_count_and_new_ones_run_in_pairs(
     commit()
     out = ask("more", "--plan")  # a machine with these scores has the same arithmetic
     assert "\nmore: results of this code: 0; of other code: 6, used only if seed 0" in out
-    assert (
-        verdict(out := ask("more"), "more", 3) == "better +8.0"
-        and "code: 6, of which 6 are used; 3 only in pairs of another machine\n" in out
-    )
+    assert verdict(out := ask("more"), "more", 3) == "better +8.0"
+    assert "code: 6, of which 6 are used; 3 only in pairs of another machine\n" in out
 
 
 def test_the_run_that_completes_a_pair_has_its_gain(repository, ask):
@@ -613,11 +608,8 @@ def test_results_of_another_baseline_stay_with_it(repository, ask):
     assert {name: len(each) for name, each in pairs.items()} == {"more": 3, "same": 5}
     assert [recipe.value(base) for _, base in pairs["same"].values()][0] == 40
     assert [recipe.value(base) for _, base in pairs["more"].values()][0] == 41
-    ask("same", "--store")
-    assert (
-        "replaced" in ask("same", "--store")
-        or len({x["baseline"] for x in results.read_lines(recipe)}) == 1
-    )
+    assert "older results that are replaced: 10\n" in ask("same", "--store")
+    assert len({line["baseline"] for line in results.read_lines(recipe)}) == 1
 
 
 def test_results_of_other_flags_of_the_recipe_do_not_count(repository, ask, capsys):

@@ -47,15 +47,20 @@ def choose(flags: argparse.Namespace) -> tuple[Recipe, list[Experiment]]:
         print("the uncommitted edits are left out: experiments change the last commit")
     if not chosen and (left := experiments.left_out(flags.against, edit)):
         print("not part of the edit, as only .py files and tables of packages count:", *left[:10])
-    chosen = chosen or ([edit] if edit else [])
+    chosen = chosen or ([edit] if edit and not flags.all else [])
     names = {flags.recipe} if flags.recipe else {each.recipe for each in chosen}
     if len(names) > 1 or not names <= recipes.keys():
         why = "the experiments have several" if len(names) > 1 else f"there is no {names.pop()}"
         raise ExperimentError(f"--recipe: choose one of {', '.join(recipes)}; {why}")
     if not chosen:
+        why = (
+            "no experiment suits the recipe"
+            if flags.all
+            else f"no code differs from {flags.against}"
+        )
         raise ExperimentError(
-            f"nothing to compare, because no code differs from {flags.against}: edit it, name an "
-            "earlier commit (--against REV), or name experiments"
+            f"nothing to compare, because {why}: edit the code, name an earlier commit "
+            "(--against REV), or name experiments"
         )
     recipe = recipes[names.pop()]
     suited = [each.for_recipe(recipe) for each in chosen]
@@ -89,7 +94,7 @@ class Comparison:
         lines += [f"{each.name} changes {each.describe()}" for each in self.chosen]
         lines += map(self.results.describe, sides)
         for judged in dict.fromkeys(self.recipe.judged_by(each.score) for each in self.chosen):
-            sigma = verdicts.spread(judged, self.other_pairs(self.chosen))
+            sigma = verdicts.spread(judged, self.stored_pairs)
             text, digits = "unknown, as none is stored", f".{judged.decimals + 1}f"
             if sigma.df:
                 gains = [(verdicts.detectable(sigma, n, self.stages), n) for n in self.stages]
@@ -162,7 +167,9 @@ class Comparison:
         for stage in self.stages:
             self.execute(self.runs(waiting, stage))
             for each in waiting:
-                pairs, others = self.results.pairs(each, stage), self.other_pairs([each])
+                # For the spread. Results of other machines count: seeds vary alike there.
+                others = {name: x for name, x in self.stored_pairs.items() if name != each.name}
+                pairs = self.results.pairs(each, stage)
                 verdict = verdicts.judge(self.recipe, pairs, others, self.stages, each.score)
                 print(f"{each.name}: {verdict}", flush=True)
                 count = self.results.record(each, verdict.outcome)
@@ -175,14 +182,6 @@ class Comparison:
             print(f"next, if {outcome}: {'train it long' if final else NEXT[outcome]}")
         print(count, flush=True)
         return decided
-
-    def other_pairs(self, chosen: list[Experiment]) -> dict[str, dict]:
-        """Return the stored pairs of all other experiments, for the spread.
-
-        It is used even if their scores do not count here: seeds vary alike on other machines.
-        """
-        names = {experiment.name for experiment in chosen}
-        return {name: each for name, each in self.stored_pairs.items() if name not in names}
 
 
 def as_json(name: str, verdict: Verdict) -> dict:

@@ -26,7 +26,7 @@ KILLED = (
 )
 
 
-def execute(job: dict, dask: bool = False) -> dict:
+def execute(job: dict, worker: str = "this machine") -> dict:
     """Execute `python -m ablation.worker JOB` in the job's copy of the source.
 
     Returns its exit status, the end of its output, and its result as a text. The run saves and ends
@@ -34,11 +34,7 @@ def execute(job: dict, dask: bool = False) -> dict:
     closed. Dask sends the code of this function to its workers, so it uses nothing but the standard
     library, this module and Dask.
     """
-    answer = {"worker": "this machine", "status": REFUSED, "result": None}
-    if dask:
-        from distributed import get_worker
-
-        answer["worker"] = get_worker().address
+    answer = {"worker": worker, "status": REFUSED, "result": None}
     if not os.path.isdir(job["source"]):
         return answer | {"why": f"{job['source']} does not exist there: share the checkout"}
     if not os.path.exists(job["running"]):
@@ -81,7 +77,7 @@ class Pool:
             return
         try:
             import cloudpickle
-            from distributed import Client
+            from distributed import Client, get_worker
         except ImportError:
             raise ExperimentError('--cluster needs Dask: pip install -e ".[cluster]"') from None
         cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -94,7 +90,8 @@ class Pool:
             raise ExperimentError(f"no Dask scheduler answers at {address}: {hint}") from None
         print(f"waiting for Dask workers at {address}", file=sys.stderr, flush=True)
         self.client.wait_for_workers(1)
-        self.execute = lambda job: execute(job, dask=True)  # is sent as code, not as a name
+        # It is sent as code, not as a name.
+        self.execute = lambda job: execute(job, get_worker().address)
         self.executor = self.client.get_executor(pure=False)
 
     def probe(self, job: dict) -> dict[str, str]:

@@ -100,16 +100,17 @@ class Results:
         return not same and any(line["seed"] == 0 for lines in others for line in lines)
 
     def usable(self, experiment: Experiment) -> list[dict]:
-        """Return the results of the same code, and those of other code with its scores of seed 0
-        on this machine.
+        """Return the results of other code with this code's scores of seed 0 on this machine, and
+        then those of this code, which take precedence.
         """
         same, *others = self.by_key(experiment).values()
         here = (0, self.machine["machine"])
         ours = [scores(line) for line in same if (line["seed"], line["machine"]) == here]
+        used = []
         for lines in others:
             if any(line["seed"] == 0 and scores(line) in ours for line in lines):
-                same = same + lines
-        return same
+                used += lines
+        return used + same
 
     def runs(self, experiment: Experiment) -> list[dict]:
         """Return the results that count, by seed and machine, under the present name and keys."""

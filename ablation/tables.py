@@ -13,7 +13,7 @@ from scipy import stats
 from ablation import verdicts
 from ablation.experiments import BASELINE, HERE, UNITS, Recipe, recipes, saved
 from ablation.results import read_lines, stored_pairs
-from ablation.verdicts import STAGES, Pairs, Verdict, judge, shrunk, significant, spread
+from ablation.verdicts import STAGES, Pairs, Verdict, judge, significant, spread
 from utils import amount, errors_in_one_line, make_parser, write_text
 
 COLOURS = {verdicts.BETTER: "#0072B2", verdicts.WORSE: "#D55E00"}  # of Okabe & Ito 2008
@@ -63,10 +63,9 @@ class Table:
         return bool(verdict) and math.isfinite(verdict.gain) and verdict.recipe == self.recipe
 
     def half_width(self, name: str) -> float:
-        """Return half the width of an ordinary 95 % interval; 0 if it is unknown."""
-        gains = [self.recipe.gain(*each) for each in self.pairs[name].values()]
-        value, df = shrunk(gains, self.sigma)
-        return stats.t.isf(0.025, df) * value / len(gains) ** 0.5 if len(gains) > 1 else 0.0
+        """Return half the width of the interval of a verdict; 0 if it is unknown."""
+        width = self.verdicts[name].high - self.verdicts[name].gain
+        return width if math.isfinite(width) and self.verdicts[name].seeds >= STAGES[0] else 0.0
 
     def cell(self, name: str) -> str:
         """Return the verdict on an experiment; only the gain if no stage is reached."""

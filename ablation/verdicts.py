@@ -12,15 +12,17 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
-from scipy import optimize, stats
+from scipy import stats
 
 from ablation.experiments import BASELINE, BLEU_DELTA, ExperimentError, Recipe
 from utils import amount
 
 STAGES = (3, 5, 8)  # numbers of pairs after which an experiment may be decided
 ERROR, POWER = 0.05, 0.8
+# The level of each stage, by the error of all together, of which stages after a share t of the
+# pairs spend (1 - exp(4t)) / (1 - exp(4)) (Lan & DeMets 1983; Hwang, Shih & DeCani 1990).
+LEVELS = {ERROR: (0.003248, 0.008551, 0.046041), 2 * ERROR: (0.006496, 0.017464, 0.093689)}
 PRIOR_DF = 12  # degrees of freedom that the pooled spread counts for: see docs/judging.md
-GAMMA = -4  # of the error that stages spend: see `levels`
 NOISY = 2.5  # a spread, in pooled ones, that 2 of 1,000 experiments of three pairs have by chance
 MAX_MOVED = 20  # at most so many more texts to score may be in one side's training data
 BETTER, WORSE, UNDECIDED = "better", "worse", "undecided"
@@ -144,32 +146,14 @@ def shrunk(gains: list[float], sigma: Sigma) -> Sigma:
 # ---- The stages ----
 
 
-@cache
-def levels(stages: Stages, error: float = ERROR) -> tuple[float, ...]:
-    """Return the two-sided level at each stage, so that all stages together have level `error`.
-
-    At a share t of the pairs, a part (1 - exp(-γt)) / (1 - exp(-γ)) of the error is spent, half of
-    it on each side, with γ = -4 (Lan & DeMets 1983; Hwang, Shih & DeCani 1990). The means at two
-    stages correlate as the root of the ratio of their pairs.
-    """
-    pairs, bounds = np.array(stages), []
-    ratios = pairs / pairs[:, np.newaxis]
-    for i, share in enumerate(pairs / pairs[-1], 1):
-        alpha_spent = error * math.expm1(-GAMMA * share) / math.expm1(-GAMMA)
-        normal = stats.multivariate_normal(cov=np.sqrt(np.minimum(ratios, 1 / ratios))[:i, :i])
-
-        def excess(limit, normal=normal, alpha_spent=alpha_spent):
-            upper = np.array([*bounds, limit])
-            inside = normal.cdf(upper, lower_limit=-upper, rng=np.random.default_rng(0))
-            return 1 - inside - alpha_spent
-
-        bounds.append(optimize.brentq(excess, 0, 9, xtol=1e-5))
-    return tuple((2 * stats.norm.sf(bounds)).tolist())
-
-
 def level_at(n: int, stages: Stages, error: float = ERROR) -> float:
-    """Return the level of the first stage with at least n pairs, or of the last one."""
-    return levels(stages, error)[sum(stage < n for stage in stages[:-1])]
+    """Return the two-sided level of the first stage with at least n pairs, or of the last one.
+
+    stages: `STAGES`, or one stage. error: of all stages together, one of `LEVELS`.
+    """
+    if stages != STAGES:
+        return error
+    return LEVELS[error][sum(stage < n for stage in STAGES[:-1])]
 
 
 def limits(n: int, df: float, stages: Stages) -> tuple[float, ...]:

@@ -407,6 +407,10 @@ def test_invalid_files_are_rejected(repository, ask):
         experiments.read("mor")
     with pytest.raises(ExperimentError, match="choose one of mini, loss; there is no large"):
         ask("more", "--recipe", "large")
+    with pytest.raises(ExperimentError, match="no experiment suits the recipe"):
+        (repository / "model/new.py").write_text("one = 1")  # the edit is not taken instead
+        edit(repository / "experiments/recipes.toml", "--first=2", "--model classifier")
+        ask("--all", "--recipe", "loss")
     wrong = (["--all", "more"], ["--store"], ["more", "--seeds", "1"], ["more", "--plan", "--json"])
     for words in wrong:
         with pytest.raises(ExperimentError, match="--"):
@@ -633,21 +637,24 @@ def test_runs_of_an_edit_count_when_it_gets_a_name_or_a_comment(repository, ask)
 
 
 def test_runs_of_an_earlier_commit_count_if_seed_0_has_the_same_scores(repository, ask):
-    for number, runs in ((3, [2, 1, 1]), (4, [3, 1, 1])):
-        ask("more")
-        edit(
-            repository / "model/transformer.py", f"return {[1, 3][number - 3]}", f"return {number}"
-        )
-        commit()
-        assert verdict(ask("more"), "more", 3) == "better +8.0"
-        results = [
-            [*repository.glob(f"comparisons/mini/more/seed-{i}.*-here.json")] for i in range(3)
-        ]
-        assert [*map(len, results)] == runs
-    edit(repository / "model/transformer.py", "return 40", "return 41")
-    commit()
     ask("more")
-    assert len([*repository.glob("comparisons/mini/more/seed-1.*-here.json")]) == 2
+    edit(repository / "model/transformer.py", "return 1", "return 3")
+    commit()
+    assert verdict(ask("more"), "more", 3) == "better +8.0"
+    found = [*repository.glob("comparisons/mini/more/seed-*.*-here.json")]
+    assert sorted(path.name[:6] for path in found) == ["seed-0", "seed-0", "seed-1", "seed-2"]
+
+
+def test_results_of_this_code_take_precedence_over_those_of_other_code(repository, ask):
+    ask("more", "--seeds", "2")
+    for path in [*repository.glob("comparisons/mini/more/seed-?.*-here.json")]:
+        line = json.loads(path.read_text())
+        lower = {"exact_match": 10.0} if line["seed"] else {}
+        other = line | {"key": "other", "scores": line["scores"] | lower}
+        path.with_name(f"seed-{line['seed']}.other-here.json").write_text(json.dumps(other))
+    out = ask("more", "--seeds", "2")
+    assert "of other code: 2, of which 2 are used" in out
+    assert verdict(out, "more", 2).endswith("+8.2")
 
 
 def test_the_first_stage_decides_whatever_later_seeds_have(repository, ask):

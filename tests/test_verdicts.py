@@ -29,17 +29,21 @@ def make_pairs(own, base=(0.0,) * 8, **others):
 
 
 def test_stages_spend_five_per_cent_and_less_at_first():
-    """Simulated: how often the running mean of normal numbers leaves the limits, by stage."""
-    stages, z = (3, 5, 8), RANDOM.normal(size=(200_000, 8)).cumsum(axis=1)
-    limits = scipy.stats.norm.isf(np.array(verdicts.levels(stages)) / 2)
-    outside = np.abs(z[:, [2, 4, 7]]) / np.sqrt(stages) > limits
-    spent = np.logical_or.accumulate(outside, axis=1).mean(axis=0)
-    expected = 0.05 * np.expm1(4 * np.array(stages) / 8) / np.expm1(4)
-    np.testing.assert_allclose(spent, expected, atol=1e-3)
-    assert verdicts.levels((7,)) == pytest.approx((0.05,))
-    first, second, third = (scipy.stats.t.isf(x / 2, 50) for x in verdicts.levels(stages))
-    limits = [verdicts.limits(n, 50, stages)[0] for n in (2, 3, 4, 8, 9)]
+    """The means at two stages correlate as the root of the ratio of their pairs."""
+    pairs = np.array(STAGES)
+    ratios = pairs / pairs[:, np.newaxis]
+    for error, levels in verdicts.LEVELS.items():
+        limits = scipy.stats.norm.isf(np.array(levels) / 2)
+        for i, share in enumerate(pairs / pairs[-1], 1):
+            cov = np.sqrt(np.minimum(ratios, 1 / ratios))[:i, :i]
+            normal = scipy.stats.multivariate_normal(cov=cov, maxpts=100_000 * i)
+            inside = normal.cdf(limits[:i], lower_limit=-limits[:i])
+            expected = error * np.expm1(4 * share) / np.expm1(4)
+            assert 1 - inside == pytest.approx(expected, rel=1e-3), (error, i)
+    first, second, third = (scipy.stats.t.isf(x / 2, 50) for x in verdicts.LEVELS[0.05])
+    limits = [verdicts.limits(n, 50, STAGES)[0] for n in (2, 3, 4, 8, 9)]
     assert limits == pytest.approx([first, first, second, third, third])
+    assert verdicts.limits(7, 50, (7,))[1] == scipy.stats.t.isf(0.05, 50)
 
 
 def test_without_other_experiments_the_interval_is_students():

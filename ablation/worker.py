@@ -4,21 +4,17 @@
 machine computes, and to write the texts to score.
 """
 
-import contextlib
 import hashlib
 import json
 import os
-import random
 import re
 import shutil
 import signal
 import sys
-import tempfile
 import threading
 import time
 from importlib import metadata
 from pathlib import Path
-from typing import IO
 
 from config import Config
 from data import corpora, mini
@@ -49,23 +45,6 @@ def load_texts(flags: list[str], sentences: int, final: bool) -> Split:
         pairs = mini.generate("compositional", sentences, seed=2)
         pairs = [pair for pair in pairs if pair.source.lower() not in seen]
     return Split.of(pairs)
-
-
-def take_core() -> IO | None:
-    """Use one core, if possible one that no other run on this machine uses.
-
-    More cores would change the last bits. Some systems, such as macOS, do not let a process choose:
-    then TensorFlow uses all cores. Returns the lock of the core; None without one of its own.
-    """
-    if not hasattr(os, "sched_setaffinity"):
-        return None
-    # In a random order, because containers share cores, but not the locks.
-    for core in random.sample(machine.cores(), len(machine.cores())):
-        os.sched_setaffinity(0, [core])  # before there are threads
-        with contextlib.suppress(BlockingIOError):
-            return lock(Path(tempfile.gettempdir(), f"ablation-{os.getuid()}-{core}.lock"))
-    print(f"other runs use all cores: sharing core {core}", flush=True)
-    return None
 
 
 def fingerprint() -> str:
@@ -220,6 +199,6 @@ def run(job: dict) -> None:
 if __name__ == "__main__":
     prepare_streams(best_effort=True)  # the disk of the log can be full
     with errors_in_one_line():
-        CORE = take_core()
+        machine.cores = lambda: [0]  # one thread: with more, the last bits differ
         end_with_parent()
         run(read_json(sys.argv[1]))

@@ -53,11 +53,8 @@ def choose(flags: argparse.Namespace) -> tuple[Recipe, list[Experiment]]:
         why = "the experiments have several" if len(names) > 1 else f"there is no {names.pop()}"
         raise ExperimentError(f"--recipe: choose one of {', '.join(recipes)}; {why}")
     if not chosen:
-        why = (
-            "no experiment suits the recipe"
-            if flags.all
-            else f"no code differs from {flags.against}"
-        )
+        why = f"no code differs from {flags.against}"
+        why = "no experiment suits the recipe" if flags.all else why
         raise ExperimentError(
             f"nothing to compare, because {why}: edit the code, name an earlier commit "
             "(--against REV), or name experiments"

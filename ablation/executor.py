@@ -90,7 +90,7 @@ class Pool:
             raise ExperimentError(f"no Dask scheduler answers at {address}: {hint}") from None
         print(f"waiting for Dask workers at {address}", file=sys.stderr, flush=True)
         self.client.wait_for_workers(1)
-        # It is sent as code, not as a name.
+        # A lambda is sent as code, not as a name.
         self.execute = lambda job: execute(job, get_worker().address)
         self.executor = self.client.get_executor(pure=False)
 

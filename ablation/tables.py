@@ -210,9 +210,8 @@ def scatter(one: Table, other: Table, names: list[str]) -> Figure:
         errors = {"xerr": one.half_width(name), "yerr": other.half_width(name), "elinewidth": 0.8}
         style = {"fmt": "o", "color": "#0072B2"} if x * y > 0 else {"fmt": "s", "color": "#D55E00"}
         axes.errorbar(x, y, **errors, **style)
-        style = {"fontsize": "x-small", "textcoords": "offset points"}
-        style["xytext"] = (4, 3 if i % 2 else -10)  # above or below: neighbours differ
-        axes.annotate(name, (x, y), **style)
+        offset = (4, 3 if i % 2 else -10)  # above or below: neighbours differ
+        axes.annotate(name, (x, y), offset, fontsize="x-small", textcoords="offset points")
     labels = [f"gain in {UNITS[t.recipe.score]}, {t.recipe.name}" for t in (one, other)]
     axes.set(xlabel=labels[0], ylabel=labels[1], title="positive: better; squares: signs differ")
     axes.spines[["top", "right"]].set_visible(False)

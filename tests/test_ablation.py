@@ -243,6 +243,9 @@ def test_files_that_are_not_part_of_an_edit_are_named(repository, ask):
 
 
 def test_the_project_may_be_a_folder_of_a_larger_repository(repository, ask, monkeypatch):
+    """Runs import their own copy of the source, whatever the environment says."""
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    monkeypatch.setenv("PYTHONPATH", str(repository))
     inner = repository / "inner"
     for name in ("model", "experiments", "ablation", "data"):
         shutil.copytree(repository / name, inner / name)
@@ -251,13 +254,6 @@ def test_the_project_may_be_a_folder_of_a_larger_repository(repository, ask, mon
         monkeypatch.setattr(module, "ROOT", inner)
     monkeypatch.setattr(experiments, "HERE", inner / "experiments")
     edit(inner / "model/transformer.py", "return 40", "return 50")
-    assert verdict(ask(), r"edit-\w+", 3) == "better +10.0"
-
-
-def test_runs_use_their_own_source_whatever_the_environment(repository, ask, monkeypatch):
-    monkeypatch.setenv("PYTHONSAFEPATH", "1")
-    monkeypatch.setenv("PYTHONPATH", str(repository))
-    edit(repository / "model/transformer.py", "return 40", "return 50")
     assert verdict(ask(), r"edit-\w+", 3) == "better +10.0"
 
 

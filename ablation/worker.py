@@ -20,14 +20,32 @@ from config import Config
 from data import corpora, mini
 from data.splits import Split
 from training import machine
-from training.command_line import config_from_flags, parse_flags
+from training.command_line import config_from_flags
 from training.records import Diverged, read_json
-from utils import errors_in_one_line, fail, lock, prepare_streams, write_json
+from utils import (
+    add_flags,
+    errors_in_one_line,
+    fail,
+    lock,
+    make_parser,
+    prepare_streams,
+    write_json,
+)
 
 # Phenomena of `mini` that are not in the score. Whether a run learns the order of two adjectives
 # around a subject is chance: it would raise the standard deviation from 0.98 to 1.23 points.
 EXCLUDED = {"order"}
 REFUSED = 3  # the exit status of a process that would compute other results
+
+
+def parse(flags: list[str]) -> dict:
+    """Return the settings that flags of train.py give. Exits if one is invalid.
+
+    It needs nothing that earlier commits lack, whose copies of the source this module also runs in.
+    """
+    parser = make_parser("")
+    add_flags(parser, Config)
+    return vars(parser.parse_args(flags))
 
 
 def load_texts(flags: list[str], sentences: int, final: bool) -> Split:
@@ -37,8 +55,7 @@ def load_texts(flags: list[str], sentences: int, final: bool) -> Split:
     generated sentences that are not among the first ones.
     """
     if not sentences:
-        corpus = corpora.from_config(Config(**parse_flags("", flags)))
-        return corpus.load("test" if final else "validation")
+        return corpora.from_config(Config(**parse(flags))).load("test" if final else "validation")
     pairs = mini.generate("compositional", sentences, seed=1)
     if final:
         seen = {pair.source.lower() for pair in pairs}
@@ -140,7 +157,7 @@ def train_and_score(job: dict) -> dict:
     flags = {"resume": str(run)}
     if not resumed:
         shutil.rmtree(run, ignore_errors=True)
-        flags = parse_flags("", job["flags"]) | {"name": run.name}
+        flags = parse(job["flags"]) | {"name": run.name}
     config = config_from_flags(flags | {"runs_dir": str(run.parent), "cache_dir": job["cache"]})
     try:
         train.train(config)  # exits after a signal
@@ -172,7 +189,7 @@ def run(job: dict) -> None:
     import tensorflow as tf
 
     tf.config.experimental.enable_op_determinism()
-    machine.set_parallelism(parse_flags("", job["flags"]).get("shards") or 1)
+    machine.set_parallelism(parse(job["flags"]).get("shards") or 1)
     here = {"machine": fingerprint(), "processor": machine.cpu_info().get("model name", "unknown")}
     about = job.get("about")
     if not about:  # the job of `Workspace.probe`

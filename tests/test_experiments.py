@@ -11,9 +11,8 @@ import numpy as np
 import patched
 import pytest
 
-from ablation import experiments, results
+from ablation import experiments, results, worker
 from same_code import ROOT, git
-from training.command_line import parse_flags
 
 RECIPES, SAVED = experiments.recipes(), experiments.saved()
 GUARDED = [name for name, each in SAVED.items() if each.guard]
@@ -34,7 +33,7 @@ def test_the_flags_of_every_experiment_are_those_of_train():
     for each in SAVED.values():
         for name in (each.recipe, *each.recipe_flags):
             flags = f"{RECIPES[name].flags} {each.for_recipe(RECIPES[name]).flags}"
-            assert parse_flags("", flags.split())["epochs"] > 0
+            assert worker.parse(flags.split())["epochs"] > 0
 
 
 @pytest.mark.parametrize("name", [name for name, each in SAVED.items() if each.diff])

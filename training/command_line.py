@@ -67,16 +67,6 @@ def initial_config(flags: dict) -> Config:
     return config
 
 
-def parse_flags(description: str, words: list[str] | None = None) -> dict:
-    """Return the settings that the words of a command line give, by default those of the process.
-
-    A mistake exits with one line and status 2.
-    """
-    parser = make_parser(description, usage="%(prog)s [FLAG ...]")
-    add_flags(parser, Config)
-    return vars(parser.parse_args(words))
-
-
 def parse_config(description: str) -> Config:
     """Parse the command line of a training program. A mistake exits with one line and status 2.
 
@@ -85,7 +75,9 @@ def parse_config(description: str) -> Config:
     """
     prepare_streams(best_effort=True)
     signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
-    flags = parse_flags(description)
+    parser = make_parser(description, usage="%(prog)s [FLAG ...]")
+    add_flags(parser, Config)
+    flags = vars(parser.parse_args())
     with errors_in_one_line():
         return config_from_flags(flags)
 

@@ -164,10 +164,9 @@ class Comparison:
         for stage in self.stages:
             self.execute(self.runs(waiting, stage))
             for each in waiting:
-                # For the spread. Results of other machines count: seeds vary alike there.
-                others = {name: x for name, x in self.stored_pairs.items() if name != each.name}
-                pairs = self.results.pairs(each, stage)
-                verdict = verdicts.judge(self.recipe, pairs, others, self.stages, each.score)
+                pairs = self.results.pairs(each, stage), self.stored_pairs
+                about = {"score": each.score, "name": each.name}
+                verdict = verdicts.judge(self.recipe, *pairs, self.stages, **about)
                 print(f"{each.name}: {verdict}", flush=True)
                 count = self.results.record(each, verdict.outcome)
                 decided[each.name] = verdict

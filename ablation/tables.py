@@ -48,9 +48,8 @@ class Table:
 
     def judge(self, name: str, pairs: Pairs) -> Verdict:
         """Return the verdict on pairs of an experiment."""
-        others = {other: each for other, each in self.pairs.items() if other != name}
         score = self.experiments[name].for_recipe(self.recipe).score
-        return judge(self.recipe, pairs, others, score=score)
+        return judge(self.recipe, pairs, self.pairs, score=score, name=name)
 
     def shown(self) -> dict[str, Verdict]:
         """Return the verdicts of a stage that have an interval in the recipe's own score."""

@@ -184,13 +184,18 @@ def decide(recipe: Recipe, gains: list[float], sigma: Sigma, stages: Stages = ST
 
 
 def judge(
-    recipe: Recipe, pairs: Pairs, others: dict[str, Pairs], stages: Stages = STAGES, score: str = ""
+    recipe: Recipe,
+    pairs: Pairs,
+    stored: dict[str, Pairs],
+    stages: Stages = STAGES,
+    score: str = "",
+    name: str = "",
 ) -> Verdict:
     """Judge an experiment at each stage, with the pairs that belong to it. A decision is final.
 
-    others: the pairs of other experiments, for the spread. score: the experiment's own, see
-    `Experiment`. Raises ExperimentError if a baseline has diverged, or if the sides are not
-    comparable.
+    stored: the pairs of experiments, for the spread; those of the experiment itself, `name`, are
+    left out. Pairs of other machines count: seeds vary alike there. score: see `Experiment`. Raises
+    ExperimentError if a baseline has diverged, or if the sides are not comparable.
     """
     check(recipe, pairs)
     count = sum(seed < stages[-1] for seed in pairs)
@@ -198,7 +203,7 @@ def judge(
         note = "equal to the baseline in every digit"
         return Verdict(NO_EFFECT, recipe, 0.0, 0.0, 0.0, count, 1.0, note)
     judged = recipe.judged_by(score)
-    sigma = spread(judged, others)
+    sigma = spread(judged, {other: each for other, each in stored.items() if other != name})
     for stage in stages:
         chosen = [pairs[seed] for seed in sorted(pairs) if seed < stage]
         verdict = decide(judged, [judged.gain(*pair) for pair in chosen], sigma, stages)

@@ -92,8 +92,9 @@ def dataset(
                 raise CorpusError(f"{name}: its {split} split has texts without a label")
             columns = [map(f, batch[key]) for f, key in zip(decoders, keys, strict=True)]
             if task == "language modeling":
-                columns = [itertools.repeat(""), *columns]
-            yield from zip(*columns, strict=False)
+                yield from (("", text) for text in columns[0])
+            else:
+                yield from zip(*columns, strict=True)
 
     corpus = Corpus(name, languages, files, pairs, task)
     return corpus if task == "translation" else hold_out(corpus, share)

@@ -639,6 +639,10 @@ def test_runs_of_an_earlier_commit_count_if_seed_0_has_the_same_scores(repositor
     assert verdict(ask("more"), "more", 3) == "better +8.0"
     found = [*repository.glob("comparisons/mini/more/seed-*.*-here.json")]
     assert sorted(path.name[:6] for path in found) == ["seed-0", "seed-0", "seed-1", "seed-2"]
+    edit(repository / "model/transformer.py", "return 40", "return 41")
+    commit()
+    ask("more")
+    assert len([*repository.glob("comparisons/mini/more/seed-1.*-here.json")]) == 2
 
 
 def test_results_of_this_code_take_precedence_over_those_of_other_code(repository, ask):

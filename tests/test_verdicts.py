@@ -102,6 +102,9 @@ def test_spread_leaves_out_what_says_nothing_about_seeds():
     spread = verdicts.spread(POINTS, some)
     assert spread.df == pytest.approx(0.5 * 3 * 4 * 3 / 4)
     assert verdicts.spread(POINTS, some | {"lost": diverged, "same": equal}) == spread
+    noisy = make_pairs([9.0, -9.0, 30.0])  # an experiment does not widen its own prior
+    alone = verdicts.judge(POINTS, noisy, some)
+    assert verdicts.judge(POINTS, noisy, some | {"noisy": noisy}, name="noisy") == alone
 
 
 def test_the_first_stage_that_decides_ends_the_comparison():

@@ -11,7 +11,7 @@ import numpy as np
 import patched
 import pytest
 
-from ablation import experiments, results, worker
+from ablation import experiments, results, tables, worker
 from same_code import ROOT, git
 
 RECIPES, SAVED = experiments.recipes(), experiments.saved()
@@ -48,6 +48,23 @@ def test_stored_results_are_of_the_present_experiments():
         assert len(kept) == len(lines)
         keys = {line["key"] for line in lines if line["experiment"] == "baseline"}
         assert all(line["baseline"] in keys for line in lines)
+
+
+def test_what_the_readme_quotes_is_stored():
+    page = (experiments.HERE / "README.md").read_text("utf-8")
+    example = re.search(r"A verdict looks like this: \*\*(.*?)\*\*", page)[1]
+    assert example in (experiments.HERE / "RESULTS.md").read_text("utf-8")
+    columns = [tables.Table(RECIPES[x]) for x in ("spa-eng", "spa-eng-long-1x", "shakespeare")]
+    rows = re.findall(r"^\| \[.*?\]\(\S+/(\S+)\.patch\).*?\|(.*)\|(.*)\|(.*)\|$", page, re.M)
+    assert len(rows) == 8
+    for name, *cells in rows:
+        for table, cell in zip(columns, cells, strict=True):
+            verdict, stored = table.verdicts.get(name), []
+            if verdict:
+                bleu = [] if verdict.bleu is None else [f"{verdict.bleu:z.1f}".replace("-", "−")]
+                stored = [f"{verdict.gain:.3f}", *bleu]
+            quoted = cell.replace("undecided, ", "").strip()
+            assert quoted == "; ".join(stored), f"{name} on {table.recipe.name}"
 
 
 def test_every_guard_and_check_exists():

@@ -93,6 +93,9 @@ class Table:
         mean = f"{statistics.mean(runs):.{recipe.decimals}f} {UNITS[recipe.score]}"
         text = f"**{recipe.name}**: baseline {mean} ({amount(len(runs), 'run')}"
         text += f" on {kinds} kinds of machines)" if kinds > 1 else ")"
+        if recipe.has_bleu and runs:
+            bleu = statistics.mean(run["scores"].get("bleu", math.nan) for run in self.baseline)
+            text += f", BLEU {bleu:.1f}"
         if self.sigma.df and self.shown():
             digits = recipe.decimals + 1
             text += f"; standard deviation of a difference {self.sigma.value:.{digits}f}"
@@ -119,7 +122,8 @@ def markdown(tables: list[Table]) -> str:
             cells += [table.cell(each.name) for table in shown]
             size = next(filter(None, (table.size(each.name) for table in shown)), "")
             text += f"| {' | '.join(cells)} | {size} |\n"
-    return text + f"\nNot measured yet: {', '.join(sorted(experiments.keys() - measured))}.\n"
+    missing = ", ".join(sorted(experiments.keys() - measured))
+    return f"{text}\nNo stored pairs of runs: {missing}.\n"
 
 
 def confirmed(table: Table) -> str:

@@ -6,9 +6,11 @@ and Experiment, with hyphens.
 """
 
 import hashlib
+import itertools
 import json
 import math
 import re
+import shlex
 import tempfile
 import tomllib
 from dataclasses import dataclass, field, replace
@@ -33,10 +35,27 @@ def short_hash(value: object) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:12]
 
 
+def split_flags(flags: str) -> list[str]:
+    """Divide flags into words, as a shell does. Raises ExperimentError."""
+    try:
+        return shlex.split(flags)
+    except ValueError as error:
+        raise ExperimentError(f"{flags}: {error}") from None
+
+
 def flag_values(flags: str) -> dict[str, str]:
-    """Return the settings that flags of train.py give, known or not, with their values."""
-    found = re.findall(r"--(no-)?([\w-]+)(?:[= ](?!--)(\S+))?", flags)
-    return {name.replace("-", "_"): "False" if no else value for no, name, value in found}
+    """Return the settings that flags of train.py give, known or not, with their values.
+
+    Raises ExperimentError.
+    """
+    values = {}
+    for word, following in itertools.pairwise([*split_flags(flags), "--"]):
+        if word.startswith("--"):
+            name, _, value = word[2:].partition("=")
+            name = name.replace("-", "_")
+            value = value or ("" if following.startswith("--") else following)
+            values[name.removeprefix("no_")] = "False" if name.startswith("no_") else value
+    return values
 
 
 @dataclass(frozen=True)
@@ -218,11 +237,13 @@ def read(name: str) -> Experiment:
 def edit(commit: str = "HEAD") -> Experiment | None:
     """Return the changes since a commit as an experiment, or None if there are none.
 
-    Only Python files count, and tables of packages, but not those that are directly in data/: they
-    are corpora. The name has a hash of the changes. Raises ExperimentError.
+    Only the Python files of the project and of its packages count, and tables of packages, but not
+    those that are directly in data/: they are corpora. Other folders may hold copies of the source,
+    as runs do, or an environment. The name has a hash of the changes. Raises ExperimentError.
     """
-    packages = sorted(path.parent.name for path in HERE.parent.glob("*/__init__.py"))
-    wanted = ["*.py", *(f"{name}/*.tsv" for name in packages), ":(exclude,glob)data/*.tsv"]
+    packages = sorted({path.parent.name for path in HERE.parent.glob("*/*.py")})
+    wanted = [":(glob)*.py", ":(exclude,glob)data/*.tsv"]
+    wanted += [f"{name}/*.{suffix}" for name in packages for suffix in ("py", "tsv")]
     try:
         diff = working_tree_diff(*wanted, *(f":!{name}" for name in NOT_CODE), base=commit)
     except GitError as error:
@@ -270,7 +291,10 @@ def refresh(name: str) -> None:
         index = {"GIT_INDEX_FILE": str(Path(folder, "index"))}  # the user's does not change
         git("read-tree", "HEAD", **index)
         try:
-            git("apply", "--3way", "--cached", "--whitespace=nowarn", "-", stdin=diff, **index)
+            # Paths of a patch are those of the project, which may be a folder of a repository.
+            place = f"--directory={git('rev-parse', '--show-prefix').strip()}"
+            apply = ("apply", "--3way", "--cached", "--whitespace=nowarn", place, "-")
+            git(*apply, stdin=diff, **index)
         except GitError as error:
             raise ExperimentError(f"{name}: {error}: apply it by hand, and save it") from None
         diff = git(*DIFF, "--cached", "HEAD", **index)

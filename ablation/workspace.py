@@ -11,7 +11,14 @@ from importlib import metadata
 from pathlib import Path
 
 from ablation import experiments
-from ablation.experiments import BASELINE, Experiment, ExperimentError, Recipe, flag_values
+from ablation.experiments import (
+    BASELINE,
+    Experiment,
+    ExperimentError,
+    Recipe,
+    flag_values,
+    split_flags,
+)
 from config import Config
 from same_code import (
     NOT_CODE,
@@ -109,7 +116,9 @@ class Workspace:
                 f"{name} changes {flag(each)}, so its scores could not be compared with those of "
                 "the baseline: leave this setting as it is"
             )
-        average, epochs = self.average(experiment), (given | own).get("epochs", Config.epochs)
+        average, epochs = self.average(experiment), (given | own).get("epochs", str(Config.epochs))
+        if not epochs.isdecimal():
+            raise ExperimentError(f"{name}: --epochs {epochs}: give a number of epochs")
         if average > int(epochs):
             raise ExperimentError(
                 f"{name} averages {average} of {epochs} epochs: lower `average` in "
@@ -200,6 +209,6 @@ class Workspace:
         """Write, and return, a job with the paths of its files."""
         files |= {"texts": self.texts, "running": self.running}
         job = {name: str(path) for name, path in files.items()} | values
-        job |= {"flags": flags.split(), "packages": self.packages}
+        job |= {"flags": split_flags(flags), "packages": self.packages}
         write_json(job["job"], job)
         return job

@@ -231,15 +231,17 @@ def test_whatever_an_edit_can_execute_is_part_of_the_key(repository, tmp_path_fa
 def test_files_that_are_not_part_of_an_edit_are_named(repository, ask):
     (repository / "model/words.json").write_text("[1]")
     commit()
-    for name in ("model/words.json", "größe.tsv", "corpora/one.tsv", "benchmarks/speed.py", "a.md"):
-        (repository / name).parent.mkdir(exist_ok=True)
+    for name in ("model/words.json", "größe.tsv", "corpora/one.tsv", "benchmarks/speed.py", "a.md",
+                 "out/a/source/config.py", "env3/lib/site.py"):  # fmt: skip
+        (repository / name).parent.mkdir(parents=True, exist_ok=True)
         (repository / name).write_text("[2]")
     with pytest.raises(ExperimentError, match="nothing to compare"):
         ask()
     (repository / "model/new.tsv").write_text("a\tb\n")
     out = ask("--plan")
     assert re.search(r"^edit-\w+ changes model/new.tsv$", out, re.MULTILINE)
-    assert "of packages count: corpora/one.tsv größe.tsv model/words.json\n" in out
+    left = "corpora/one.tsv env3/lib/site.py größe.tsv model/words.json out/a/source/config.py"
+    assert f"of packages count: {left}\n" in out
 
 
 def test_the_project_may_be_a_folder_of_a_larger_repository(repository, ask, monkeypatch):
@@ -255,6 +257,12 @@ def test_the_project_may_be_a_folder_of_a_larger_repository(repository, ask, mon
     monkeypatch.setattr(experiments, "HERE", inner / "experiments")
     edit(inner / "model/transformer.py", "return 40", "return 50")
     assert verdict(ask(), r"edit-\w+", 3) == "better +10.0"
+    experiments.save("attention/sharper", "Sharper?")
+    subprocess.run(["git", "checkout", "--quiet", "."], check=True)
+    edit(inner / "model/transformer.py", "def answer():", "def answer(more=0):")
+    commit()
+    experiments.refresh("sharper")
+    assert "\n def answer(more=0):\n" in experiments.read("sharper").diff
 
 
 def test_both_sides_are_scored_on_the_texts_that_the_baseline_reads(repository, tmp_path_factory):
@@ -273,10 +281,10 @@ def test_both_sides_are_scored_on_the_texts_that_the_baseline_reads(repository, 
 
 def test_files_that_flags_name_are_part_of_the_key(repository, tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
-    talks = write_corpus(folder / "talks")
+    talks = write_corpus(folder / "my talks")
     weights = folder / "run/checkpoints/ckpt-1.index"
     weights.parent.mkdir(parents=True)
-    for flags, file in ((f"--corpus {talks}", next(talks.glob("train.*"))),
+    for flags, file in ((f"--corpus  '{talks}'", next(talks.glob("train.*"))),
                         (f"--init-from={folder}/run", weights)):  # fmt: skip
         keys = []
         for text in ("a\tb\n", "a\tc\n", "a\tb\n"):
@@ -316,6 +324,12 @@ def test_what_cannot_be_compared_or_has_no_effect_is_reported_before_anything_ru
     add(repository, "long", flags="--bonus=1", average=21)
     with pytest.raises(ExperimentError, match="averages 21 of 20 epochs"):
         ask("long", "--plan")
+    add(repository, "none", flags="--epochs  many")
+    with pytest.raises(ExperimentError, match="none: --epochs many: give a number"):
+        ask("none", "--plan")
+    add(repository, "open", flags="--corpus 'a")
+    with pytest.raises(ExperimentError, match="'a: No closing quotation"):
+        ask("open", "--plan")
     edit(repository / "config.py", "        1\n", "        2\n")
     ask("--plan")
     assert "changes the default of --first, which recipe mini never uses" in ask.errors

@@ -7,7 +7,7 @@ import sys
 
 import utils
 from config import TASKS
-from data.splits import ONE_FILE
+from data.splits import is_one_file
 from evaluation import command_line, report
 from evaluation.scores import measure, measure_text
 from evaluation.search import Search
@@ -38,7 +38,7 @@ def parse_flags() -> argparse.Namespace:
         utils.fail("--testset is for models that translate, without --corpus and --split")
     if flags.languages and not (flags.corpus or flags.testset):
         utils.fail("--languages is for another corpus: add --corpus or --testset, or remove it")
-    other_file = (flags.corpus or "").endswith(ONE_FILE) and not config.corpus.endswith(ONE_FILE)
+    other_file = is_one_file(flags.corpus or "") and not is_one_file(config.corpus)
     flags.split = flags.split or ("all" if other_file else "test")
     if config.task == "language modeling":
         if flags.search != Search():
@@ -74,6 +74,8 @@ def main(flags: argparse.Namespace) -> None:
         checkpoint, average = f"average of {flags.average} epochs", f"-average{flags.average}"
     corpus = flags.testset or flags.corpus or flags.config.corpus
     scores |= {"corpus": corpus, "split": flags.split, "checkpoint": checkpoint}
+    given = {"testset": flags.testset, "languages": flags.languages}
+    scores |= {name: value for name, value in given.items() if value}
     best = "-best" if flags.checkpoint == "best" else ""
     written = []
     try:  # write before printing: a pipe such as `| head` ends the process

@@ -126,6 +126,10 @@ def prepare_streams(best_effort: bool = False) -> None:
     best_effort: see `BestEffort`. Streams that are not files, as those of a notebook, are left as
     they are.
     """
+    # The next files that are opened would take the numbers of closed streams.
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) < 3:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name) or open(os.devnull, "w", encoding="utf-8")
         if hasattr(stream, "reconfigure"):
@@ -206,9 +210,20 @@ def warn(message: str) -> None:
 
 def write_text(path: str | Path, text: str) -> None:
     """Write a file atomically: a full disk leaves the old one. Raises OSError."""
-    unfinished = Path(f"{path}.unfinished")
-    unfinished.write_text(text, "utf-8", newline="\n")
-    unfinished.replace(path)
+    write_texts({path: text})
+
+
+def write_texts(texts: dict[str | Path, str]) -> None:
+    """Write files, and replace the old ones when all are written. Raises OSError."""
+    unfinished = {path: Path(f"{path}.{os.getpid()}.unfinished") for path in texts}
+    try:
+        for path, text in texts.items():
+            unfinished[path].write_text(text, "utf-8", newline="\n")
+        for path, written in unfinished.items():
+            written.replace(path)
+    finally:
+        for each in unfinished.values():
+            each.unlink(missing_ok=True)
 
 
 def write_json(path: str | Path, value: object) -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 from benchmarks import harness
 from config import Config
 from data import corpora
+from evaluation.command_line import positive
 from training.machine import cores, import_tensorflow
-from training.records import load_config
-from utils import errors_in_one_line, handle_signals
+from training.records import find_run, load_config
+from utils import UserError, errors_in_one_line, handle_signals
 
 COLUMNS = {
     "ours": ("sentences/s", "{:,.1f}"),
@@ -86,11 +87,13 @@ def measure(
 def main() -> None:
     parser = harness.benchmark_parser(__doc__)
     add = parser.add_argument
-    add("run", type=Path, help="run directory, such as runs/NAME")
+    add("run", type=find_run, help="run directory, such as runs/NAME")
     add("--split", default="test", help="split to translate [test]")
-    add("--limit", type=int, help="translate only the first sentences")
+    add("--limit", type=positive, help="translate only the first sentences")
     flags = parser.parse_args()
     config = load_config(flags.run)
+    if config.task != "translation":
+        raise UserError(f"{flags.run} does not translate: give the run of another model")
     import_tensorflow()  # without its messages: tensorflow_datasets imports it
     texts = corpora.from_config(config).load(flags.split).sources
     sources = [text for text in texts if text.strip()][: flags.limit]

@@ -52,7 +52,7 @@ def find(
     """
     texts, labelled = task == "language modeling", task == "classification"
     chosen, share = tuple(languages.split(",")) if languages else (), held_out_share
-    if name.partition(":")[0] == "mini":
+    if is_mini(name):
         corpus = built_in(name)
     elif name == "spa-eng":
         corpus = tfds.spa_eng(share)
@@ -110,6 +110,11 @@ MISMATCHES = {
         "language_model"
     ),
 }
+
+
+def is_mini(name: str) -> bool:
+    """Return whether a corpus is the built-in one, or a part of it."""
+    return name.partition(":")[0] == "mini"
 
 
 def built_in(name: str) -> Corpus:

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from data.local import warn_of_ignored
 from data.splits import (
@@ -17,6 +18,9 @@ from data.splits import (
     visible,
 )
 from utils import first_line
+
+if TYPE_CHECKING:
+    import pyarrow
 
 # How the names of the files of a split begin: validation-00000-of-00001.parquet, dev.parquet.
 PREFIXES = {"train": "train", "validation": "validation", "dev": "validation", "test": "test"}
@@ -78,6 +82,8 @@ def choose_columns(file: Path, task: str, languages: Sequence[str]) -> dict[str,
 
     schema = open_file(file).schema_arrow.empty_table().flatten().schema
     paths = {field.name.removeprefix("translation."): field.name for field in schema}
+    if len(paths) < len(schema):
+        raise CorpusError(f"{file} has two columns of one name: {', '.join(schema.names)}")
     kinds = dict(zip(paths, schema.types, strict=True))
     kinds = {n: k.value_type if types.is_dictionary(k) else k for n, k in kinds.items()}
     texts = [n for n, k in kinds.items() if types.is_string(k) or types.is_large_string(k)]
@@ -116,14 +122,13 @@ def read_rows(file: Path, paths: Sequence[str]) -> Iterator[tuple[str, ...]]:
     import pyarrow
 
     number, opened = 0, open_file(file)
-    described = json.loads((opened.schema_arrow.metadata or {}).get(b"huggingface", b"{}"))
-    features = described.get("info", {}).get("features", {})
+    names = label_names(opened.schema_arrow)
     try:
         for batch in opened.iter_batches(1024, columns=[*paths]):
             table = pyarrow.Table.from_batches([batch]).flatten()
             columns = []
             for path in paths:
-                labels = features.get(path, {}).get("names")
+                labels = names.get(path)
                 values = table[path].to_pylist()
                 if None in values:
                     row = number + values.index(None) + 1
@@ -135,6 +140,19 @@ def read_rows(file: Path, paths: Sequence[str]) -> Iterator[tuple[str, ...]]:
             number += len(table)
     except (OSError, KeyError, UnicodeDecodeError, pyarrow.ArrowException) as error:
         raise CorpusError(f"{file}: cannot be read: {first_line(error)}") from error
+
+
+def label_names(schema: "pyarrow.Schema") -> dict[str, list[str]]:
+    """Return the names of the labels of each column of integers that has them, as hubs write."""
+    from pyarrow import types
+
+    try:
+        features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
+        names = {column: about.get("names") for column, about in features.items()}
+    except (TypeError, KeyError, ValueError, AttributeError):
+        return {}  # without metadata, or with others
+    integers = {field.name for field in schema if types.is_integer(field.type)}
+    return {column: each for column, each in names.items() if each and column in integers}
 
 
 def open_file(file: Path):

@@ -99,6 +99,7 @@ def check_held_out(config: Config, corpus: Corpus, dataset: Dataset) -> None:
     """Warn if validation or test have few texts, or if --held-out-share has no effect."""
     splits, files, names = dataset.corpus_info["splits"], corpus.files(), ("validation", "test")
     divided = [name for name in names if files.get(name) == files["train"]]
+    divided = [] if corpora.is_mini(config.corpus) else divided  # it is generated, from one lexicon
     if config.held_out_share and not divided:
         warn(f"--held-out-share has no effect: {corpus.name} has its own splits")
     sizes = {name: splits[name]["pairs"] for name in names if name in splits}
@@ -107,7 +108,8 @@ def check_held_out(config: Config, corpus: Corpus, dataset: Dataset) -> None:
         return
     total = sum(split["pairs"] for split in splits.values())
     share = min(0.2, math.ceil(120 * FEW_TEXTS / total) / 100)  # a hash is not exact
-    more = {*few} <= {*divided} and share > max(few.values()) / total
+    now = config.held_out_share or 1.1 * max(few.values()) / total  # a fifth is rounded down
+    more = {*few} <= {*divided} and share > now
     counts = " and ".join(f"{size} {name} texts" for name, size in few.items())
     warn(
         f"{corpus.name} has only {counts}, so scores are imprecise: "

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SPLITS = ("train", "validation", "test")
 TABLES, TEXTS, PARQUET = (".tsv", ".tsv.gz"), (".txt", ".txt.gz"), ".parquet"
-ONE_FILE = (*TABLES, *TEXTS, PARQUET)  # these have a split `all`
+ONE_FILE = (*TABLES, *TEXTS, PARQUET)
 SUPPORTED = (
     "mini, mini:SIZE, spa-eng, a translation dataset of tensorflow_datasets such as "
     "ted_hrlr_translate/pt_to_en, a directory with train.SRC and train.TGT, a .tsv file, or one or "
@@ -36,6 +36,11 @@ SUPPORTED = (
 
 class CorpusError(UserError):
     """A corpus cannot be used. The message names the place, the reason and the remedy."""
+
+
+def is_one_file(name: str) -> bool:
+    """Return whether a corpus is a single file, which has a split `all`: see `Corpus.read`."""
+    return name.endswith(ONE_FILE) and not Path(name).is_dir()
 
 
 # A source and a target; in `mini` also a tag. A text of a language model has the source "".
@@ -108,8 +113,7 @@ class Corpus:
         split: one of `files()`, or `all`, which is every line of a file. Raises CorpusError if it
         does not exist.
         """
-        one_file = self.name.endswith(ONE_FILE)
-        if split not in self.files() and not (split == "all" and one_file):
+        if split not in self.files() and not (split == "all" and is_one_file(self.name)):
             raise CorpusError(f"{self.name} has no {split} split; {self.found(split)}")
         empty = 0
         texts = self.task == "language modeling"

@@ -294,7 +294,7 @@ def shakespeare(share: float | None = None) -> Corpus:
 
     share: see `split_by_position`.
     """
-    path = archive_path(SHAKESPEARE_URL).with_name("tinyshakespeare.txt")
+    path = data_folder() / "downloads" / "manual" / "tinyshakespeare.txt"
 
     def lines() -> Iterator[str]:
         if not path.exists():

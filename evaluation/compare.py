@@ -12,7 +12,7 @@ from sacrebleu.metrics import CHRF
 
 from evaluation import command_line, metrics, report
 from evaluation.report import Table
-from training.records import find_run, load_config, read_json
+from training.records import find_run, load_config
 from utils import UserError, handle_signals, make_parser, quote, warn
 
 Statistics = tuple[np.ndarray, Callable[[np.ndarray], float]]
@@ -80,19 +80,23 @@ def main(flags: argparse.Namespace) -> None:
     """Print the comparison. Raises UserError and OSError."""
     runs, names = (flags.run, flags.other), (flags.outputs[0], flags.outputs[-1])
     one, other = map(read_outputs, runs, names)
-    scores = [read_json(run / f"scores-{name}.json") for run, name in zip(runs, names, strict=True)]
+    scores = [*map(report.read_scores, runs, names)]
     about = [f"{run}, {report.describe(each)}" for run, each in zip(runs, scores, strict=True)]
     *sources, target = report.text_columns(one)
-    if target not in other:
+    if target not in other or ("probability" in one) != ("probability" in other):
         raise UserError(f"{runs[0]} and {runs[1]} are not models for the same task")
     if not report.same_texts(one, other):
         lower = [[text.lower() for text in table[target]] for table in (one, other)]
         if lower[0] == lower[1] and all(one[name] == other[name] for name in sources):
             raise UserError("one run is in lower case (--lowercase): scores are not comparable")
+        first = scores[0]
+        texts = f"--corpus {quote(first['corpus'])} --split {first['split']}"
+        texts = f"--testset {quote(first['testset'])}" if "testset" in first else texts
+        texts += f" --languages {first['languages']}" if "languages" in first else ""
         raise UserError(
             f"different texts ({about[0]}; {about[1]}): score the second run on those of the first "
-            f"with python evaluate.py {quote(flags.other)} --corpus {quote(scores[0]['corpus'])} "
-            f"--split {scores[0]['split']}, and name both outputs: --outputs {names[0]} NAME"
+            f"with python evaluate.py {quote(flags.other)} {texts}, and name both outputs: "
+            f"--outputs {names[0]} NAME"
         )
     print(f"A: {about[0]}\nB: {about[1]}\n{len(one[target]):,} texts\n")
     width, digits = (20, 4) if "nats" in one else (12, 2)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from evaluation import command_line, metrics, report
-from training.records import find_run, load_config, read_json
+from training.records import find_run, load_config
 from utils import UserError, handle_signals, make_parser, quote, warn
 
 # Matplotlib is imported when a figure is drawn.
@@ -54,7 +54,7 @@ def main(flags: argparse.Namespace) -> None:
         )
     for path in paths:
         name = path.stem.removeprefix("outputs-")
-        draw_outputs(folder, name, read_json(first / f"scores-{name}.json"), runs)
+        draw_outputs(folder, name, report.read_scores(first, name), runs)
     print(*sorted(p for p in folder.iterdir() if p.suffix in (".png", ".svg")), sep="\n")
 
 
@@ -83,7 +83,7 @@ def draw_outputs(folder: Path, name: str, scores: dict, runs: dict[str, Path]) -
     for label in runs.keys() - tables.keys():
         warn(f"{runs[label]} has no outputs-{name}.tsv of the same texts, so it is not drawn")
     if "loss_by_context" in scores:
-        all_scores = {label: read_json(runs[label] / f"scores-{name}.json") for label in tables}
+        all_scores = {label: report.read_scores(runs[label], name) for label in tables}
         loss_by_context(folder / f"loss-by-context-{name}", all_scores, title)
         return
     references = table["reference"]

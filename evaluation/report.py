@@ -11,7 +11,7 @@ from data.splits import Split
 from evaluation.scores import Table
 from evaluation.testset import testset as open_testset
 from training.records import read_json
-from utils import UserError, quote
+from utils import UserError, quote, write_texts
 
 MISTAKES_SHOWN = 20
 LABELS_SHOWN = 20  # of a confusion matrix
@@ -35,7 +35,7 @@ def load_split(
     `Corpus`. Raises OSError, and UserError if the split does not exist, or if it is the run's own
     and has changed since training.
     """
-    record = read_json(run / "corpus.json")
+    record = read_json(run / "corpus.json", "splits", "languages")
     own = name is None and testset is None
     if own and split not in record["splits"]:
         raise UserError(f"{run} has no split {split!r}: choose from {', '.join(record['splits'])}")
@@ -135,10 +135,7 @@ def write(run: Path, name: str, scores: dict, table: Table) -> list[str]:
     if not texts[mistakes]:
         (run / mistakes).unlink(missing_ok=True)
         del texts[mistakes]
-    for file, text in texts.items():
-        (run / f"{file}.unfinished").write_text(text, "utf-8", newline="\n")
-    for file in texts:
-        (run / f"{file}.unfinished").replace(run / file)
+    write_texts({run / file: text for file, text in texts.items()})
     return [*texts]
 
 
@@ -172,10 +169,18 @@ def outputs_path(run: Path, name: str) -> Path:
 
 
 def read_outputs(run: Path, name: str) -> Table:
-    """Read the outputs that `write` wrote. Raises OSError."""
-    lines = outputs_path(run, name).read_text("utf-8").split("\n")[:-1]
-    names, *rows = (line.split("\t") for line in lines)
-    return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+    """Read the outputs that `write` wrote. Raises OSError, and UserError if they are damaged."""
+    path = outputs_path(run, name)
+    try:
+        names, *rows = (line.split("\t") for line in path.read_text("utf-8").split("\n")[:-1])
+        return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+    except ValueError:  # UnicodeDecodeError, too
+        raise UserError(f"{path} is damaged: run evaluate.py again") from None
+
+
+def read_scores(run: Path, name: str) -> dict:
+    """Read the scores that `write` wrote. Raises OSError, and UserError if they are damaged."""
+    return read_json(run / f"scores-{name}.json", "corpus", "split", "checkpoint", "search")
 
 
 def text_columns(table: Table) -> tuple[str, ...]:

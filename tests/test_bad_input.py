@@ -19,6 +19,7 @@ from config import Config
 from data import pipeline
 from same_code import normalized_code
 from training import command_line, records
+from training.checkpoints import checkpoint_folder
 from utils import UserError
 
 settings.register_profile(
@@ -167,9 +168,27 @@ def test_a_path_that_is_not_utf8_is_rejected(tmp_path, run_program):
             command_line.config_from_flags(flags)
 
 
-def test_an_unfinished_line_of_metrics_is_left_out(tmp_path):
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2, "lo')
-    assert records.read_json_lines(tmp_path / "metrics.jsonl") == [{"step": 1}]
+def test_a_file_without_a_needed_key_is_damaged(tmp_path):
+    (tmp_path / "corpus.json").write_text("{}")
+    with pytest.raises(UserError, match="corpus.json is damaged: it has no 'splits'"):
+        records.read_json(tmp_path / "corpus.json", "splits", "languages")
+
+
+def test_a_run_that_has_ended_no_epoch_can_be_trained_longer(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "ckpt-0.index").touch()
+    for which in ({"average": 2}, {"checkpoint": "best"}):
+        with pytest.raises(UserError, match="no checkpoint of a whole epoch: .* --epochs N"):
+            checkpoint_folder(tmp_path, **which)
+
+
+def test_no_line_of_json_is_lost(tmp_path):
+    path = tmp_path / "results.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2}')
+    assert records.read_json_lines(path) == [{"step": 1}, {"step": 2}]
+    path.write_text('{"step": 1}\n{"step": 2, "lo')
+    with pytest.raises(UserError, match="results.jsonl:2: not valid JSON"):
+        records.read_json_lines(path)
 
 
 WORDS = st.sampled_from(

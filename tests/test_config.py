@@ -241,6 +241,25 @@ def test_a_text_may_not_look_like_a_flag(capsys):
     assert parser.parse_args(["--", "-Olá"]).text == ["-Olá"]
 
 
+def test_streams_that_are_closed_are_the_null_device(tmp_path):
+    """They would otherwise be the next file that is opened."""
+    code = "import os, utils; utils.prepare_streams(); print(os.open('utils.py', os.O_RDONLY) > 2)"
+    command = [sys.executable, "-c", f"{code}; os.system('echo > {tmp_path}/a && echo b')"]
+    for closed in ("<&-", "<&- 2>&-", "<&- >&- 2>&-"):
+        done = subprocess.run(["sh", "-c", f'exec "$0" "$@" {closed}', *command], cwd=ROOT,
+                              capture_output=True, text=True)  # fmt: skip
+        assert done.returncode == 0 and done.stdout == ("" if ">&- 2" in closed else "True\nb\n")
+        (tmp_path / "a").unlink()
+
+
+def test_files_written_at_the_same_time_do_not_disturb_each_other(tmp_path):
+    code = "import sys, utils; [utils.write_text(sys.argv[1], 'text') for _ in range(500)]"
+    command = [sys.executable, "-c", code, str(tmp_path / "a.txt")]
+    processes = [subprocess.Popen(command, cwd=ROOT) for _ in range(2)]
+    assert [process.wait() for process in processes] == [0, 0]
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
 def test_a_full_disk_is_reported_with_the_file_that_is_written(capsys):
     with pytest.raises(SystemExit), utils.errors_in_one_line():
         raise OSError(errno.ENOSPC, "No space left on device", "train.py", None, "runs/a/train.py")

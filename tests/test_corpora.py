@@ -20,6 +20,7 @@ from helpers import load_split, write_corpus
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+import utils
 from config import Config
 from data import corpora, pipeline
 from data import tfds as corpora_tfds
@@ -403,6 +404,17 @@ def test_few_held_out_texts_and_their_remedy_are_named(tmp_path, capfd):
     error = capfd.readouterr().err
     assert "has only 20 validation texts and 30 test texts" in error and "more text" in error
     assert "has no effect" in error
+    pipeline.load(replace(config, corpus="mini:300", held_out_share=0.1))
+    assert "--held-out-share has no effect: mini" in capfd.readouterr().err
+
+
+def test_a_share_that_is_in_effect_is_not_proposed(tmp_path, reviews, capfd):
+    shutil.rmtree(reviews / "test")
+    config = Config(corpus=str(reviews), model="classifier", cache_dir=str(tmp_path / "cache"))
+    for share in (None, 0.2):
+        utils.warn.cache_clear()
+        pipeline.load(replace(config, held_out_share=share))
+        assert "use more text" in capfd.readouterr().err, share
 
 
 def test_equal_sources_are_in_one_split_also_when_reversed(tmp_path):

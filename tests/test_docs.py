@@ -19,7 +19,9 @@ PROGRAM = re.compile(r"python (-m \w+(?:\.\w+)*|\w+\.py)")
 
 def commands(page):
     """Return the commands of this project in the blocks of a page."""
-    blocks = re.findall(r"^```sh\n(.*?)^```", (ROOT / page).read_text("utf-8"), re.M | re.S)
+    blocks = re.findall(r"^```([^\n]*)\n(.*?)^```", (ROOT / page).read_text("utf-8"), re.M | re.S)
+    assert not any(PROGRAM.search(text) for kind, text in blocks if not kind), "mark them as sh"
+    blocks = [text for kind, text in blocks if kind == "sh"]
     lines = "".join(blocks).replace("\\\n", " ").splitlines()
     parts = [part for line in lines for part in re.split(r" && | \| | > | < |  #", line)]
     return [part for part in parts if PROGRAM.match(part) and "pytest" not in part]

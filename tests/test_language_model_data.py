@@ -3,6 +3,7 @@
 import dataclasses
 import gzip
 import hashlib
+import json
 import sys
 
 import numpy as np
@@ -268,6 +269,9 @@ def shakespeare(tmp_path, monkeypatch):
 
 def test_shakespeare_is_downloaded_once(shakespeare, capfd):
     source, saved = shakespeare
+    tfds = saved.parents[1] / "input"  # its copy is left alone
+    write(tfds, "another edition")
+    write(tfds.with_suffix(".INFO"), json.dumps({"urls": [source.as_uri()]}))
     corpus = corpora.find("shakespeare", task=TASK)
     assert not saved.exists()  # not by its name only
     assert corpus.fingerprint() and saved.read_text("utf-8") == LINES

@@ -436,6 +436,24 @@ def test_a_translator_is_not_compared_with_a_language_model(pair, run_program):
     for runs in (pair, pair[::-1]):
         result = run_program("evaluation/compare.py", *runs)
         assert result.status == 2 and "same task" in result.err
+    columns["probability"] = columns.pop("chrf")
+    report.write(pair[0], "test", scores, columns)
+    report.write(pair[1], "test", scores, columns | {"source": ["b"], "reference": ["b"]})
+    given = {"testset": "wmt14/full", "languages": "pt,en"}
+    report.write(pair[0], "test", scores | given, columns)
+    result = run_program("evaluation/compare.py", *pair)
+    assert "--testset wmt14/full --languages pt,en" in result.err
+
+
+@pytest.mark.parametrize("damage", ["", "text\n", "text\tnats\na\n"])
+def test_damaged_outputs_and_scores_are_named(pair, run_program, damage):
+    (pair[1] / "outputs-test.tsv").write_text(damage)
+    result = run_program("evaluation/compare.py", *pair)
+    assert result.status == 2 and "outputs-test.tsv is damaged" in result.err
+    (pair[0] / "scores-test.json").write_text("{}")
+    shutil.copy(pair[0] / "outputs-test.tsv", pair[1])
+    result = run_program("evaluation/compare.py", *pair)
+    assert result.status == 2 and "damaged: it has no 'corpus'" in result.err
 
 
 # ---- Figures -------------------------------------------------------------------------------------

@@ -95,6 +95,23 @@ def test_labels_are_numbers_or_the_names_in_the_file(tmp_path, named):
             load_split(name, "test", task="classification")
 
 
+@pytest.mark.parametrize("metadata", ["not JSON", "[1]", '{"info": {"features": {"label": 1}}}'])
+def test_metadata_of_another_form_are_not_names_of_labels(tmp_path, metadata):
+    table = pyarrow.table({"label": ["bad", "good"] * 9, "text": ["a", "b"] * 9})
+    names = {"info": {"features": {"label": {"names": ["of the", "numbers"]}}}}  # now replaced
+    for text in (metadata, json.dumps(names)):
+        described = table.replace_schema_metadata({"huggingface": text})
+        write_table(described, tmp_path / "a.parquet")
+        pairs = corpora.find(str(tmp_path / "a.parquet"), task="classification").load("all")
+        assert pairs.targets == ["bad", "good"] * 9
+
+
+def test_a_directory_named_like_a_file_has_splits(folder):
+    name = str(folder.rename(folder.with_name("pt-en.parquet")))
+    with pytest.raises(CorpusError, match="has no all split; it has train"):
+        corpora.find(name).load("all")
+
+
 @pytest.mark.parametrize("languages, column", [(None, "text"), ("title", "title")])
 def test_a_language_model_reads_one_column(tmp_path, languages, column):
     texts = {name: [f"{name} {i}\n" for i in range(9)] for name in ("text", "title")}
@@ -113,6 +130,7 @@ def test_a_language_model_reads_one_column(tmp_path, languages, column):
         ({"text": ["a"]}, None, ["text without translations"]),
         ({"en": ["a"] * 1500, "pt": ["b"] * 1400 + [None] * 100}, None, ["row 1,401 ", "in pt"]),
         ({"translation": [*struct(ROWS[:2]), None]}, None, ["row 3 ", "translation.en"]),
+        ({"translation": struct(ROWS[:2]), "en": ["a", "b"]}, None, ["two columns of one name"]),
     ],
 )
 def test_bad_columns_are_rejected_in_one_line(tmp_path, columns, languages, words):

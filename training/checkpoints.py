@@ -124,10 +124,10 @@ def checkpoint_folder(run: str | Path, checkpoint: str = "last", average: int = 
     if average > 1:
         paths = [path for path in paths if checkpoint_step(path) > 0]
     if not paths:
-        advice = f"run python train.py --resume {quote(run)}"
         if not saved_checkpoints(Path(run, "checkpoints")):
-            advice = "restore it, or train again"
-        raise UserError(f"{folder} has no checkpoint: {advice}")
+            raise UserError(f"{folder} has no checkpoint: restore it, or train again")
+        longer = f"train longer with python train.py --resume {quote(run)} --epochs N"
+        raise UserError(f"{folder} has no checkpoint of a whole epoch: {longer}")
     if len(paths) < average:
         raise UserError(f"{folder} has only {len(paths)} checkpoints: lower --average {average}")
     return folder

@@ -56,7 +56,8 @@ def initial_config(flags: dict) -> Config:
                 "flag out, or train without --init-from"
             )
     config = Config(**{"corpus": run.corpus, "max_length": run.max_length} | model | flags)
-    languages = read_json(Path(flags["init_from"], "corpus.json"))["languages"]
+    record = Path(flags["init_from"], "corpus.json")
+    languages = read_json(record, "languages")["languages"]
     own = list(corpora.from_config(config).languages)
     if own != languages and sorted(own) == sorted(languages):
         other = "--no-reverse" if config.reverse else "--reverse"

@@ -18,17 +18,21 @@ class Diverged(RunError):
     """The loss, the gradient or a weight is not finite."""
 
 
-def read_json(path: str | Path) -> dict:
-    """Read a JSON object from a file. Raises OSError, and UserError if the file is damaged."""
-    return parse_object(Path(path).read_bytes(), str(path))
+def read_json(path: str | Path, *keys: str) -> dict:
+    """Read a JSON object from a file. Raises OSError, and UserError if it is damaged.
+
+    keys: it is damaged without them.
+    """
+    value = parse_object(Path(path).read_bytes(), str(path))
+    if missing := [key for key in keys if key not in value]:
+        raise UserError(f"{path} is damaged: it has no {missing[0]!r}")
+    return value
 
 
 def read_json_lines(path: str | Path) -> list[dict]:
-    """Read a file with one JSON object per line. Raises OSError and UserError.
-
-    A last line without a newline is still being written and is left out.
-    """
-    lines = Path(path).read_bytes().split(b"\n")[:-1]
+    """Read a file with one JSON object per line. Raises OSError and UserError."""
+    *lines, last = Path(path).read_bytes().split(b"\n")
+    lines += [last] if last.strip() else []  # an editor may have removed the last newline
     return [parse_object(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
 
 

@@ -74,8 +74,8 @@ def main(flags: argparse.Namespace) -> None:
         checkpoint, average = f"average of {flags.average} epochs", f"-average{flags.average}"
     corpus = flags.testset or flags.corpus or flags.config.corpus
     scores |= {"corpus": corpus, "split": flags.split, "checkpoint": checkpoint}
-    given = {"testset": flags.testset, "languages": flags.languages}
-    scores |= {name: value for name, value in given.items() if value}
+    texts = {"testset": flags.testset, "languages": flags.languages}
+    scores |= {name: value for name, value in texts.items() if value}
     best = "-best" if flags.checkpoint == "best" else ""
     written = []
     try:  # write before printing: a pipe such as `| head` ends the process

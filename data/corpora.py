@@ -20,6 +20,7 @@ from data.splits import (
     Corpus,
     CorpusError,
     TextPair,
+    is_one_file,
     keep_share,
     markup_to_text,
     strip_markup,
@@ -60,7 +61,7 @@ def find(
         corpus = tfds.shakespeare(share)
     elif os.path.isdir(name):
         corpus = directory(Path(name), task, chosen, share)
-    elif name.endswith((*TABLES, *TEXTS, PARQUET)) and not os.path.isfile(name):
+    elif is_one_file(name) and not os.path.isfile(name):
         raise CorpusError(f"{name}: no such file{suggestion(name)}")
     elif name.endswith(TABLES):
         corpus = local.table(Path(name), labelled, texts, share)

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 SPLITS = ("train", "validation", "test")
 TABLES, TEXTS, PARQUET = (".tsv", ".tsv.gz"), (".txt", ".txt.gz"), ".parquet"
-ONE_FILE = (*TABLES, *TEXTS, PARQUET)
 SUPPORTED = (
     "mini, mini:SIZE, spa-eng, a translation dataset of tensorflow_datasets such as "
     "ted_hrlr_translate/pt_to_en, a directory with train.SRC and train.TGT, a .tsv file, or one or "
@@ -40,7 +39,7 @@ class CorpusError(UserError):
 
 def is_one_file(name: str) -> bool:
     """Return whether a corpus is a single file, which has a split `all`: see `Corpus.read`."""
-    return name.endswith(ONE_FILE) and not Path(name).is_dir()
+    return name.endswith((*TABLES, *TEXTS, PARQUET)) and not Path(name).is_dir()
 
 
 # A source and a target; in `mini` also a tag. A text of a language model has the source "".

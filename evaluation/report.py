@@ -10,7 +10,7 @@ from data import corpora
 from data.splits import Split
 from evaluation.scores import Table
 from evaluation.testset import testset as open_testset
-from training.records import read_json
+from training.records import read_corpus_info, read_json
 from utils import UserError, quote, write_texts
 
 MISTAKES_SHOWN = 20
@@ -35,7 +35,7 @@ def load_split(
     `Corpus`. Raises OSError, and UserError if the split does not exist, or if it is the run's own
     and has changed since training.
     """
-    record = read_json(run / "corpus.json", "splits", "languages")
+    record = read_corpus_info(run)
     own = name is None and testset is None
     if own and split not in record["splits"]:
         raise UserError(f"{run} has no split {split!r}: choose from {', '.join(record['splits'])}")

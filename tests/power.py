@@ -13,7 +13,7 @@ from ablation.experiments import Recipe
 from ablation.verdicts import STAGES, Sigma, decide
 
 ROWS, SEEDS = 55, 3  # of the stored experiments
-NONE, SPA_ENG = 0.001, 1.87  # delta, in σ: none is too small to matter; 0.0065 / 0.00347
+NO_DELTA, SPA_ENG = 0.001, 1.87  # in σ: none is too small to matter; 0.0065 / 0.00347
 
 
 def simulate(
@@ -22,7 +22,7 @@ def simulate(
     tau: float = 0.0,
     outliers: float = 0.0,
     scale: float = 1.0,
-    delta: float = NONE,
+    delta: float = NO_DELTA,
 ) -> dict[str, float]:
     """Return the share of each outcome of one experiment, in units of σ of a difference.
 
@@ -63,7 +63,7 @@ def main() -> None:
     }
     gain = verdicts.detectable(Sigma(1.0, 60), STAGES[-1])
     print(f"per cent called different without effect; called better with a gain of {gain:.2f} σ")
-    for prior, delta in ((4, NONE), (12, NONE), (60, NONE), (12, SPA_ENG)):
+    for prior, delta in ((4, NO_DELTA), (12, NO_DELTA), (60, NO_DELTA), (12, SPA_ENG)):
         verdicts.PRIOR_DF = prior
         for name, case in cases.items():
             none, some = (simulate(x, delta=delta, **case) for x in (0.0, gain))

@@ -231,8 +231,9 @@ def test_whatever_an_edit_can_execute_is_part_of_the_key(repository, tmp_path_fa
 def test_files_that_are_not_part_of_an_edit_are_named(repository, ask):
     (repository / "model/words.json").write_text("[1]")
     commit()
-    for name in ("model/words.json", "größe.tsv", "corpora/one.tsv", "benchmarks/speed.py", "a.md",
-                 "out/a/source/config.py", "env3/lib/site.py"):  # fmt: skip
+    nested = ("out/a/source/config.py", "env3/lib/site.py")  # a copy, and an environment
+    names = ("model/words.json", "größe.tsv", "corpora/one.tsv", "benchmarks/speed.py", "a.md")
+    for name in (*names, *nested):
         (repository / name).parent.mkdir(parents=True, exist_ok=True)
         (repository / name).write_text("[2]")
     with pytest.raises(ExperimentError, match="nothing to compare"):
@@ -242,6 +243,8 @@ def test_files_that_are_not_part_of_an_edit_are_named(repository, ask):
     assert re.search(r"^edit-\w+ changes model/new.tsv$", out, re.MULTILINE)
     left = "corpora/one.tsv env3/lib/site.py größe.tsv model/words.json out/a/source/config.py"
     assert f"of packages count: {left}\n" in out
+    (repository / "corpora/prepare.py").write_text("[2]")  # next to a table that is a corpus
+    assert experiments.edit().files == ["corpora/prepare.py", "model/new.tsv"]
 
 
 def test_the_project_may_be_a_folder_of_a_larger_repository(repository, ask, monkeypatch):

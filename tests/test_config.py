@@ -246,8 +246,8 @@ def test_streams_that_are_closed_are_the_null_device(tmp_path):
     code = "import os, utils; utils.prepare_streams(); print(os.open('utils.py', os.O_RDONLY) > 2)"
     command = [sys.executable, "-c", f"{code}; os.system('echo > {tmp_path}/a && echo b')"]
     for closed in ("<&-", "<&- 2>&-", "<&- >&- 2>&-"):
-        done = subprocess.run(["sh", "-c", f'exec "$0" "$@" {closed}', *command], cwd=ROOT,
-                              capture_output=True, text=True)  # fmt: skip
+        shell = ["sh", "-c", f'exec "$0" "$@" {closed}', *command]
+        done = subprocess.run(shell, cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 0 and done.stdout == ("" if ">&- 2" in closed else "True\nb\n")
         (tmp_path / "a").unlink()
 

@@ -33,7 +33,7 @@ def test_the_flags_of_every_experiment_are_those_of_train():
     for each in SAVED.values():
         for name in (each.recipe, *each.recipe_flags):
             flags = f"{RECIPES[name].flags} {each.for_recipe(RECIPES[name]).flags}"
-            assert worker.parse(flags.split())["epochs"] > 0
+            assert worker.parse(experiments.split_flags(flags))["epochs"] > 0
 
 
 @pytest.mark.parametrize("name", [name for name, each in SAVED.items() if each.diff])
@@ -113,7 +113,7 @@ def test_the_tests_end_at_once_at_a_syntax_error_of_an_edit(copy):
 def test_every_experiment_trains_and_decodes(name, copy):
     recipe = RECIPES[SAVED[name].recipe]
     small = " --num-layers 1 --d-model 32 --vocab-size 300 --max-length 9"
-    flags = f"{recipe.flags} {SAVED[name].for_recipe(recipe).flags}{small}".split()
+    flags = experiments.split_flags(f"{recipe.flags} {SAVED[name].for_recipe(recipe).flags}{small}")
     assert patched.call(patched.train_and_decode, copy(SAVED[name]), flags) == (4, 20)
 
 

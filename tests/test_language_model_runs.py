@@ -439,8 +439,8 @@ def test_a_translator_is_not_compared_with_a_language_model(pair, run_program):
     columns["probability"] = columns.pop("chrf")
     report.write(pair[0], "test", scores, columns)
     report.write(pair[1], "test", scores, columns | {"source": ["b"], "reference": ["b"]})
-    given = {"testset": "wmt14/full", "languages": "pt,en"}
-    report.write(pair[0], "test", scores | given, columns)
+    scores |= {"testset": "wmt14/full", "languages": "pt,en"}
+    report.write(pair[0], "test", scores, columns)
     result = run_program("evaluation/compare.py", *pair)
     assert "--testset wmt14/full --languages pt,en" in result.err
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from config import MAY_CHANGE_ON_RESUME, OF_THE_MODEL, Config, no_effect
 from data import corpora, pipeline
 from data.splits import CorpusError
-from training.records import check_path, find_run, load_config, read_json
+from training.records import check_path, find_run, load_config, read_corpus_info
 from utils import (
     UserError,
     add_flags,
@@ -56,8 +56,7 @@ def initial_config(flags: dict) -> Config:
                 "flag out, or train without --init-from"
             )
     config = Config(**{"corpus": run.corpus, "max_length": run.max_length} | model | flags)
-    record = Path(flags["init_from"], "corpus.json")
-    languages = read_json(record, "languages")["languages"]
+    languages = read_corpus_info(flags["init_from"])["languages"]
     own = list(corpora.from_config(config).languages)
     if own != languages and sorted(own) == sorted(languages):
         other = "--no-reverse" if config.reverse else "--reverse"

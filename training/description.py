@@ -150,7 +150,7 @@ def check_corpus(run: Path, config: Config, dataset: Dataset) -> None:
     """Raise RunError if the data or the tokenizers are not those that the run began with."""
     tokenizers = (dataset.source_tokenizer, dataset.target_tokenizer)
     saved = [saved.model for saved in tokenizer.load_pair(run)]
-    recorded = records.read_json(run / "corpus.json", "splits", "languages")
+    recorded = records.read_corpus_info(run)
     facts = [
         (each["languages"], {name: split["sha256"] for name, split in each["splits"].items()})
         for each in (recorded, dataset.corpus_info)

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from config import Config
-from utils import UserError
+from utils import UserError, warn
 
 
 class RunError(UserError):
@@ -30,10 +30,19 @@ def read_json(path: str | Path, *keys: str) -> dict:
 
 
 def read_json_lines(path: str | Path) -> list[dict]:
-    """Read a file with one JSON object per line. Raises OSError and UserError."""
+    """Read a file with one JSON object per line. Raises OSError and UserError.
+
+    A last line without a newline that is not an object is still being written: it is left out, with
+    a warning.
+    """
     *lines, last = Path(path).read_bytes().split(b"\n")
-    lines += [last] if last.strip() else []  # an editor may have removed the last newline
-    return [parse_object(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
+    objects = [parse_object(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
+    if last.strip():  # an editor may have removed the last newline
+        try:
+            objects.append(parse_object(last, f"{path}:{len(lines) + 1}"))
+        except UserError as error:
+            warn(f"{error}: the line is left out")
+    return objects
 
 
 def parse_object(text: bytes, name: str) -> dict:
@@ -45,6 +54,11 @@ def parse_object(text: bytes, name: str) -> dict:
     if not isinstance(value, dict):
         raise UserError(f"{name}: not a JSON object")
     return value
+
+
+def read_corpus_info(run: str | Path) -> dict:
+    """Read what a run recorded of its corpus. Raises OSError and UserError."""
+    return read_json(Path(run, "corpus.json"), "splits", "languages")
 
 
 def check_path(run: str | Path) -> None:

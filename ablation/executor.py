@@ -39,9 +39,9 @@ def execute(job: dict, worker: str = "this machine") -> dict:
         return answer | {"why": f"{job['source']} does not exist there: share the checkout"}
     if not os.path.exists(job["running"]):
         return answer | {"why": "stopped", "status": 128 + signal.SIGTERM}
-    # Without GPU, and importing from its working directory.
+    # Without a GPU unless the environment names one, and importing from its working directory.
     variables = {name: text for name, text in os.environ.items() if name != "PYTHONSAFEPATH"}
-    options = {"cwd": job["source"], "env": variables | {"CUDA_VISIBLE_DEVICES": "-1"}}
+    options = {"cwd": job["source"], "env": {"CUDA_VISIBLE_DEVICES": "-1"} | variables}
     # In a session of its own, or Ctrl-C would reach it as well and end it unsaved.
     options |= {"stdin": subprocess.PIPE, "start_new_session": True}
     with open(job["log"], "wb") as log:

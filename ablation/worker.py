@@ -96,6 +96,15 @@ def fingerprint() -> str:
     return hash_of(weights)
 
 
+def processor() -> str:
+    """Return the name of the processor that computes: that of the GPU, if TensorFlow finds one."""
+    import tensorflow as tf
+
+    if gpus := tf.config.list_physical_devices("GPU"):
+        return tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")
+    return machine.cpu_info().get("model name", "unknown")
+
+
 def hash_of(variables: list) -> str:
     """Return a hash of the values of variables, equal if all bits are."""
     values = b"".join(variable.numpy().tobytes() for variable in variables)
@@ -190,7 +199,7 @@ def run(job: dict) -> None:
 
     tf.config.experimental.enable_op_determinism()
     machine.set_parallelism(parse(job["flags"]).get("shards") or 1)
-    here = {"machine": fingerprint(), "processor": machine.cpu_info().get("model name", "unknown")}
+    here = {"machine": fingerprint(), "processor": processor()}
     about = job.get("about")
     if not about:  # the job of `Workspace.probe`
         if not Path(job["texts"]).exists():

@@ -201,6 +201,17 @@ def test_a_lost_scheduler_is_an_error_in_one_sentence(cluster, make_job):
         next(runs)
 
 
+@pytest.mark.parametrize(("named", "found"), [(None, "-1"), ("0", "0")])
+def test_a_run_uses_a_gpu_only_if_the_environment_names_one(named, found, make_job, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if named:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    job = make_job("one")
+    text = 'import os\nprint("devices", os.environ["CUDA_VISIBLE_DEVICES"])\n'
+    (Path(job["source"]) / "ablation/worker.py").write_text(text)
+    assert execute(job)["why"] == f"devices {found}"
+
+
 def test_runs_that_cannot_work_say_why(make_job):
     job = make_job("one", steps=1, signal=9)
     assert "memory ran out" in execute(job)["why"]

@@ -160,6 +160,16 @@ def test_machines_with_other_arithmetic_have_another_hash():
     assert worker.fingerprint() == worker.fingerprint()
 
 
+def test_the_processor_of_a_result_is_the_gpu_if_there_is_one(monkeypatch):
+    monkeypatch.setattr(machine, "cpu_info", lambda: {"model name": "a CPU"})
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [])
+    assert worker.processor() == "a CPU"
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["one", "two"])
+    details = {"one": {"device_name": "a GPU"}, "two": {}}
+    monkeypatch.setattr(tf.config.experimental, "get_device_details", details.get)
+    assert worker.processor() == "a GPU"
+
+
 @pytest.mark.slow
 def test_settings_of_tensorflow_that_change_bits_are_another_machine(tmp_path):
     job = {"result": str(tmp_path / "result"), "flags": [], "texts": str(tmp_path)}  # exists

@@ -54,8 +54,9 @@ def test_what_the_readme_quotes_is_stored():
     page = (experiments.HERE / "README.md").read_text("utf-8")
     example = re.search(r"A verdict looks like this: \*\*(.*?)\*\*", page)[1]
     assert example in (experiments.HERE / "RESULTS.md").read_text("utf-8")
-    columns = [tables.Table(RECIPES[x]) for x in ("spa-eng", "spa-eng-long-1x", "shakespeare")]
-    rows = re.findall(r"^\| \[.*?\]\(\S+/(\S+)\.patch\).*?\|(.*)\|(.*)\|(.*)\|$", page, re.M)
+    recipes = ("spa-eng", "spa-eng-long", "spa-eng-long-1x", "shakespeare")
+    columns = [tables.Table(RECIPES[x]) for x in recipes]
+    rows = re.findall(r"^\| \[.*?\]\(\S+/(\S+)\.patch\).*?\|(.*)\|(.*)\|(.*)\|(.*)\|$", page, re.M)
     assert len(rows) == 8
     for name, *cells in rows:
         for table, cell in zip(columns, cells, strict=True):

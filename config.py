@@ -211,7 +211,7 @@ class Config:
 
     @property
     def task(self) -> str:
-        """What the model does: a value of `TASKS`."""
+        """The task of the model: a value of `TASKS`."""
         return TASKS[self.model]
 
     @property

@@ -13,7 +13,7 @@ from evaluation.scores import measure, measure_text
 from evaluation.search import Search
 from utils import UserError
 
-MANY_TEXTS = 5_000  # a note says how many there are, and how to score fewer
+MANY_TEXTS = 5_000  # with more, a note gives their number and explains --limit
 
 
 def parse_flags() -> argparse.Namespace:

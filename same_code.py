@@ -75,7 +75,7 @@ ANYTHING = "texts ids training state model score"  # of new files
 
 
 def can_change(name: str) -> set[str]:
-    """Return what an edit of a file can change, as `CAN_CHANGE` says. name: relative to ROOT."""
+    """Return what an edit of a file can change, by `CAN_CHANGE`. name: relative to ROOT."""
     for pattern, effects in CAN_CHANGE.items():
         same_depth = name.count("/") == pattern.count("/")
         inside = pattern.endswith("/") and name.startswith(pattern)

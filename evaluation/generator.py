@@ -128,7 +128,7 @@ class Generator(Predictor):
 
         A part ends after a whole character. Beam search has only one part. One stream at a time.
         """
-        (row,), last = self.tokenizer.encode([prompt]), -1  # which is no token
+        (row,), last = self.tokenizer.encode([prompt]), -1  # not the id of a token
 
         def run():
             try:

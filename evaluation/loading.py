@@ -50,7 +50,7 @@ def load(
 ) -> Translator | Generator:
     """Load the model of a run directory from its `last` or `best` checkpoint, in float32.
 
-    config: by default the run's own; a warning says if the code of the model has changed since.
+    config: by default the run's own. Warns if the code of the model has changed since.
     average: number of latest epochs whose final weights are averaged (section 6.1). Raises OSError
     for a missing file, and UserError if a checkpoint is missing or does not fit the model.
     """

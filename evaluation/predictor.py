@@ -1,4 +1,4 @@
-"""What predictors share: a model with its tokenizers, searches, and attention weights."""
+"""The base of all predictors: a model with its tokenizers, searches, and attention weights."""
 
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,4 +1,4 @@
-"""What every model offers to training, scoring and decoding."""
+"""The interface of every model for training, scoring and decoding."""
 
 from typing import Any, NamedTuple, Protocol
 
@@ -14,7 +14,7 @@ Intermediates = dict[str, tf.Tensor]
 
 
 class Predictions(NamedTuple):
-    """What `teacher_forced` returns: one row for each real target token of a batch."""
+    """The output of `teacher_forced`: one row for each real target token of a batch."""
 
     logits: tf.Tensor  # (tokens, vocab_size)
     labels: tf.Tensor  # (tokens,), int32

@@ -1,4 +1,4 @@
-"""What holds for every model, edited or new: causality, padding, variables, training, decoding.
+"""Properties of every model, edited or new: causality, padding, variables, training, decoding.
 
 Run these tests after an edit: python -m pytest -m invariant. They are the same for all models of
 `model.MODELS`; conftest.py has the settings of each.
@@ -176,7 +176,7 @@ def test_the_objective_does_not_depend_on_padding(tiny, flags):
 
 @every_model
 def test_the_objective_depends_on_exactly_the_trainable_variables(tiny, flags):
-    """A variable of a class that is no tf.Module is never trained; an unused one does nothing."""
+    """A variable in a class other than tf.Module is never trained; an unused one does nothing."""
     model = make(tiny, flags)
     variables = trainable_variables(model)
     with tf.GradientTape() as tape:

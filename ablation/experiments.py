@@ -60,7 +60,7 @@ def flag_values(flags: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A recipe to train and score the runs of an experiment and of its baseline.
+    """The settings that train and score the runs of an experiment and of its baseline.
 
     score: what is judged: "nats_per_character", the loss on the texts to score, "bleu", "accuracy",
         or "exact_match", the mean over the phenomena of `mini`. All but the loss in per cent.

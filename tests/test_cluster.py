@@ -209,7 +209,7 @@ def test_a_run_uses_a_gpu_only_if_the_environment_names_one(named, found, make_j
     job = make_job("one")
     text = 'import os\nprint("devices", os.environ["CUDA_VISIBLE_DEVICES"])\n'
     (Path(job["source"]) / "ablation/worker.py").write_text(text)
-    assert execute(job)["why"] == f"devices {found}"
+    assert execute(job)["why"] == f"devices {found}"  # its output
 
 
 def test_runs_that_cannot_work_say_why(make_job):

@@ -231,7 +231,7 @@ def test_bad_shares_and_languages_are_rejected(parse, flags):
 
 
 def test_a_text_may_not_look_like_a_flag(capsys):
-    """Of a program with texts. A misspelt flag is not a text."""
+    """A misspelt flag of a program is not read as a text."""
     parser = utils.make_parser("")
     parser.add_argument("text", nargs="*")
     for flags, hint in ((["-Olá"], True), (["--Olá"], False)):

@@ -176,7 +176,7 @@ def test_the_objective_does_not_depend_on_padding(tiny, flags):
 
 @every_model
 def test_the_objective_depends_on_exactly_the_trainable_variables(tiny, flags):
-    """A variable in a class other than tf.Module is never trained; an unused one does nothing."""
+    """A variable outside a tf.Module is never trained; an unused one does nothing."""
     model = make(tiny, flags)
     variables = trainable_variables(model)
     with tf.GradientTape() as tape:

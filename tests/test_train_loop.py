@@ -396,7 +396,7 @@ def print_into_closed_pipes(monkeypatch, buffering):
     prepare_streams(best_effort=True)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of its pipes
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Python 3.13
 @pytest.mark.parametrize(
     "output",
     [
@@ -420,7 +420,7 @@ def test_output_that_nobody_reads_is_dropped(monkeypatch, output, closed):
         output()
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of its pipes
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Python 3.13
 def test_a_training_whose_output_nobody_reads_is_saved_at_a_signal(settings, monkeypatch, tmp_path):
     def stop(step, training):
         if step == 5:

@@ -56,10 +56,10 @@ def test_what_the_readme_quotes_is_stored():
     assert example in (experiments.HERE / "RESULTS.md").read_text("utf-8")
     recipes = ("spa-eng", "spa-eng-long", "spa-eng-long-1x", "shakespeare")
     columns = [tables.Table(RECIPES[x]) for x in recipes]
-    rows = re.findall(r"^\| \[.*?\]\(\S+/(\S+)\.patch\).*?\|(.*)\|(.*)\|(.*)\|(.*)\|$", page, re.M)
+    rows = re.findall(r"^\| \[.*?\]\(\S+/(\S+)\.patch\)[^|]*\|(.*)\|$", page, re.M)
     assert len(rows) == 9
-    for name, *cells in rows:
-        for table, cell in zip(columns, cells, strict=True):
+    for name, cells in rows:
+        for table, cell in zip(columns, cells.split("|"), strict=True):
             verdict, stored = table.verdicts.get(name), []
             if verdict:
                 bleu = [] if verdict.bleu is None else [f"{verdict.bleu:z.1f}"]

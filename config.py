@@ -124,7 +124,7 @@ class Config:
     epochs: int = setting(20, "passes over the training split", low=0, resume=True)
     max_steps: int | None = setting(
         None,
-        "stop after this many steps in total, and validate; dropped by --resume with more --epochs",
+        "stop after this many steps in total, and validate; cleared if --resume raises --epochs",
         resume=True,
     )
     total_steps: int | None = setting(

@@ -82,6 +82,11 @@ def norms_by_layer(gradients: list[tf.Tensor], names: Iterable[str]) -> dict[str
     return {name: tf.linalg.global_norm(each) for name, each in groups.items()}
 
 
+def make_optimizer(model: Model, config: Config) -> Adam:
+    """Create the optimizer, in the scope of the tf.distribute strategy."""
+    return Adam(trainable_variables(model))
+
+
 def make_train_step(model: Model, optimizer: Adam, config: Config) -> Callable:
     """Return a function that makes one update and returns a dict of scalars.
 
@@ -150,7 +155,7 @@ def train(config: Config) -> None:
     tokenizers = dataset.source_tokenizer, dataset.target_tokenizer
     with strategy.scope():
         model = build(config, *(tokenizer.vocab_size for tokenizer in tokenizers))
-        optimizer = Adam(trainable_variables(model))
+        optimizer = make_optimizer(model, config)
         train_step = make_train_step(model, optimizer, config)
     predictor = make_predictor(in_float32(model), *tokenizers, config, dataset.corpus_info)
 

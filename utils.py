@@ -53,7 +53,8 @@ def names_in_group(settings: type, title: str) -> list[str]:
     group, names = None, []
     for field in dataclasses.fields(settings):
         group = field.metadata["group"] or group
-        names += [field.name] * (group == title)
+        if group == title:
+            names.append(field.name)
     return names
 
 
@@ -189,6 +190,11 @@ def add_flags(parser: argparse.ArgumentParser, settings: type) -> None:
 def amount(number: float, noun: str) -> str:
     """Return a whole number with a noun: "1 core", "2,000 steps"."""
     return f"{number:,.0f} {noun}{'' if round(number) == 1 else 's'}"
+
+
+def first_few(names: Sequence[str], count: int) -> str:
+    """Return the first `count` names, with an ellipsis if there are more."""
+    return ", ".join([*names[:count], "…"] if len(names) > count else names)
 
 
 def first_line(error: object) -> str:

@@ -88,7 +88,10 @@ class Comparison:
         """Describe the changes, the effects that the stages detect, and the runs that are left."""
         sides = BASELINE, *self.chosen
         lines = [f"baseline: commit {self.workspace.commit[:7]}"]
-        lines += [f"{each.name} changes {each.describe()}" for each in self.chosen]
+        for each in self.chosen:
+            lines.append(f"{each.name} changes {each.describe()}")
+            if any(name.startswith("data/") for name in each.files):
+                lines.append("it may change the batches, so confirm a gain: see docs/judging.md")
         lines += map(self.results.describe, sides)
         for judged in dict.fromkeys(self.recipe.judged_by(each.score) for each in self.chosen):
             sigma = verdicts.spread(judged, self.stored_pairs)

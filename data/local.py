@@ -22,7 +22,7 @@ from data.splits import (
     strip_markup,
     visible,
 )
-from utils import first_line, warn
+from utils import amount, first_few, first_line, warn
 
 PART = 1 << 12  # maximum bytes of a line of text: text without line feeds is divided
 MOST_LABELS = 1000  # a column of a table with more different texts does not hold labels
@@ -72,8 +72,8 @@ def folder(path: Path) -> Corpus:
 def warn_of_ignored(folder: Path, files: list[Path]) -> None:
     """Warn of files in the directory of a corpus that are not part of it."""
     if files:
-        names = ", ".join(file.name for file in files[:3]) + ", …" * (len(files) > 3)
-        warn(f"{folder}: files that are not part of the corpus: {len(files):,} ({names})")
+        ignored, names = amount(len(files), "file"), first_few([file.name for file in files], 3)
+        warn(f"{folder}: ignoring {ignored} that the corpus does not include: {names}")
 
 
 def labelled_folder(

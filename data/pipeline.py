@@ -25,7 +25,7 @@ from data.encoding import encode_texts_to_files, encode_to_files, map_pairs, map
 from data.splits import Corpus, CorpusError, Split, Summary, TextPair
 from data.tokenizer import Labels, Tokenizer
 from same_code import fingerprint
-from utils import first_line, lock, names_in_group, warn, write_json
+from utils import first_few, first_line, lock, names_in_group, warn, write_json
 
 TOKENIZER_PAIRS = 120_000  # maximum number of pairs used to train the tokenizers
 VALIDATION_PAIRS = 5_000  # maximum number of validation pairs used
@@ -55,15 +55,18 @@ class Dataset(NamedTuple):
             pairs, dropped, cut = (counts.get(key, 0) for key in ("pairs", "dropped", "cut"))
             used = counts.get("used", pairs)
             which = f"{used + dropped:,} evenly spaced" if documents is None else "the first ones"
-            notes = [which] * (used + dropped < pairs)
+            notes = [which] if used + dropped < pairs else []
             if "tokens" in counts:
                 notes.append(f"{counts['tokens']:,} tokens")
-            notes += [f"{dropped:,} longer than {tokens}"] * (dropped > 0)
-            notes += [f"{cut:,} cut to {tokens}"] * (cut > 0)
-            shared = counts.get("in_train", 0)
-            notes += [f"{shared:,} sources also in train"] * (shared > 0)
+            if dropped:
+                notes.append(f"{dropped:,} longer than {tokens}")
+            if cut:
+                notes.append(f"{cut:,} cut to {tokens}")
+            if shared := counts.get("in_train", 0):
+                notes.append(f"{shared:,} sources also in train")
             of = f" of {pairs:,}" if used < pairs else ""
-            splits.append(f"{name} {used:,}{of} {unit}" + f" ({', '.join(notes)})" * bool(notes))
+            note = f" ({', '.join(notes)})" if notes else ""
+            splits.append(f"{name} {used:,}{of} {unit}{note}")
         return ", ".join(splits)
 
 
@@ -288,8 +291,7 @@ def check_labels(name: str, splits: dict[str, Summary]) -> None:
         )
     pairs = itertools.pairwise(sorted(sorted(train.labels), key=alike))
     if similar := [f"{a!r} and {b!r}" for a, b in pairs if alike(a) == alike(b)]:
-        shown = ", ".join(similar[:3]) + ", …" * (len(similar) > 3)
-        warn(f"{name} has different labels that look alike: {shown}")
+        warn(f"{name} has different labels that look alike: {first_few(similar, 3)}")
     for split in splits.values():
         Labels(sorted(train.labels)).encode(sorted(split.labels))
 

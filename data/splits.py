@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from data.text import normalize_source, to_line, to_nfc
 from same_code import file_hash
-from utils import UserError, did_you_mean, warn
+from utils import UserError, amount, did_you_mean, warn
 
 if TYPE_CHECKING:
     from data.tokenizer import Labels, Tokenizer
@@ -125,7 +125,8 @@ class Corpus:
             else:
                 empty += 1
         if empty:
-            warn(f"{self.name}: pairs of the {split} split skipped for an empty text: {empty:,}")
+            pairs = amount(empty, "pair")
+            warn(f"{self.name}: skipped {pairs} of the {split} split that had an empty text")
 
     def found(self, split: str) -> str:
         """Return what the corpus has instead of this split: files of a directory, or splits."""

@@ -27,7 +27,7 @@ from data.splits import (
     strip_markup,
     suggestion,
 )
-from utils import first_line, warn
+from utils import first_few, first_line, warn
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -110,7 +110,7 @@ def choose_columns(
     if isinstance(present, features.Translation):
         if "/" not in name and builder.builder_config:  # tfds would take the first language pair
             pairs = list(builder.builder_configs) or [builder.builder_config.name]
-            choices = ", ".join(f"{name}/{pair}" for pair in pairs[:9]) + ", …" * (len(pairs) > 9)
+            choices = first_few([f"{name}/{pair}" for pair in pairs], 9)
             raise CorpusError(f"{name} has several language pairs: use {choices}")
         # The features of a dataset that is read from disk are sorted; `supervised_keys` are not.
         keys = keys or tuple(present)

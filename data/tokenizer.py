@@ -13,7 +13,7 @@ import sentencepiece
 from config import Config
 from data.splits import Split
 from data.text import to_nfc
-from utils import UserError, first_line
+from utils import UserError, first_few, first_line
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 
@@ -31,7 +31,7 @@ class Tokenizer:
     ending = [EOS]  # the last ids of a target
 
     def __init__(self, model: bytes, lowercase: bool = False, words: bool = False):
-        """model: a serialised SentencePiece model. Raises UserError if it is not a valid one."""
+        """model: a serialized SentencePiece model. Raises UserError if it is not a valid one."""
         self.model, self.lowercase, self.words = model, lowercase, words
         self.processor = sentencepiece.SentencePieceProcessor()
         try:
@@ -76,10 +76,9 @@ class Labels:
         texts = list(texts)
         for text in texts:
             if text not in self.ids:
-                names = ", ".join(self.names[:9]) + ", …" * (len(self.names) > 9)
                 raise UserError(
-                    f"the label {text!r} is not in the training split, which has {names}: add "
-                    "training texts with this label, or remove it"
+                    f"the label {text!r} is not in the training split, which has "
+                    f"{first_few(self.names, 9)}: add training texts with this label, or remove it"
                 )
         return [[self.ids[text]] for text in texts]
 
@@ -123,7 +122,7 @@ def train(
     """Train a tokenizer of at most `vocab_size` tokens, fewer if the texts do not yield as many.
 
     kind: a value of --tokenizer. Byte-pair encoding (Sennrich et al. 2016): unseen characters are
-    encoded as bytes, text is not normalised, and numbers are split into digits. "word": the most
+    encoded as bytes, text is not normalized, and numbers are split into digits. "word": the most
     frequent words. "char": the most frequent characters. leading_space: encode a text as if it
     began with a space, so that its first word is the same token as elsewhere; always so for words.
     Raises UserError if `texts` is empty, or if its characters exceed the vocabulary.

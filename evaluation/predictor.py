@@ -36,18 +36,34 @@ def decode_with(
     samples, and for greedy search with scores=False, which is faster. Samples depend on
     `batch_number`, a scalar. bos, limit, prefix: see `decode_loop`.
     """
-    special = (bos, EOS)
     if search.sample:
-        filters = (search.temperature, search.top_k, search.top_p)
         stream = tf.cast(batch_number, tf.int64) * 2**20
-        seed = tf.stack([tf.constant(search.seed or 0, tf.int64), stream])
-        outputs = sample(model, source, *special, seed, *filters, limit, prefix)
+        outputs = sample(
+            model,
+            source,
+            bos,
+            EOS,
+            seed=tf.stack([tf.constant(search.seed or 0, tf.int64), stream]),
+            temperature=search.temperature,
+            top_k=search.top_k,
+            top_p=search.top_p,
+            limit=limit,
+            prefix=prefix,
+        )
     elif search.beam == 1 and not scores:
-        outputs = greedy(model, source, *special, limit, prefix)
+        outputs = greedy(model, source, bos, EOS, limit, prefix)
     else:
-        penalty = search.length_penalty if search.beam > 1 else 0.0
-        sizes = search.beam, penalty, search.n_best
-        return beam_search(model, source, *special, *sizes, limit, prefix)
+        return beam_search(
+            model,
+            source,
+            bos,
+            EOS,
+            beam=search.beam,
+            length_penalty=search.length_penalty if search.beam > 1 else 0.0,
+            n_best=search.n_best,
+            limit=limit,
+            prefix=prefix,
+        )
     return outputs[:, tf.newaxis], tf.fill((tf.shape(source)[0], 1), float("nan"))
 
 

@@ -216,10 +216,11 @@ def label_scores(predicted: Sequence[str], true: Sequence[str], names: Sequence[
     index = {name: i for i, name in enumerate(names)}
     matrix = np.zeros((len(names), len(names)), int)  # row: true label; column: predicted
     for label, prediction in zip(true, predicted, strict=True):
-        if prediction in index:  # "" for an empty text
+        if prediction in index:  # not "", the prediction for an empty text
             matrix[index[label], index[prediction]] += 1
+    counts = np.array([[*true].count(name) for name in names])
     # 0 for a label that was neither true nor predicted.
-    f1 = 2 * np.diag(matrix) / np.maximum(matrix.sum(axis=0) + matrix.sum(axis=1), 1)
+    f1 = 2 * np.diag(matrix) / np.maximum(matrix.sum(axis=0) + counts, 1)
     return {
         "accuracy": float(np.mean([a == b for a, b in zip(predicted, true, strict=True)])),
         "f1": float(np.mean(f1)),

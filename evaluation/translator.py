@@ -17,7 +17,7 @@ from model import IDS
 from model.decoding import output_limit
 from model.interface import Model
 from model.loss import loss_sums
-from utils import UserError, warn
+from utils import UserError, amount, warn
 
 
 class Translator(Predictor):
@@ -129,8 +129,8 @@ class Translator(Predictor):
         if long and not self.labelled and not self.warned:
             self.warned = True
             warn(
-                f"text {first + long[0]:,} has more than {self.max_length} tokens: of such texts, "
-                f"only the first {self.max_length} tokens are translated"
+                f"text {first + long[0]:,} has more than {self.max_length} tokens; only the first "
+                f"{self.max_length} tokens of such texts are translated"
             )
         source = Ragged.of([[*row[: self.max_length], EOS] for row in rows])
         # The lengths of the outputs are unknown, so the sources take their place. The longest batch
@@ -159,8 +159,8 @@ class Translator(Predictor):
         """Warn if outputs reached the maximum length, perhaps before their end."""
         if self.incomplete:
             warn(
-                f"outputs that were cut off at the maximum number of tokens: {self.incomplete:,}; "
-                "raise it with --max-tokens, unless they only repeat themselves"
+                f"{amount(self.incomplete, 'output')} cut off at the maximum number of tokens; "
+                "raise it with --max-tokens, unless these outputs only repeat themselves"
             )
 
     def attention(self, text: str, target: str | None = None) -> dict[str, Attention]:

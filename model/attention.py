@@ -25,7 +25,7 @@ def scaled_dot_product_attention(
         mask: boolean, broadcastable to (…, query_len, key_len); True = may attend. Or float32, to
             be added to the scores, such as a bias for each distance; 0 and 1 would not mask.
         dropout_rate: dropout rate of the weights; not in the paper.
-        seed: of this dropout; None for none.
+        seed: seed of this dropout; None disables it.
 
     Returns:
         The output (…, query_len, value_dim), and the weights (…, query_len, key_len), whose rows
@@ -131,7 +131,7 @@ class MultiHeadAttention(tf.Module):
         hypotheses of one source, and the memory still has one row per source. Each position of a
         query attends to the memory independently of the others, so the hypotheses are treated as
         positions of one query: each source's memory is read once, and never copied. Therefore an
-        edit of attention must not depend on the index of a query here. If it must, repeat the
+        edit to attention must not depend on the index of a query here. If it must, repeat the
         memory and its mask for each hypothesis.
 
         Returns (rows, length, d_model), and weights (sources, num_heads, rows / sources · length,

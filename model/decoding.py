@@ -129,9 +129,9 @@ def filter_logits(
 ) -> tf.Tensor:
     """Apply temperature, top-k and top-p, in this order: (rows, vocab_size) → the same shape.
 
-    Filtered tokens get −∞. temperature: divides the logits. top_k: keep the k most likely tokens
-    (Fan et al. 2018), 0 for all. top_p: keep the smallest set of most likely tokens whose
-    probabilities sum to at least p (Holtzman et al. 2020).
+    Filtered tokens get −∞. temperature: divides the logits. top_k: keep the k most likely tokens,
+    and any as likely as the last of them (Fan et al. 2018); 0 for all. top_p: keep the smallest set
+    of most likely tokens whose probabilities sum to at least p (Holtzman et al. 2020).
     """
     logits = logits / temperature
     if top_k:

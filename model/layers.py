@@ -11,15 +11,18 @@ from config import Config
 
 
 class Seed(NamedTuple):
-    """A random seed: `key` identifies the draw, and `step` the update that it belongs to.
+    """A random seed: `key` identifies the draw, and `step` the update and the part of its batch.
 
-    If a batch is divided into n parts, `step` is n times the update plus the index of the part.
+    If a batch is divided into n parts, `step` is n times the update plus the index of the part. A
+    schedule, such as of a dropout rate, depends on `update` instead, the number of updates so far.
+
     Every draw is a function of (run seed, name, step) and of its shape. An edit elsewhere that does
     not change this shape leaves it unchanged: two runs with the same seed differ only by the edit.
     """
 
     key: int
     step: int | tf.Tensor
+    update: int | tf.Tensor = 0
 
     def tensor(self) -> tf.Tensor:
         """Return the seed of `tf.random.stateless_*` functions, int64 of shape (2,)."""
@@ -32,8 +35,9 @@ def initial_seed(seed: int) -> Seed:
 
 
 def step_seed(seed: int, step: tf.Tensor) -> Seed:
-    """Return the seed of one training step."""
-    return Seed(seed, tf.convert_to_tensor(step))
+    """Return the seed of one training step. step: the number of updates so far."""
+    step = tf.convert_to_tensor(step)
+    return Seed(seed, step, update=step)
 
 
 def fold_in(seed: Seed | None, name: str) -> Seed | None:

@@ -21,7 +21,7 @@ class Sums(NamedTuple):
     objective: tf.Tensor  # in nats; the training step minimizes it per target token
     loss: tf.Tensor  # cross-entropy without label smoothing, in nats
     correct: tf.Tensor  # number of correct predictions
-    others: dict[str, tf.Tensor]  # by name; per target token in the log and in TensorBoard
+    others: dict[str, tf.Tensor]  # by name; logged per target token, as means like the loss
 
     def add_loss(self, name: str, value: tf.Tensor, weight: float = 1.0) -> "Sums":
         """Add an auxiliary loss to the objective, `weight` times its value, and log the value.

@@ -1,6 +1,6 @@
 """Boolean masks. True means that a position may be attended to. Combine masks with `&`.
 
-Training and decoding call the same two functions, so an edit of one of them holds in both.
+Training and decoding call the same two functions, so an edit to one of them affects both.
 """
 
 import tensorflow as tf

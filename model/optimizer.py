@@ -28,8 +28,8 @@ class Adam(tf.Module):
 
     As in Keras. Kingma & Ba 2015 have ε · √(1 − β₂ᵗ) instead of ε (algorithm 1; see section 2).
 
-    Another optimizer is a subclass that replaces `update`, created in train.py. variables: those to
-    update, by name, as `trainable_variables` returns them.
+    Another optimizer is a subclass that replaces `update`, created in `train.make_optimizer`.
+    variables: those to update, by name, as `trainable_variables` returns them.
     """
 
     def __init__(

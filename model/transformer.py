@@ -185,10 +185,11 @@ class Transformer(TeacherForcing):
         seed: Seed | None = None,
     ) -> tuple[tf.Tensor, list[Intermediates]]:
         """target_in (batch, target_len) → hidden (batch, target_len, d_model), intermediates."""
-        projected, seed = self.decoder.project_memory(memory), fold_in(seed, "decoder")
-        return self.decoder(target_in, self_mask, seed, memory=projected, memory_mask=cross_mask)[
-            :2
-        ]
+        memory, seed = self.decoder.project_memory(memory), fold_in(seed, "decoder")
+        hidden, intermediates, _ = self.decoder(
+            target_in, self_mask, seed, memory=memory, memory_mask=cross_mask
+        )
+        return hidden, intermediates
 
     def logits(self, hidden: tf.Tensor) -> tf.Tensor:
         """hidden (rows, d_model) → (rows, vocab_size): section 3.4."""

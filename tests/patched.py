@@ -43,16 +43,14 @@ def train_and_decode(folder, flags):
 
     from config import Config
     from model import build
-    from model.layers import trainable_variables
-    from model.optimizer import Adam
-    from train import make_train_step
+    from train import make_optimizer, make_train_step
     from utils import add_flags, make_parser
 
     parser = make_parser("")
     add_flags(parser, Config)
     config = Config(**{"total_steps": 9} | vars(parser.parse_args(flags)))
     model = build(config, 20, 20)
-    step = make_train_step(model, Adam(trainable_variables(model)), config)
+    step = make_train_step(model, make_optimizer(model, config), config)
     ids = np.random.default_rng(0).integers(4, 20, (2, 4, 7), np.int32)
     source, target = ids[0], ids[1][:, :2] if config.is_classifier else ids[1]
     source[0, 4:] = target[1, 3:] = 0

@@ -492,6 +492,9 @@ def test_a_plan_names_the_change_and_the_runs_with_their_time(repository, ask, m
     ask("--seeds", "2")  # a run takes two minutes
     assert "of 3 seeds: 2 runs, about 2 minutes on 2 cores\n" in ask("--plan")
     assert "of 3 seeds: 6 runs\n" in ask("--plan", "--final")
+    assert "may change the batches" not in out
+    edit(repository / "data/texts.py", "old", "new")
+    assert "may change the batches" in ask("--plan")
 
 
 def test_seeds_are_added_until_the_experiment_is_decided(repository, ask):

@@ -241,14 +241,14 @@ def test_files_of_no_split_are_named(folder, capfd):
     for name in ("dev.en", "notes.md", ".DS_Store"):
         write(folder / name, "text")
     load_split(str(folder), "train")
-    assert "corpus: 2 (dev.en, notes.md)" in capfd.readouterr().err
+    assert "does not include: dev.en, notes.md" in capfd.readouterr().err
 
 
 def test_pairs_with_an_empty_text_are_skipped_and_counted(folder, capfd):
     write(folder / "train.en", "\nb\nc\n\n")
     write(folder / "train.pt", "a\n \t\nc\n\n")
     assert load_split(str(folder), "train") == Split(["c"], ["c"])
-    assert "train split skipped for an empty text: 3" in capfd.readouterr().err
+    assert "skipped 3 pairs of the train split" in capfd.readouterr().err
     assert len(load_split(str(folder), "test").sources) == 1
     assert capfd.readouterr().err == ""
 
@@ -451,7 +451,7 @@ def test_blank_lines_and_further_columns_of_a_table_are_counted(tmp_path, capfd)
     write(path, "".join(f"{line}\tmore\n\n" for line in lines) + " \t\r\na\t\n\tb\n")
     assert read_all(str(path)) == expected
     err = capfd.readouterr().err
-    assert "first two columns are used: 1,000" in err and "empty text: 1,003" in err
+    assert "first two columns are used: 1,000" in err and "skipped 1,003 pairs" in err
 
 
 def test_the_split_all_of_a_table_is_every_line_in_order(tmp_path, folder):
@@ -563,11 +563,9 @@ def test_hidden_files_are_ignored_and_others_counted(reviews, capfd):
     assert {split: len(each.sources) for split, each in after.items()} == before
     assert {*after["train"].targets} == {"neg", "pos"}
     error = capfd.readouterr().err
-    assert (
-        "neg: files that are not part of the corpus: 1 (notes.md)" in error
-        and "empty text: 1" in error
-    )
-    assert "corpus: 1 (urls_pos.txt)" in error and "ipynb" not in error
+    assert "neg: ignoring 1 file that the corpus does not include: notes.md" in error
+    assert "skipped 1 pair of" in error
+    assert "does not include: urls_pos.txt" in error and "ipynb" not in error
 
 
 def test_repeated_pairs_are_no_error(tmp_path, capfd):

@@ -149,7 +149,7 @@ def test_two_replicas_on_one_machine_make_the_steps_of_one(settings, single):
     assert_same_steps(single.with_name("mirrored"), single)
 
 
-# A part returns the sum of its ids and the step of its seed.
+# A part returns the sum of its ids, and the step and the update of its seed.
 SUM = """
 import numpy as np
 from training.machine import import_tensorflow
@@ -158,15 +158,15 @@ import tensorflow as tf
 (cpu,) = tf.config.list_physical_devices("CPU")
 devices = [tf.config.LogicalDeviceConfiguration()] * 2
 tf.config.set_logical_device_configuration(cpu, devices)
-from model.layers import Seed
+from model.layers import step_seed
 from training import distribution
 
 def part(source, target, seed):
-    values = tf.reduce_sum(source), tf.reduce_sum(target), seed.step
+    values = tf.reduce_sum(source), tf.reduce_sum(target), seed.step, seed.update
     return [tf.cast(value, tf.float32) for value in values]
 
 def step(source, target):
-    sums = distribution.sum_over_parts(part, source, target, Seed(0, tf.constant(5)), 2, 2)
+    sums = distribution.sum_over_parts(part, source, target, step_seed(0, tf.constant(5)), 2, 2)
     return dict(enumerate(sums))
 
 source = np.arange(1, 23, dtype=np.int32).reshape(11, 2)
@@ -182,7 +182,8 @@ def test_the_parts_of_two_replicas_are_added_up():
     command = [sys.executable, "-c", SUM]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     total, parts = sum(range(1, 23)), range(8 * 5, 8 * 5 + 8)
-    assert done.stdout.split() == [str(x) for x in (total, 10 * total, sum(parts))], done.stderr
+    expected = total, 10 * total, sum(parts), len(parts) * 5
+    assert done.stdout.split() == [str(x) for x in expected], done.stderr
 
 
 # ---- Workers that differ -------------------------------------------------------------------------

@@ -570,7 +570,7 @@ def test_outputs_have_the_length_that_training_targets_need(
     translator.translate(["a b", "a b"])
     monkeypatch.setattr("evaluation.translator.warn", warnings.append)
     translator.warn_if_incomplete()
-    assert len(warnings) == 1 and "tokens: 2" in warnings[0]
+    assert len(warnings) == 1 and warnings[0].startswith("2 outputs")
 
 
 def test_a_margin_suffices_for_the_training_targets(tmp_path):

@@ -19,7 +19,7 @@ def random(*shape):
     return np.float32(np.random.default_rng(len(shape)).normal(size=shape))
 
 
-def randomised(module):
+def randomized(module):
     """Assign random values to all variables: with a bias of 0, a missing bias is not noticed."""
     rng = np.random.default_rng(0)
     for variable in module.trainable_variables:
@@ -34,7 +34,7 @@ def keras_weights(gru):
 
 
 def test_gru_equals_keras():
-    x, h, gru = random(3, 5, 6), random(3, 4), randomised(GRU(6, 4, SEED))
+    x, h, gru = random(3, 5, 6), random(3, 4), randomized(GRU(6, 4, SEED))
     twin = keras.layers.GRU(4, return_sequences=True)
     twin.build(x.shape)
     twin.set_weights(keras_weights(gru))
@@ -46,7 +46,7 @@ def test_gru_equals_keras():
 
 
 def test_bidirectional_gru_equals_keras():
-    x, layer = random(3, 5, 6), randomised(Bidirectional(6, SEED))
+    x, layer = random(3, 5, 6), randomized(Bidirectional(6, SEED))
     twin = keras.layers.Bidirectional(keras.layers.GRU(3, return_sequences=True))
     twin.build(x.shape)
     twin.set_weights([*keras_weights(layer.forward), *keras_weights(layer.backward)])

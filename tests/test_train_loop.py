@@ -211,6 +211,7 @@ def test_the_best_checkpoint_stays_the_best_after_resuming(settings, expected, t
 
 def test_metrics_are_logged_at_the_first_and_every_fiftieth_step(finished, expected):
     first = {"step", "epoch", "objective", "loss", "accuracy", "grad_norm", "learning_rate"}
+    first |= {"auxiliary", "grad_norm/encoder"}
     training = first | {"tokens_per_second"}
     validation = {"step", "epoch", "validation_loss", "validation_accuracy", "validation_bleu",
                   "seconds"}  # fmt: skip
@@ -227,12 +228,15 @@ def test_metrics_are_logged_at_the_first_and_every_fiftieth_step(finished, expec
     ]
 
 
-def test_the_logged_loss_is_the_mean_since_the_last_point(settings, tmp_path):
-    """Also if training was stopped between two points."""
+def test_logged_losses_are_means_since_the_last_point(settings, tmp_path):
+    """Auxiliary ones, too, and also if training was stopped between two points."""
     run_loop(settings | {"max_steps": 70})
     run_loop(resumed(tmp_path / "run", epochs=5))
-    losses = {x["step"]: x["loss"] for x in metrics_of(tmp_path / "run") if "loss" in x}
-    assert losses == {1: 1, 50: np.mean(range(2, 51)), 100: 75.5, 150: 125.5}
+    points = {x["step"]: x for x in metrics_of(tmp_path / "run") if "loss" in x}
+    means = {1: 1, 50: np.mean(range(2, 51)), 100: 75.5, 150: 125.5}
+    assert {step: x["loss"] for step, x in points.items()} == means
+    assert {step: -x["auxiliary"] for step, x in points.items()} == means
+    assert {step: x["grad_norm/encoder"] for step, x in points.items()} == {x: x for x in means}
 
 
 def test_speed_counts_real_tokens_without_the_step_that_is_traced(

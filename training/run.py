@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -47,7 +48,7 @@ from utils import amount, lock, quote, warn
 LOG_EVERY = 50  # steps
 SHORTEST_WARMUP = 100  # steps, that are proposed for a small corpus
 SAVE_EVERY = 180  # seconds, within an epoch
-AVERAGED = ("objective", "loss", "accuracy")  # over the steps since the last logged one
+LATEST = ("learning_rate", "grad_norm")  # logged as they are; other metrics are averaged
 
 
 def with_total_steps(config: Config, train: Pairs | Text) -> Config:
@@ -97,7 +98,7 @@ class Run:
         position: batches of the current epoch that are done.
         best_loss: lowest validation loss so far.
         metrics_size: length of metrics.jsonl, in bytes.
-        objective_sum, loss_sum, accuracy_sum: sums over the steps since the last logged one.
+        sums: of each metric that is averaged, over the steps since the last logged one.
 
     With several workers, only the chief writes. Raises RunError and OSError.
     """
@@ -187,7 +188,8 @@ class Run:
         self, source: np.ndarray, target: np.ndarray, metrics: dict[str, tf.Tensor]
     ) -> None:
         """Count one update on a batch, and keep what the train step returned for the next log."""
-        self.unsummed.append([metrics[name] for name in AVERAGED])
+        averaged = {x: y for x, y in metrics.items() if x.partition("/")[0] not in LATEST}
+        self.unsummed.append(averaged)
         self.step += 1
         self.position += 1
         tokens = np.count_nonzero(source) + np.count_nonzero(target[:, 1:])
@@ -225,26 +227,26 @@ class Run:
 
     def reset_sums(self) -> None:
         """Start the means of the next log."""
-        self.objective_sum = self.loss_sum = self.accuracy_sum = 0.0
-        self.unsummed: list[list[tf.Tensor]] = []  # fetched late, so that a GPU need not wait
+        self.sums: dict[str, float] = {}
+        self.unsummed: list[dict[str, tf.Tensor]] = []  # fetched late, so that a GPU need not wait
 
     def update_sums(self) -> None:
         """Fetch what the latest train steps returned, and add it to the sums, in their order."""
         for metrics in self.unsummed:
-            for name, value in zip(AVERAGED, metrics, strict=True):
-                setattr(self, f"{name}_sum", getattr(self, f"{name}_sum") + float(value))
+            for name, value in metrics.items():
+                self.sums[name] = self.sums.get(name, 0.0) + float(value)
         self.unsummed = []
 
     def log_training(self, metrics: dict[str, tf.Tensor]) -> None:
         """Fetch and write what a train step returned. Raises Diverged and RunError.
 
-        Loss and accuracy are means over the steps since the last call.
+        Learning rate and norms are those of this step, the others means since the last call.
         """
         self.check_finite()
         self.update_sums()
         values = {name: float(value) for name, value in metrics.items()}
         steps = 1 if self.step == 1 else min(self.step - 1, LOG_EVERY)
-        values |= {name: getattr(self, f"{name}_sum") / steps for name in AVERAGED}
+        values |= {name: total / steps for name, total in self.sums.items()}
         self.reset_sums()
         text = f"loss {values['loss']:.3f}"
         if speed := self.progress.tokens_per_second():
@@ -288,10 +290,10 @@ class Run:
 
     # ---- The state ----
 
-    def counters(self) -> dict[str, float]:
+    def counters(self) -> dict[str, Any]:
         """Return the counters that a checkpoint holds. `optimizer.step` is the step."""
         self.update_sums()
-        return {name: getattr(self, name) for name in COUNTERS}
+        return {name: getattr(self, name) for name in (*COUNTERS, "sums")}
 
     def restore(self) -> None:
         """Restore the latest checkpoint. Raises RunError and UserError."""

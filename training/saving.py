@@ -1,7 +1,9 @@
 """Save and restore the state of a run: model, optimizer and counters."""
 
+import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 
@@ -21,9 +23,6 @@ COUNTERS = {
     "position": tf.int64,
     "best_loss": tf.float64,
     "metrics_size": tf.int64,
-    "objective_sum": tf.float64,
-    "loss_sum": tf.float64,
-    "accuracy_sum": tf.float64,
 }
 
 
@@ -40,7 +39,8 @@ class Checkpoints:
         self.counters = {
             name: tf.Variable(0, dtype=dtype, trainable=False) for name, dtype in COUNTERS.items()
         }
-        state = {"model": model, "optimizer": optimizer, **self.counters}
+        self.sums = tf.Variable("{}", trainable=False)  # JSON: {name of a metric: sum}
+        state = {"model": model, "optimizer": optimizer, "sums": self.sums, **self.counters}
         self.checkpoint = tf.train.Checkpoint(**state)
 
     def open(self) -> None:
@@ -52,8 +52,8 @@ class Checkpoints:
         best = self.folder / "best"
         self.best = tf.train.CheckpointManager(self.checkpoint, best, max_to_keep=1)
 
-    def restore(self) -> tuple[str, dict[str, float]]:
-        """Restore the latest checkpoint. Returns its path and the counters, "step" included.
+    def restore(self) -> tuple[str, dict[str, Any]]:
+        """Restore the latest checkpoint. Returns its path and the counters, with step and sums.
 
         Raises RunError and UserError.
         """
@@ -66,23 +66,25 @@ class Checkpoints:
         except (AssertionError, ValueError, tf.errors.OpError) as error:
             raise RunError(f"{paths[0]} does not fit the optimizer: {first_line(error)}") from None
         values = {name: variable.numpy().item() for name, variable in self.counters.items()}
-        return paths[0], values | {"step": int(self.optimizer.step.numpy())}
+        values |= {"step": int(self.optimizer.step.numpy()), "sums": json.loads(self.sums.numpy())}
+        return paths[0], values
 
-    def save(self, step: int, counters: dict[str, float]) -> None:
+    def save(self, step: int, counters: dict[str, Any]) -> None:
         """Save the latest state, and delete old ones. Raises RunError."""
         self.write(self.latest, step, counters)
         self.delete_old(step, within_epoch=counters["position"] > 0)
 
-    def save_best(self, step: int, counters: dict[str, float]) -> None:
+    def save_best(self, step: int, counters: dict[str, Any]) -> None:
         """Save the state with the lowest validation loss. Raises RunError."""
         self.write(self.best, step, counters)
 
     def write(
-        self, manager: tf.train.CheckpointManager, step: int, counters: dict[str, float]
+        self, manager: tf.train.CheckpointManager, step: int, counters: dict[str, Any]
     ) -> None:
         """Write a checkpoint. If that fails, older ones stay intact. Raises RunError."""
         for name, variable in self.counters.items():
             variable.assign(counters[name])
+        self.sums.assign(json.dumps(counters["sums"]))
         try:
             manager.save(checkpoint_number=step)
         except (tf.errors.OpError, OSError) as error:

@@ -11,9 +11,7 @@ from config import Config
 from evaluation import loading
 from evaluation.search import Search
 from model import build
-from model.layers import trainable_variables
-from model.optimizer import Adam
-from train import make_train_step
+from train import make_optimizer, make_train_step
 from training.records import load_config
 
 
@@ -24,7 +22,7 @@ def train(job: dict) -> dict:
     machine.set_parallelism(config.shards)
     pairs, batches = job["pairs"], job["batches"]
     model = build(config, job["vocab_size"], job["vocab_size"])
-    train_step = make_train_step(model, Adam(trainable_variables(model)), config)
+    train_step = make_train_step(model, make_optimizer(model, config), config)
     padded = [pairs.batch(indices) for indices in batches]
     return sentences.time_training(job, lambda *ids: float(train_step(*ids)["objective"]), padded)
 

@@ -1,7 +1,7 @@
-"""Is this the same code, and what can an edit of a file change? The only module that decides both.
+"""Is this the same code, and what can an edit to a file change? The only module that decides both.
 
 Two versions of a Python file are the same code if they differ only in comments, docstrings and
-layout. `CAN_CHANGE` lists what an edit of each file can change. Imports neither TensorFlow nor
+layout. `CAN_CHANGE` lists what an edit to each file can change. Imports neither TensorFlow nor
 another package of the project.
 """
 
@@ -26,7 +26,7 @@ PACKAGES = CODE + NOT_CODE
 MODULES = ("config", "evaluate", "generate", "same_code", "train", "translate", "utils")
 NOT_PARSED = (SyntaxError, ValueError, RecursionError, MemoryError)
 
-# What an edit of a file can change. The first pattern that matches decides; one that ends in "/" is
+# What an edit to a file can change. The first pattern that matches decides; one that ends in "/" is
 # a folder.
 #   texts     the texts of a corpus
 #   ids       their encoding, in the cache. The generator of `mini` is part of its fingerprint
@@ -75,7 +75,7 @@ ANYTHING = "texts ids training state model score"  # of new files
 
 
 def can_change(name: str) -> set[str]:
-    """Return what an edit of a file can change, by `CAN_CHANGE`. name: relative to ROOT."""
+    """Return what an edit to a file can change, by `CAN_CHANGE`. name: relative to ROOT."""
     for pattern, effects in CAN_CHANGE.items():
         same_depth = name.count("/") == pattern.count("/")
         inside = pattern.endswith("/") and name.startswith(pattern)

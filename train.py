@@ -83,7 +83,7 @@ def norms_by_layer(gradients: list[tf.Tensor], names: Iterable[str]) -> dict[str
 
 
 def make_optimizer(model: Model, config: Config) -> Adam:
-    """Create the optimizer, in the scope of the tf.distribute strategy."""
+    """Create the optimizer. Call this in the scope of the tf.distribute strategy."""
     return Adam(trainable_variables(model))
 
 

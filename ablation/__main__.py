@@ -90,8 +90,8 @@ class Comparison:
         lines = [f"baseline: commit {self.workspace.commit[:7]}"]
         for each in self.chosen:
             lines.append(f"{each.name} changes {each.describe()}")
-            if any(name.startswith("data/") for name in each.files):
-                lines.append("it may change the batches, so confirm a gain: see docs/judging.md")
+            if each.may_change_batches:
+                lines.append("it may change the batches, so confirm a verdict: docs/judging.md")
         lines += map(self.results.describe, sides)
         for judged in dict.fromkeys(self.recipe.judged_by(each.score) for each in self.chosen):
             sigma = verdicts.spread(judged, self.stored_pairs)

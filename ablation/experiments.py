@@ -24,6 +24,8 @@ HERE = ROOT / "experiments"
 UNITS = {"exact_match": "points", "accuracy": "points", "bleu": "BLEU"}
 UNITS["nats_per_character"] = "nats per character"
 BLEU_DELTA = 0.5
+OF_BATCHES = {"batch_tokens", "batch_sentences", "max_length", "train_share", "tokenizer"}
+OF_BATCHES |= {"vocab_size", "shared_vocabulary", "lowercase"}
 
 
 class ExperimentError(UserError):
@@ -163,6 +165,13 @@ class Experiment:
         lines = [line for line in self.diff.splitlines() if line[:1] in ("+", "-")]
         lines = [self.flags, *lines, *([f"average {self.average}"] if self.average else [])]
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
+
+    @property
+    def may_change_batches(self) -> bool:
+        """Whether runs may read other batches, or other tokens, than those of the baseline."""
+        files = {name for name in self.files if name.startswith("data/") and can_change(name)}
+        files |= {"training/run.py"} & {*self.files}
+        return bool(files or flag_values(self.flags).keys() & OF_BATCHES)
 
     def describe(self) -> str:
         """Return what the experiment changes: its files, flags and average."""

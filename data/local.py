@@ -151,7 +151,7 @@ def table(
         if not any_columns:
             check_columns(path, labelled, number, *map(len, different))
         if longer and not labelled:
-            warn(f"{path}: lines of which only the first two columns are used: {longer:,}")
+            warn(f"{path}: using only the first two columns of {amount(longer, 'line')}")
         if labelled and header.lower() in HEADERS and not repeated:
             warn(f"{path}: the first line looks like a header but is used as a text: remove it")
 

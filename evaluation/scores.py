@@ -3,6 +3,7 @@
 import itertools
 import math
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -218,9 +219,10 @@ def label_scores(predicted: Sequence[str], true: Sequence[str], names: Sequence[
     for label, prediction in zip(true, predicted, strict=True):
         if prediction in index:  # not "", the prediction for an empty text
             matrix[index[label], index[prediction]] += 1
-    counts = np.array([[*true].count(name) for name in names])
+    counts = Counter(true)
+    total = matrix.sum(axis=0) + [counts[name] for name in names]
     # 0 for a label that was neither true nor predicted.
-    f1 = 2 * np.diag(matrix) / np.maximum(matrix.sum(axis=0) + counts, 1)
+    f1 = 2 * np.diag(matrix) / np.maximum(total, 1)
     return {
         "accuracy": float(np.mean([a == b for a, b in zip(predicted, true, strict=True)])),
         "f1": float(np.mean(f1)),

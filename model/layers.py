@@ -14,7 +14,7 @@ class Seed(NamedTuple):
     """A random seed: `key` identifies the draw, and `step` the update and the part of its batch.
 
     If a batch is divided into n parts, `step` is n times the update plus the index of the part. A
-    schedule, such as of a dropout rate, depends on `update` instead, the number of updates so far.
+    schedule, such as one of the dropout rate, should use `update`, the number of updates so far.
 
     Every draw is a function of (run seed, name, step) and of its shape. An edit elsewhere that does
     not change this shape leaves it unchanged: two runs with the same seed differ only by the edit.
@@ -59,13 +59,13 @@ def normal(shape: tuple[int, ...], stddev: float, seed: Seed) -> tf.Tensor:
     return tf.random.stateless_normal(shape, seed.tensor(), stddev=stddev)
 
 
-def dropout(x: tf.Tensor, rate: float, seed: Seed | None) -> tf.Tensor:
+def dropout(x: tf.Tensor, rate: float | tf.Tensor, seed: Seed | None) -> tf.Tensor:
     """Set a fraction `rate` of x to zero and scale up the rest (section 5.4).
 
     Without a seed, or with a rate of 0, x is returned unchanged. The same seed and shape give the
     same draws, so each call needs a seed of its own: see `fold_in`.
     """
-    if seed is None or rate == 0.0:
+    if seed is None or (not tf.is_tensor(rate) and rate == 0.0):
         return x
     draws = tf.random.stateless_uniform(tf.shape(x), seed.tensor())
     return x * tf.where(draws >= rate, 1.0 / (1.0 - rate), 0.0)

@@ -36,7 +36,7 @@ def word_dropout(ids: tf.Tensor, rate: float, seed: Seed | None) -> tf.Tensor:
 
     ids: (batch, length). Without a seed, or with a rate of 0, they are returned unchanged.
     """
-    if seed is None or rate == 0.0:
+    if seed is None or (not tf.is_tensor(rate) and rate == 0.0):
         return ids
     draws = tf.random.stateless_uniform(tf.shape(ids), seed.tensor())
     return tf.where((draws < rate) & (ids >= FIRST_WORD), PAD, ids)

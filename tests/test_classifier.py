@@ -158,6 +158,11 @@ def test_confusion_f1_and_mistakes_by_hand():
     assert sources == ["y", "z", "w"]  # the most confident first
 
 
+def test_a_text_without_a_prediction_counts_as_a_mistake():
+    scores = label_scores(["a", "", "b"], ["a", "a", "b"], ["a", "b"])
+    assert scores["f1_by_label"] == pytest.approx({"a": 2 / 3, "b": 1})
+
+
 def test_of_many_labels_the_most_confused_pairs_are_shown(capsys):
     names = [f"label {i}" for i in range(1000)]
     true = ["label 1"] * 3 + ["label 2"] * 2 + names

@@ -451,7 +451,7 @@ def test_blank_lines_and_further_columns_of_a_table_are_counted(tmp_path, capfd)
     write(path, "".join(f"{line}\tmore\n\n" for line in lines) + " \t\r\na\t\n\tb\n")
     assert read_all(str(path)) == expected
     err = capfd.readouterr().err
-    assert "first two columns are used: 1,000" in err and "skipped 1,003 pairs" in err
+    assert "first two columns of 1,000 lines" in err and "skipped 1,003 pairs" in err
 
 
 def test_the_split_all_of_a_table_is_every_line_in_order(tmp_path, folder):

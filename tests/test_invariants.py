@@ -21,6 +21,7 @@ from model.masks import look_ahead_mask, padding_mask
 pytestmark = pytest.mark.invariant
 
 PAD, BOS, EOS, VOCAB = 0, 2, 3, 11  # ids from 4 on are words or labels
+LOCAL = "right only for local attention"
 TOTAL_STEPS = 20_000  # of the training that the updates of these tests belong to
 TRANSLATION, CLASSIFICATION, TEXT = "translation", "classification", "language modeling"
 every_model = pytest.mark.parametrize("flags", variants(TRANSLATION, CLASSIFICATION, TEXT))
@@ -92,7 +93,7 @@ def test_logits_do_not_depend_on_later_tokens(tiny, flags):
         after = model.teacher_forced(source, changed).logits
         change = np.max(np.abs(after - before), axis=1)
         assert np.all(change[:j] < 1e-6), f"token {j} is seen before it is predicted"
-        assert np.all(change[j:] > 1e-4), f"token {j} is not seen by all later positions"
+        assert np.all(change[j:] > 1e-4), f"token {j} is not seen by all later ones: {LOCAL}"
 
 
 @with_words
@@ -112,8 +113,7 @@ def test_no_gradient_reaches_later_tokens(tiny, flags):
         rows = tf.convert_to_tensor(tape.gradient(output, model.output.embedding.table))
         seen = np.any(tf.gather(rows, target_in[0]) != 0, axis=1)
         assert not np.any(seen[i + 1 :]), f"position {i} sees a later token"
-        message = f"position {i} does not see all earlier tokens: right only for local attention"
-        assert np.all(seen[: i + 1]), message
+        assert np.all(seen[: i + 1]), f"position {i} does not see all earlier tokens: {LOCAL}"
 
 
 @with_source
@@ -242,7 +242,7 @@ def test_ten_updates_lower_the_objective_and_change_every_variable(tiny, flags):
 
 @every_model
 def test_the_train_step_is_a_graph_of_tensors(tiny, flags):
-    """A Python `if` or `float` of a tensor, or a NumPy function, works eagerly, but not in it."""
+    """A Python `if` or `float`, or a NumPy function, of a tensor fails in a graph only."""
     model, settings = make(tiny, flags, num_layers=1), settings_of(flags)
     train_step = train.make_train_step(model, train.make_optimizer(model, settings), settings)
     assert "objective" in train_step.get_concrete_function().structured_outputs

@@ -23,6 +23,7 @@ from model.layers import (
     named_variables,
     step_seed,
 )
+from model.masks import word_dropout
 from model.transformer import Transformer
 
 RNG = np.random.default_rng(0)
@@ -93,6 +94,20 @@ def test_dropout_depends_on_run_seed_step_and_name():
     masks = [mask(0, 1, "here"), mask(1, 1, "here"), mask(0, 2, "here"), mask(0, 1, "there")]
     for one, other in itertools.combinations(masks, 2):
         assert np.any(one != other)
+
+
+@pytest.mark.parametrize(("drop", "value"), [(dropout, 1.0), (word_dropout, 7)])
+def test_a_rate_can_depend_on_the_number_of_updates(drop, value):
+    """It is then a tensor in a graph."""
+
+    @tf.function(autograph=False)
+    def drop_from_update_5(update):
+        seed = step_seed(0, update)
+        rate = tf.where(seed.update < 5, 0.0, 0.5)
+        return drop(tf.fill((1, 1000), value), rate, seed)
+
+    np.testing.assert_array_equal(drop_from_update_5(tf.constant(4)), np.full((1, 1000), value))
+    assert 400 < np.count_nonzero(drop_from_update_5(tf.constant(5))) < 600
 
 
 def test_folding_in_two_names_does_not_commute():

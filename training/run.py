@@ -246,7 +246,7 @@ class Run:
         self.update_sums()
         values = {name: float(value) for name, value in metrics.items()}
         steps = 1 if self.step == 1 else min(self.step - 1, LOG_EVERY)
-        values |= {name: total / steps for name, total in self.sums.items()}
+        values |= {name: total / steps for name, total in self.sums.items() if name in values}
         self.reset_sums()
         text = f"loss {values['loss']:.3f}"
         if speed := self.progress.tokens_per_second():

@@ -64,7 +64,10 @@ class Checkpoints:
         try:
             self.checkpoint.restore(paths[0]).assert_consumed()
         except (AssertionError, ValueError, tf.errors.OpError) as error:
-            raise RunError(f"{paths[0]} does not fit the optimizer: {first_line(error)}") from None
+            raise RunError(
+                f"{paths[0]} does not fit the optimizer or the counters: {first_line(error)}; if "
+                "their code has changed, use the train.py in the source/ of the run"
+            ) from None
         values = {name: variable.numpy().item() for name, variable in self.counters.items()}
         values |= {"step": int(self.optimizer.step.numpy()), "sums": json.loads(self.sums.numpy())}
         return paths[0], values

@@ -23,7 +23,16 @@ from ablation.results import Results, stored_pairs
 from ablation.verdicts import BETTER, NO_EFFECT, SMALL, UNDECIDED, WORSE, Verdict
 from ablation.workspace import Workspace
 from training.machine import cores
-from utils import amount, errors_in_one_line, fail, lock, make_parser, prepare_streams, quote
+from utils import (
+    amount,
+    errors_in_one_line,
+    fail,
+    first_few,
+    lock,
+    make_parser,
+    prepare_streams,
+    quote,
+)
 
 Run = tuple[Experiment, int]  # with the number of its seed
 NEITHER = 3
@@ -46,7 +55,8 @@ def choose(flags: argparse.Namespace) -> tuple[Recipe, list[Experiment]]:
     if chosen and edit:
         print("the uncommitted edits are left out: experiments change the last commit")
     if not chosen and (left := experiments.left_out(flags.against, edit)):
-        print("not part of the edit, as only .py files and tables of packages count:", *left[:10])
+        names = first_few(left, 10)
+        print(f"not part of the edit, as only .py files and tables of packages count: {names}")
     chosen = chosen or ([edit] if edit and not flags.all else [])
     names = {flags.recipe} if flags.recipe else {each.recipe for each in chosen}
     if len(names) > 1 or not names <= recipes.keys():
@@ -90,7 +100,7 @@ class Comparison:
         lines = [f"baseline: commit {self.workspace.commit[:7]}"]
         for each in self.chosen:
             lines.append(f"{each.name} changes {each.describe()}")
-            if each.may_change_batches:
+            if each.may_change_batches and not self.workspace.final:
                 lines.append("it may change the batches, so confirm a verdict: docs/judging.md")
         lines += map(self.results.describe, sides)
         for judged in dict.fromkeys(self.recipe.judged_by(each.score) for each in self.chosen):

@@ -17,15 +17,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from config import Config
 from same_code import DIFF, NOT_CODE, ROOT, GitError, can_change, git, working_tree_diff
-from utils import UserError, did_you_mean, write_text
+from utils import UserError, did_you_mean, names_in_group, write_text
 
 HERE = ROOT / "experiments"
 UNITS = {"exact_match": "points", "accuracy": "points", "bleu": "BLEU"}
 UNITS["nats_per_character"] = "nats per character"
 BLEU_DELTA = 0.5
-OF_BATCHES = {"batch_tokens", "batch_sentences", "max_length", "train_share", "tokenizer"}
-OF_BATCHES |= {"vocab_size", "shared_vocabulary", "lowercase"}
 
 
 class ExperimentError(UserError):
@@ -169,9 +168,10 @@ class Experiment:
     @property
     def may_change_batches(self) -> bool:
         """Whether runs may read other batches, or other tokens, than those of the baseline."""
-        files = {name for name in self.files if name.startswith("data/") and can_change(name)}
-        files |= {"training/run.py"} & {*self.files}
-        return bool(files or flag_values(self.flags).keys() & OF_BATCHES)
+        if flag_values(self.flags).keys() & {*names_in_group(Config, "data")}:
+            return True
+        data = any(name.startswith("data/") and can_change(name) for name in self.files)
+        return data or "training/run.py" in self.files
 
     def describe(self) -> str:
         """Return what the experiment changes: its files, flags and average."""

@@ -43,7 +43,7 @@ def folder(path: Path) -> Corpus:
         raise CorpusError(
             f"{path}: needs train.SRC and train.TGT with exactly two extensions, of which the "
             "alphabetically first is the source, or, with --model language_model, train.txt and "
-            f"validation.txt; found {', '.join(sorted(present)[:12]) or 'none'} (a file of lines "
+            f"validation.txt; found {first_few(sorted(present), 12) or 'none'} (a file of lines "
             "with source TAB target needs a name that ends in .tsv)"
         )
     warn_of_ignored(path, [present[name] for name in sorted({*present} - {*names})])

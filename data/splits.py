@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from data.text import normalize_source, to_line, to_nfc
 from same_code import file_hash
-from utils import UserError, amount, did_you_mean, warn
+from utils import UserError, amount, did_you_mean, first_few, warn
 
 if TYPE_CHECKING:
     from data.tokenizer import Labels, Tokenizer
@@ -137,7 +137,7 @@ class Corpus:
         if self.labelled or not self.documents:
             expected = [f"{split}/" if self.labelled else f"{split}.txt"]
         names = sorted(file.name for file in visible(folder))
-        return f"expected {' and '.join(expected)}, found {', '.join(names[:12])}"
+        return f"expected {' and '.join(expected)}, found {first_few(names, 12)}"
 
     def load(self, split: str) -> Split:
         """Load a split into memory. Raises CorpusError if it does not exist."""

@@ -15,6 +15,7 @@ class Seed(NamedTuple):
 
     If a batch is divided into n parts, `step` is n times the update plus the index of the part. A
     schedule, such as one of the dropout rate, should use `update`, the number of updates so far.
+    Without dropout, as in validation and decoding, there is no seed: it is None.
 
     Every draw is a function of (run seed, name, step) and of its shape. An edit elsewhere that does
     not change this shape leaves it unchanged: two runs with the same seed differ only by the edit.

@@ -87,7 +87,7 @@ def run_loop(
 ) -> SimpleNamespace:
     """Train in this process with a step that computes nothing, which takes a second or so.
 
-    Its loss is its number, so is a norm, and an auxiliary loss is the negative number.
+    Its loss and one norm are its number; an auxiliary loss is minus that number.
 
     on_step: called after each update with its number and with the model and the optimizer.
     validation_losses: those of the validations, and 1 after them; None: validate. Returns the exit

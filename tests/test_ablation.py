@@ -241,7 +241,7 @@ def test_files_that_are_not_part_of_an_edit_are_named(repository, ask):
     (repository / "model/new.tsv").write_text("a\tb\n")
     out = ask("--plan")
     assert re.search(r"^edit-\w+ changes model/new.tsv$", out, re.MULTILINE)
-    left = "corpora/one.tsv env3/lib/site.py größe.tsv model/words.json out/a/source/config.py"
+    left = "corpora/one.tsv, env3/lib/site.py, größe.tsv, model/words.json, out/a/source/config.py"
     assert f"of packages count: {left}\n" in out
     (repository / "corpora/prepare.py").write_text("[2]")  # next to a table that is a corpus
     assert experiments.edit().files == ["corpora/prepare.py", "model/new.tsv"]

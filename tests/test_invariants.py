@@ -242,7 +242,7 @@ def test_ten_updates_lower_the_objective_and_change_every_variable(tiny, flags):
 
 @every_model
 def test_the_train_step_is_a_graph_of_tensors(tiny, flags):
-    """A Python `if` or `float`, or a NumPy function, of a tensor fails in a graph only."""
+    """A Python `if` or `float`, or a NumPy function, of a tensor fails only in a graph."""
     model, settings = make(tiny, flags, num_layers=1), settings_of(flags)
     train_step = train.make_train_step(model, train.make_optimizer(model, settings), settings)
     assert "objective" in train_step.get_concrete_function().structured_outputs

@@ -241,14 +241,15 @@ def test_files_of_no_split_are_named(folder, capfd):
     for name in ("dev.en", "notes.md", ".DS_Store"):
         write(folder / name, "text")
     load_split(str(folder), "train")
-    assert "does not include: dev.en, notes.md" in capfd.readouterr().err
+    error = capfd.readouterr().err
+    assert "ignoring 2 files that the corpus does not include: dev.en, notes.md\n" in error
 
 
 def test_pairs_with_an_empty_text_are_skipped_and_counted(folder, capfd):
     write(folder / "train.en", "\nb\nc\n\n")
     write(folder / "train.pt", "a\n \t\nc\n\n")
     assert load_split(str(folder), "train") == Split(["c"], ["c"])
-    assert "skipped 3 pairs of the train split" in capfd.readouterr().err
+    assert "skipped 3 pairs of the train split that had an empty text" in capfd.readouterr().err
     assert len(load_split(str(folder), "test").sources) == 1
     assert capfd.readouterr().err == ""
 
@@ -563,9 +564,9 @@ def test_hidden_files_are_ignored_and_others_counted(reviews, capfd):
     assert {split: len(each.sources) for split, each in after.items()} == before
     assert {*after["train"].targets} == {"neg", "pos"}
     error = capfd.readouterr().err
-    assert "neg: ignoring 1 file that the corpus does not include: notes.md" in error
-    assert "skipped 1 pair of" in error
-    assert "does not include: urls_pos.txt" in error and "ipynb" not in error
+    ignored = "ignoring 1 file that the corpus does not include"
+    assert f"neg: {ignored}: notes.md\n" in error and f"{ignored}: urls_pos.txt\n" in error
+    assert "skipped 1 pair of" in error and "an empty text" in error and "ipynb" not in error
 
 
 def test_repeated_pairs_are_no_error(tmp_path, capfd):

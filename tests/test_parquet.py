@@ -46,7 +46,8 @@ def test_the_files_of_a_directory_are_read_in_order(folder, capfd):
     (folder / "test.parquet").rename(folder / "tests.parquet")
     with pytest.raises(CorpusError, match="no test split; it has train, validation"):
         load_split(name, "test")
-    assert "ignoring 1 file that the corpus does not include: tests" in capfd.readouterr().err
+    error = capfd.readouterr().err
+    assert "ignoring 1 file that the corpus does not include: tests.parquet\n" in error
 
 
 @pytest.mark.parametrize("reverse", [False, True])

@@ -30,6 +30,7 @@ NOT_PARSED = (SyntaxError, ValueError, RecursionError, MemoryError)
 # a folder.
 #   texts     the texts of a corpus
 #   ids       their encoding, in the cache. The generator of `mini` is part of its fingerprint
+#   batches   the batches of training, or their tokens
 #   training  the updates of training
 #   state     the state that a run needs to resume
 #   model     what trained weights compute
@@ -37,18 +38,18 @@ NOT_PARSED = (SyntaxError, ValueError, RecursionError, MemoryError)
 #   score     how outputs are scored
 CAN_CHANGE = {
     "data/__main__.py": "",
-    "data/batches.py": "training",
-    "data/text.py": "texts ids training model meaning",
-    "data/tokenizer.py": "texts ids training model meaning",
-    "data/encoding.py": "texts ids training meaning",
-    "data/mini/": "texts training",
+    "data/batches.py": "batches training",
+    "data/text.py": "texts ids batches training model meaning",
+    "data/tokenizer.py": "texts ids batches training model meaning",
+    "data/encoding.py": "texts ids batches training meaning",
+    "data/mini/": "texts batches training",
     "data/*.tsv": "",  # corpora of users
-    "data/": "texts ids training",
+    "data/": "texts ids batches training",
     "model/loss.py": "training model meaning",
     "model/decoding.py": "training model meaning",
     "model/": "training model",
     "train.py": "training state",
-    "training/run.py": "training state",
+    "training/run.py": "batches training state",
     "training/distribution.py": "training state",
     "training/checkpoints.py": "state",
     "training/saving.py": "state",
@@ -71,7 +72,7 @@ CAN_CHANGE = {
     **dict.fromkeys(("evaluate.py", "generate.py", "translate.py", "same_code.py"), ""),
     **{f"{name}/": "" for name in NOT_CODE},
 }
-ANYTHING = "texts ids training state model score"  # of new files
+ANYTHING = "texts ids batches training state model score"  # of new files
 
 
 def can_change(name: str) -> set[str]:

@@ -168,10 +168,8 @@ class Experiment:
     @property
     def may_change_batches(self) -> bool:
         """Whether runs may read other batches, or other tokens, than those of the baseline."""
-        if flag_values(self.flags).keys() & {*names_in_group(Config, "data")}:
-            return True
-        data = any(name.startswith("data/") and can_change(name) for name in self.files)
-        return data or "training/run.py" in self.files
+        flags = flag_values(self.flags).keys() & {*names_in_group(Config, "data")}
+        return bool(flags) or any("batches" in can_change(name) for name in self.files)
 
     def describe(self) -> str:
         """Return what the experiment changes: its files, flags and average."""

@@ -1,8 +1,9 @@
 """Find a corpus by its name: see docs/data.md.
 
-If a labelled dataset or directory has no validation split, a fifth of its training split is held
-out. Files are UTF-8; a byte order mark and carriage returns are removed. Pairs with an empty text
-are left out. To add a corpus, write a function that returns a `Corpus` and call it in `find`.
+If a dataset, or a directory of labelled texts or Parquet files, has no validation split, a part of
+its training split is held out: see `hold_out`. Files are UTF-8; a byte order mark and carriage
+returns are removed. Pairs with an empty text are left out. To add a corpus, write a function that
+returns a `Corpus` and call it in `find`.
 """
 
 import os

@@ -85,6 +85,8 @@ def labelled_folder(
     to each text. share: see `hold_out`. Raises CorpusError.
     """
     splits = [split for split in SPLITS if (path / split).is_dir()]
+    if others := [f.name for f in visible(path) if f.is_dir() and f.name not in SPLITS]:
+        warn(f"{path}: ignoring {first_few(others, 3)}: splits are named {', '.join(SPLITS)}")
     present = {split: visible(path / split) for split in splits}
     for split, found in present.items():
         warn_of_ignored(path / split, [file for file in found if not file.is_dir()])
@@ -127,9 +129,8 @@ def table(
 ) -> Corpus:
     """Open a .tsv or .tsv.gz file with source TAB target, or with label TAB text.
 
-    Its split `all` is every line. any_columns: the first column may also have labels, because only
-    the second one is used, whose hash then decides the split. share: see `select_by_hash`. Raises
-    CorpusError.
+    Its split `all` is every line. any_columns: whether one column may have labels, because only the
+    other is used. share: see `select_by_hash`. Raises CorpusError.
     """
     languages = ("text", "label") if labelled else ("source", "target")
 
@@ -156,10 +157,11 @@ def table(
             warn(f"{path}: the first line looks like a header but is used as a text: remove it")
 
     def pairs(split: str) -> Iterator[TextPair]:
-        return select_by_hash(str(path), all_pairs(), split, 1 if any_columns else 0, share)
+        return select(all_pairs(), split)
 
+    select = functools.partial(select_by_hash, str(path), share=share)
     files, task = dict.fromkeys(SPLITS, [path]), "classification" if labelled else "translation"
-    return Corpus(str(path), languages, lambda: files, pairs, task, local=True)
+    return Corpus(str(path), languages, lambda: files, pairs, task, local=True, select=select)
 
 
 def text_folder(path: Path) -> Corpus:

@@ -1,5 +1,6 @@
 """Corpora in Parquet files, as hubs of datasets serve them."""
 
+import functools
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -50,12 +51,13 @@ def corpus(path: Path, task: str, languages: Sequence[str], share: float | None)
                 yield row if len(row) > 1 else ("", *row)
 
     def divided(split: str) -> Iterator[TextPair]:
-        column = 1 if kind == "language modeling" else 0
-        return select_by_hash(str(path), rows("train"), split, column, share)
+        return select(rows("train"), split)
 
     if {*files} == {"train"}:
+        column = 1 if kind == "language modeling" else 0
+        select = functools.partial(select_by_hash, str(path), column=column, share=share)
         same = dict.fromkeys(SPLITS, files["train"])
-        return Corpus(str(path), names, lambda: same, divided, kind, local=True)
+        return Corpus(str(path), names, lambda: same, divided, kind, local=True, select=select)
     return hold_out(Corpus(str(path), names, lambda: files, rows, kind, local=True), share)
 
 
@@ -148,7 +150,8 @@ def label_names(schema: "pyarrow.Schema") -> dict[str, list[str]]:
 
     try:
         features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
-        names = {column: about.get("names") for column, about in features.items()}
+        about = {column: each for column, each in features.items() if isinstance(each, dict)}
+        names = {column: each.get("names") for column, each in about.items()}
     except (TypeError, KeyError, ValueError, AttributeError):
         return {}  # without metadata, or with others
     integers = {field.name for field in schema if types.is_integer(field.type)}

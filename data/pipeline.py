@@ -168,6 +168,11 @@ def encode(folder: Path, config: Config, corpus: Corpus) -> None:
     train, validation = splits["train"], splits["validation"]
     if config.init_from:
         tokenizers = initial_tokenizers(config)
+        if corpus.labelled and (new := sorted(train.labels - {*tokenizers[1].names})):
+            raise CorpusError(
+                f"{corpus.name} has labels that {config.init_from} does not have, such as "
+                f"{new[0]!r}: train without --init-from, or remove their texts"
+            )
     else:
         log(f"training the tokenizer on {len(train.sample):,} of {train.pairs:,} pairs")
         tokenizers = tokenizer.train_pair(Split.of(train.sample), train.labels, config)

@@ -96,6 +96,8 @@ class Corpus:
     task: str = "translation"  # what it is for: a value of `config.TASKS`
     local: bool = False  # whether the files are the user's own
     documents: bool = True  # of texts: whether they are separate, not the lines of one file
+    # If hashes divide the corpus: `select_by_hash` with its name and share. `pairs` reads "all".
+    select: Callable[..., Iterator[TextPair]] | None = None
 
     @property
     def labelled(self) -> bool:
@@ -168,11 +170,17 @@ class Corpus:
         return Summary(pairs, digest.hexdigest(), sample, labels, found)
 
     def texts_only(self) -> "Corpus":
-        """Return the targets of translations, or the texts without their labels, as texts."""
+        """Return the targets of translations, or the texts without their labels, as texts.
+
+        If hashes divide the corpus, equal texts are in the same split, whatever their sources.
+        """
         column = 0 if self.labelled else 1
 
-        def pairs(split: str) -> Iterator[TextPair]:
+        def texts(split: str) -> Iterator[TextPair]:
             return (("", pair[column]) for pair in self.pairs(split))
+
+        def pairs(split: str) -> Iterator[TextPair]:
+            return self.select(texts("all"), split, column=1) if self.select else texts(split)
 
         languages = (self.languages[column],)
         return replace(self, languages=languages, pairs=pairs, task="language modeling")

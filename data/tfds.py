@@ -72,7 +72,7 @@ def dataset(
     for key, feature in builder.info.features.items():
         if isinstance(feature, features.TranslationVariableLanguages):
             chosen = choose_languages(name, feature.languages, languages)
-            return variable_languages(name, builder, key, chosen)
+            return hold_out(variable_languages(name, builder, key, chosen), share)
     task, keys, languages, decoders = choose_columns(name, builder, texts, languages)
 
     def files() -> dict[str, list[Path]]:
@@ -96,8 +96,7 @@ def dataset(
             else:
                 yield from zip(*columns, strict=True)
 
-    corpus = Corpus(name, languages, files, pairs, task)
-    return corpus if task == "translation" else hold_out(corpus, share)
+    return hold_out(Corpus(name, languages, files, pairs, task), share)
 
 
 def choose_columns(
@@ -284,9 +283,10 @@ def spa_eng(share: float | None = None) -> Corpus:
         return dict.fromkeys(SPLITS, [archive])
 
     def pairs(split: str) -> Iterator[TextPair]:
-        return select_by_hash("spa-eng", all_pairs(), split, share=share)
+        return select(all_pairs(), split)
 
-    return Corpus("spa-eng", ("en", "es"), files, pairs)
+    select = functools.partial(select_by_hash, "spa-eng", share=share)
+    return Corpus("spa-eng", ("en", "es"), files, pairs, select=select)
 
 
 def shakespeare(share: float | None = None) -> Corpus:

@@ -77,7 +77,7 @@ class Labels:
         for text in texts:
             if text not in self.ids:
                 raise UserError(
-                    f"the label {text!r} is not in the training split, which has "
+                    f"the label {text!r} is not among those of the training texts, "
                     f"{first_few(self.names, 9)}: add training texts with this label, or remove it"
                 )
         return [[self.ids[text]] for text in texts]

@@ -494,6 +494,12 @@ def test_a_directory_of_labels_is_read_and_shuffled(reviews, capfd):
     assert len({*test.targets[:10]}) == 2  # shuffled
 
 
+def test_a_directory_that_is_not_a_split_is_named(reviews, capfd):
+    write(reviews / "val" / "pos" / "0_7.txt", "good")
+    corpora.find(str(reviews), task="classification")
+    assert "ignoring val: splits are named train, validation, test\n" in capfd.readouterr().err
+
+
 def test_names_of_files_need_not_be_utf_8(reviews):
     (reviews / "train" / "pos" / "0_7.txt").rename(reviews / "train" / "pos" / "b\udcea.txt")
     assert corpora.find(str(reviews), task="classification").fingerprint()
@@ -867,6 +873,31 @@ def test_two_languages_of_a_dataset_with_many_are_chosen(lectures):
     for languages, words in {None: "more than two", "pt,fr": "no language fr"}.items():
         with pytest.raises(CorpusError, match=f"{words}.* from en, pt, pt-br$"):
             corpora.find("lectures", languages=languages)
+
+
+def test_a_dataset_of_translations_without_validation_has_texts_held_out(tmp_path, monkeypatch):
+    import tensorflow_datasets as tfds
+
+    rows = [(f"{i}", f"{i} b") for i in range(20)]
+
+    class Sayings(tfds.core.GeneratorBasedBuilder):
+        name, VERSION, pkg_dir_path = "sayings", tfds.core.Version("1.0.0"), tmp_path
+
+        def _info(self):
+            return self.dataset_info_from_configs(features=tfds.features.Translation(("a", "b")))
+
+        def _split_generators(self, manager):
+            return {"train": self._generate_examples()}
+
+        def _generate_examples(self):
+            yield from ((i, {"a": first, "b": second}) for i, (first, second) in enumerate(rows))
+
+    Sayings(data_dir=tmp_path).download_and_prepare()
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    for share, size in (None, 4), (0.5, 10):
+        corpus = corpora.find("sayings", held_out_share=share)
+        train, held_out = (list(corpus.read(split)) for split in ("train", "validation"))
+        assert len(held_out) == size and sorted(train + held_out) == sorted(rows)
 
 
 def test_a_labelled_dataset_has_label_names_and_no_markup(tmp_path, monkeypatch):

@@ -194,10 +194,16 @@ def test_of_a_table_the_second_column_is_the_text(tmp_path):
     assert set(texts(name, "all", reverse=True)) == {"pos", "neg"}
 
 
-def test_equal_texts_of_a_table_are_in_one_split(tmp_path):
-    rows = "".join(f"source {i}\ttarget {i // 3}\n" for i in range(1500))
-    parts = [set(texts(write(tmp_path / "a.tsv", rows), split)) for split in SPLITS]
-    assert sum(map(len, parts)) == 500
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("languages", [None, "target,source"])
+def test_equal_texts_of_a_table_are_in_one_split(tmp_path, reverse, languages):
+    repeated = reverse != bool(languages)  # which column is the text, whose lines are repeated
+    rows = [(f"text {i // 3}", f"other {i}")[:: 1 if repeated else -1] for i in range(1500)]
+    name = write(tmp_path / "a.tsv", "".join(f"{first}\t{second}\n" for first, second in rows))
+    corpus = corpora.find(name, reverse, TASK, languages)
+    parts = [set(corpus.load(split).targets) for split in SPLITS]
+    assert sum(map(len, parts)) == len(set.union(*parts)) == 500
+    assert all(text.startswith("text") for text in parts[0])
 
 
 def test_texts_with_labels_keep_their_line_feeds(tmp_path):

@@ -77,7 +77,7 @@ def test_labels_are_numbers_or_the_names_in_the_file(tmp_path, named):
     texts, labels = zip(*[(f"text {i}", i % 2) for i in range(20)], strict=True)
     table = pyarrow.table({"label": labels, "text": texts})
     if named:
-        features = {"label": {"names": ["neg", "pos"], "_type": "ClassLabel"}}
+        features = {"label": {"names": ["neg", "pos"], "_type": "ClassLabel"}, "lists": [{}]}
         table = table.replace_schema_metadata(
             {"huggingface": json.dumps({"info": {"features": features}})}
         )
@@ -111,6 +111,16 @@ def test_a_directory_named_like_a_file_has_splits(folder):
     name = str(folder.rename(folder.with_name("pt-en.parquet")))
     with pytest.raises(CorpusError, match="has no all split; it has train"):
         corpora.find(name).load("all")
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_equal_texts_of_a_language_model_are_in_one_split(tmp_path, reverse):
+    columns = [[f"{i}" for i in range(1500)], [f"text {i // 2}" for i in range(1500)]]
+    first, second = columns[::-1] if reverse else columns
+    name = write(tmp_path / "a.parquet", first=first, second=second)
+    corpus = corpora.find(name, reverse, "language modeling")
+    parts = [set(corpus.load(split).targets) for split in SPLITS]
+    assert sum(map(len, parts)) == len(set.union(*parts)) == 750
 
 
 @pytest.mark.parametrize("languages, column", [(None, "text"), ("title", "title")])

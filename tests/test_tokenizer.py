@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from config import Config
-from data import tokenizer
+from data import pipeline, tokenizer
+from data.splits import CorpusError
 from utils import UserError
 
 
@@ -239,6 +240,23 @@ def test_labels_are_ids_after_the_special_tokens(tmp_path):
     tokenizer.save_pair(tmp_path, texts, labels)
     source, target = tokenizer.load_pair(tmp_path)
     assert source.model == texts.model and target.names == labels.names
+
+
+def test_labels_that_an_initial_run_does_not_have_are_named(tmp_path, shared):
+    (tmp_path / "run").mkdir()
+    tokenizer.save_pair(tmp_path / "run", shared, tokenizer.Labels(["neg", "pos"]))
+    for split in "train", "validation":
+        for label in "angry", "neg":
+            (tmp_path / "data" / split / label).mkdir(parents=True)
+            (tmp_path / "data" / split / label / "a.txt").write_text("so !", "utf-8")
+    config = Config(
+        corpus=str(tmp_path / "data"),
+        model="classifier",
+        init_from=str(tmp_path / "run"),
+        cache_dir=str(tmp_path / "cache"),
+    )
+    with pytest.raises(CorpusError, match="has labels that .*run does not have, such as 'angry': "):
+        pipeline.load(config)
 
 
 # ---- Bad files ----------------------------------------------------------------------------------

@@ -821,6 +821,15 @@ def test_a_corpus_in_the_other_direction_is_not_trained_on(finished, settings, t
         run_loop(flags | {"resume": str(finished)})
 
 
+def test_an_initial_run_that_cannot_be_read_leaves_no_directory(copied, settings, tmp_path):
+    shutil.rmtree(copied / "checkpoints")
+    flags = {"init_from": str(copied), "runs_dir": str(tmp_path / "runs")}
+    flags |= {"corpus": "mini:50", "reverse": True, "cache_dir": settings["cache_dir"]}
+    with pytest.raises(UserError, match="no checkpoint"):
+        run_loop(flags)
+    assert not [*(tmp_path / "runs").iterdir()]
+
+
 def test_flags_that_contradict_the_initial_run_are_named(finished, settings):
     with pytest.raises(UserError, match="--d-model 32.* has 16"):
         run_loop({"init_from": str(finished), "d_model": 32})

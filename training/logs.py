@@ -102,7 +102,10 @@ class Logs:
         ids: those of the training texts. Tokens that do not occur there are left out.
         """
         if self.seen is None:
-            self.seen = np.flatnonzero(np.bincount(ids, minlength=vocabulary.vocab_size))
+            occurs = np.zeros(vocabulary.vocab_size, bool)
+            for start in range(0, len(ids), 1 << 20):  # mapped ids may not fit into memory
+                occurs[ids[start : start + (1 << 20)]] = True
+            self.seen = np.flatnonzero(occurs)
         folder = self.run / "validation"  # the projector reads only directories with events
         rows = table.numpy()[self.seen]
         (folder / "embedding.bytes").write_bytes(rows.tobytes())

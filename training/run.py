@@ -66,7 +66,7 @@ def with_total_steps(config: Config, train: Pairs | Text) -> Config:
 
 
 def check_warmup(config: Config) -> None:
-    """Warn if the warm-up takes more than half of the steps of --epochs, as on a small corpus.
+    """Warn if the warm-up takes more than half of `total_steps`, as on a small corpus.
 
     A warm-up of a fifth of the steps is proposed, within limits, and epochs of enough steps for it.
     """
@@ -120,6 +120,8 @@ class Run:
         self.last_step = config.max_steps or sys.maxsize
         self.stop_signal, self.stopped_by = machine.StopSignal(), 0
         self.assert_workers_agree()
+        if config.init_from and not config.resume:  # first: a failure must not leave a directory
+            restore_model(readable_checkpoints(checkpoint_folder(config.init_from))[0], model)
         self.path = self.open_directory()
         code_changed = False
         if config.resume:
@@ -130,9 +132,6 @@ class Run:
         self.checkpoints = Checkpoints(self.path, model, optimizer, config.keep_checkpoints)
         if config.resume:
             self.restore()
-        elif config.init_from:
-            folder = checkpoint_folder(config.init_from)
-            restore_model(readable_checkpoints(folder)[0], model)
         distribution.assert_same_across_workers(self.strategy, checkpoint=str(self.step))
         self.first_step = self.step
         if self.is_chief:

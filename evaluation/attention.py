@@ -85,10 +85,12 @@ def attention_image(predictor: "Translator | Generator", split: Split) -> bytes 
     """Return a PNG of the attention in one text and its target, or None without attention.
 
     It shows the mean of the last layer's heads. The text is the first of those closest to six
-    words, and of both, the first TOKENS_SHOWN. For a language model, the target is the text.
+    words, if possible not an empty line, and of both, the first TOKENS_SHOWN. For a language model,
+    the target is the text.
     """
     texts = split.sources if any(split.sources) else split.targets
-    i = min(range(len(texts)), key=lambda i: abs(len(texts[i].split()) - 6))
+    words = [len(text.split()) for text in texts]
+    i = min(range(len(texts)), key=lambda i: (not words[i], abs(words[i] - 6)))
     kinds = predictor.attention(split.sources[i], split.targets[i])
     if not kinds:
         return None

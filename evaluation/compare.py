@@ -93,6 +93,12 @@ def main(flags: argparse.Namespace) -> None:
         texts = f"--corpus {quote(first['corpus'])} --split {first['split']}"
         texts = f"--testset {quote(first['testset'])}" if "testset" in first else texts
         texts += f" --languages {first['languages']}" if "languages" in first else ""
+        corpora, shares = ([x.get(y) for x in scores] for y in ("corpus", "held_out_share"))
+        if corpora[0] == corpora[1] and shares[0] != shares[1]:
+            raise UserError(
+                f"different texts ({about[0]}; {about[1]}): train both with the same "
+                "--held-out-share"
+            )
         raise UserError(
             f"different texts ({about[0]}; {about[1]}): score the second run on those of the first "
             f"with python evaluate.py {quote(flags.other)} {texts}, and name both outputs: "

@@ -18,6 +18,8 @@ from typing import Any
 
 from sacrebleu.metrics import BLEU, CHRF
 
+from data.tokenizer import word_pattern
+
 # nltk is imported when it is used: validation in training needs only BLEU.
 
 Texts = Sequence[str]
@@ -123,11 +125,13 @@ def rouge_scores(hypotheses: Texts, references: Texts) -> dict[str, list[float]]
     """Compute ROUGE F1 of each sentence, without stemming: common words, common pairs of words, and
     the longest common subsequence (Lin 2004, sections 2 and 3.1).
 
-    Words are runs of letters and digits of any alphabet, in lower case.
+    Words are runs of letters, with their accents and vowel signs, and digits of any alphabet, in
+    lower case.
     """
     scores: dict[str, list[float]] = {name: [] for name in ROUGE}
     for pair in zip(hypotheses, references, strict=True):
-        words = [re.findall(r"\w+", text.lower()) for text in pair]
+        tokens = [word_pattern().findall(text.lower()) for text in pair]
+        words = [[token for token in each if re.search(r"\w", token)] for each in tokens]
         bigrams = [list(itertools.pairwise(each)) for each in words]
         common = (overlap(*words), overlap(*bigrams), longest_common_subsequence(*words))
         for name, hits, sides in zip(ROUGE, common, (words, bigrams, words), strict=True):

@@ -97,6 +97,8 @@ class Predictor:
             "target_in": self.target_tokenizer.tokens(target_in),
             "target_out": self.target_tokenizer.tokens(target_out),
         }
+        # A line feed that is not in the vocabulary is a byte.
+        tokens = {name: ["\n" if x == "<0x0A>" else x for x in tokens[name]] for name in tokens}
         kinds = {}
         ids = np.int32([source]), np.int32([target_in])
         for kind, weights in self.model.attention_weights(*ids).items():

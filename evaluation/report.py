@@ -45,7 +45,8 @@ def load_split(
         names = languages.split(",") if languages else record["languages"]
         corpus = open_testset(testset, names)
     else:
-        sides = [corpora.find(name, x, config.task, languages) for x in (False, True)]
+        share = config.held_out_share if name == config.corpus else None
+        sides = [corpora.find(name, x, config.task, languages, share) for x in (False, True)]
         same = (each for each in sides if [*each.languages] == record["languages"])
         corpus = next(same, sides[0])
     summary = corpus.summarize(split, limit=sys.maxsize)
@@ -132,10 +133,10 @@ def write(run: Path, name: str, scores: dict, table: Table) -> list[str]:
         f"outputs-{name}.tsv": "".join(f"{line}\n" for line in lines),
         mistakes: worst(table),
     }
-    if not texts[mistakes]:
-        (run / mistakes).unlink(missing_ok=True)
-        del texts[mistakes]
+    texts = {file: text for file, text in texts.items() if text}
     write_texts({run / file: text for file, text in texts.items()})
+    if mistakes not in texts:
+        (run / mistakes).unlink(missing_ok=True)
     return [*texts]
 
 

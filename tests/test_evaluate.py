@@ -863,3 +863,16 @@ def test_a_run_is_loaded_in_a_notebook_with_a_warning_if_its_code_has_changed(co
 def test_commands_have_their_own_names_in_help(run_program):
     assert "python -m evaluation.export" in run_program("evaluation/export.py", "--help").out
     assert "usage: translate.py" in run_program("translate.py", "--help").out
+
+
+def test_a_file_that_a_run_was_trained_on_is_divided_in_the_same_way_again(tmp_path):
+    name = str(tmp_path / "pairs.tsv")
+    Path(name).write_text("".join(f"source {i}\ttarget {i}\n" for i in range(600)), "utf-8")
+    config = Config(corpus=name, held_out_share=0.1)
+    corpus = corpora.from_config(config)
+    recorded = {"test": {"sha256": corpus.summarize("test", 0).sha256}}
+    info = {"languages": ["source", "target"], "splits": recorded}
+    (tmp_path / "corpus.json").write_text(json.dumps(info))
+    for given in None, name:
+        loaded, identity, _ = report.load_split(tmp_path, config, "test", given)
+        assert loaded == corpus.load("test") and identity == "test"

@@ -2,14 +2,19 @@
 
 import json
 from contextlib import contextmanager
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from matplotlib.figure import Figure
 
+from data.splits import Split
+from data.tokenizer import train
 from evaluation import attention, figures
 from evaluation.metrics import bleu
+from evaluation.predictor import Predictor
 
 ODD = ["<s>", "▁a$b$", "&lt;", "▁что", "s", "▁" + "x" * 40]
 
@@ -52,6 +57,33 @@ def names(ticks):
 )
 def test_axis_labels_mark_tokens_within_a_word(pieces, expected):
     assert attention.axis_labels(pieces) == expected
+
+
+def test_a_line_feed_that_is_a_byte_is_shown_as_a_line_feed():
+    tokenizer = train(["The boy is here", "The boy"], 300, leading_space=False)
+    ids = tokenizer.encode(["\nThe boy\n"])[0]
+    assert "<0x0A>" in tokenizer.tokens(ids)
+    maps = {"decoder": tf.zeros((1, 1, 1, len(ids), len(ids)))}
+    model = SimpleNamespace(attention_weights=lambda source, target: maps)
+    (kind,) = Predictor(model, tokenizer, tokenizer, 9).weights_by_kind([], ids, ids[0]).values()
+    assert attention.axis_labels(kind.queries) == ["⏎", "The", "boy", "⏎"]
+    assert attention.axis_labels(kind.keys) == ["⏎", "⏎", "The", "boy"]
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [(["\n", "x " * 40, "\n"], "x " * 40), (["a", "b " * 5, "c " * 7, "d " * 5], "b " * 5)],
+)
+def test_the_text_in_tensorboard_has_words_about_six_of_them(texts, expected):
+    read = []
+
+    class Predictor:
+        def attention(self, source, target):
+            read.append(target)
+            return {}
+
+    assert attention.attention_image(Predictor(), Split([""] * len(texts), texts)) is None
+    assert read == [expected]
 
 
 def test_heat_maps_have_queries_in_rows_and_keys_in_columns(drawn):

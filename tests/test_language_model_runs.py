@@ -429,6 +429,14 @@ def test_other_texts_are_not_compared(pair, run_program, change, words):
     assert all(word in result.err for word in words)
 
 
+def test_runs_with_other_shares_of_one_file_are_told_to_use_the_same(pair, run_program):
+    rewrite(pair[1], "test", lambda i, row: {"text": row["text"] + "!"})
+    path = pair[0] / "scores-test.json"
+    path.write_text(json.dumps(read_json(path) | {"held_out_share": 0.1}))
+    result = run_program("evaluation/compare.py", *pair)
+    assert result.status == 2 and "train both with the same --held-out-share" in result.err
+
+
 def test_a_translator_is_not_compared_with_a_language_model(pair, run_program):
     columns = {name: ["a"] for name in ("source", "reference", "output")} | {"chrf": ["1.0"]}
     scores = {"corpus": "mini", "split": "test", "checkpoint": "last", "search": "greedy"}

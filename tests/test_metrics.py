@@ -176,9 +176,10 @@ def test_rouge_is_that_of_the_package_in_every_digit(pairs):
 
 def test_rouge_l_counts_words_of_every_alphabet():
     result = metrics.sentence_scores(
-        ["Кошка спит дома", "são", "ação"], ["кошка спит здесь", "sao", "ação"]
+        ["Кошка спит дома", "são", "ação", "लड़की – गई"],
+        ["кошка спит здесь", "sao", "ação", "लड़का – गई"],  # other vowel signs
     )
-    assert result["rouge_l"] == pytest.approx([200 / 3, 0, 100])
+    assert result["rouge_l"] == pytest.approx([200 / 3, 0, 100, 50])
 
 
 def test_an_empty_hypothesis_scores_0():

@@ -180,8 +180,8 @@ class Config:
     def __post_init__(self):
         check_settings(self)
         if self.label_smoothing is None:
-            default = 0.0 if self.task == "language modeling" else 0.1
-            object.__setattr__(self, "label_smoothing", default)
+            label_smoothing = 0.0 if self.task == "language modeling" else 0.1
+            object.__setattr__(self, "label_smoothing", label_smoothing)
         if self.model != "recurrent" and self.key_dim is None and self.d_model % self.num_heads:
             raise UserError(
                 f"--d-model {self.d_model} is not divisible by --num-heads {self.num_heads}: "

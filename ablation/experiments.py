@@ -148,7 +148,7 @@ class Experiment:
         """
         flags = self.recipe_flags.get(recipe.name, self.flags)
         bleu = any("meaning" in can_change(name) for name in self.files)
-        bleu |= bool(re.search(r"^[-+] +label_smoothing:", self.diff, re.MULTILINE))
+        bleu |= bool(re.search(r"^[-+].*label.smoothing", self.diff, re.MULTILINE))
         bleu |= "--label-smoothing" in flags
         return replace(self, flags=flags, score=self.score or ("bleu" if bleu else ""))
 
@@ -289,7 +289,8 @@ def save(target: str, question: str, commit: str = "HEAD") -> None:
         raise ExperimentError(f"nothing to save: no code differs from {commit}")
     head = f"question = {json.dumps(question, ensure_ascii=False)}"
     write_patch(HERE / theme / f"{name}.patch", head, own.diff)
-    print(f"your files keep the edit; measure the patch with: python -m ablation {name}")
+    place = "" if own == edit() else f"check out {commit}, which it fits, and "
+    print(f"your files keep the edit; to measure the patch, {place}use: python -m ablation {name}")
 
 
 def refresh(name: str) -> None:

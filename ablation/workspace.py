@@ -147,7 +147,12 @@ class Workspace:
         return {name for name, _ in both[0] ^ both[1]}
 
     def unused_files(self, experiment: Experiment) -> list[str]:
-        """Return the changed modules of model/ that the model of the recipe does not import."""
+        """Return the changed modules of model/ that the model of the recipe does not import.
+
+        None if model/__init__.py has changed, which decides what the model is.
+        """
+        if "model/__init__.py" in experiment.files:
+            return []
         flags = flag_values(f"{self.recipe.flags} {experiment.flags}")
         model = f"model/{flags.get('model', 'transformer')}.py"
         used = imported_files(["train.py", model], self.source(experiment))

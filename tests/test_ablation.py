@@ -1,5 +1,6 @@
 """The command `python -m ablation`, in a small repository whose worker does not train."""
 
+import difflib
 import json
 import re
 import shutil
@@ -359,6 +360,25 @@ def test_an_edit_that_the_recipe_never_executes_is_named(repository, ask):
     assert "never uses" not in ask.errors
 
 
+def test_an_edit_of_what_the_models_are_is_compared(repository, ask):
+    (repository / "model/deep.py").write_text("from model.transformer import answer\n")
+    (repository / "model/__init__.py").write_text("from model.deep import answer\n")
+    ask("--plan")
+    assert "never uses" not in ask.errors
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [('None, "label smoothing', '0.0, "label smoothing'), ("else 0.1", "else 0.2")]
+)
+def test_an_edit_of_the_default_smoothing_is_judged_by_bleu(old, new):
+    text = Path(same_code.ROOT, "config.py").read_text("utf-8")
+    assert text.count(old) == 1
+    texts = text.splitlines(), text.replace(old, new).splitlines()
+    diff = "\n".join(difflib.unified_diff(*texts, "a/config.py", "b/config.py", lineterm=""))
+    recipe = experiments.recipes()["spa-eng"]
+    assert experiments.Experiment("smoother", "?", diff=diff).for_recipe(recipe).score == "bleu"
+
+
 def test_an_edit_of_the_loss_is_judged_by_bleu(repository, ask):
     """In the stubbed runs, what gains BLEU also increases the loss."""
     assert verdict(out := ask("more", "--recipe", "loss"), "more", 3) == "worse -0.0800"
@@ -381,6 +401,8 @@ def test_commits_are_compared_with_an_earlier_one(repository, ask, monkeypatch):
     assert verdict(ask("--against", "HEAD~1"), r"edit-\w+", 3) == "better +11.0"
     with pytest.raises(ExperimentError, match="--against"):
         ask("more", "--against", "HEAD~1")
+    out = ask("--save", "attention/later", "Why?", "--against", "HEAD~1")
+    assert "the patch, check out HEAD~1, which it fits, and use: python -m ablation later\n" in out
     with pytest.raises(UserError, match="--against HEAD~7: git read-tree"):
         ask("--against", "HEAD~7")
     monkeypatch.setenv("PATH", "")

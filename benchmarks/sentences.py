@@ -1,8 +1,10 @@
 """Sentences, a table of sinusoids and the timing that all contestants share."""
 
+import re
 import resource
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -36,6 +38,18 @@ def sinusoids(length: int, d_model: int) -> np.ndarray:
     return np.where(column % 2, np.cos(angle), np.sin(angle))
 
 
+def peak_mb() -> float:
+    """Return the peak memory of this process.
+
+    `ru_maxrss` is at least that of the parent process when it started this one, so it is used only
+    where /proc does not exist.
+    """
+    status = Path("/proc/self/status")
+    if status.exists() and (peak := re.search(r"VmHWM:\s+(\d+) kB", status.read_text())):
+        return int(peak[1]) / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
 def training_speed(
     job: dict, batches: Sequence[Batch], first_step: float, seconds: float
 ) -> dict[str, float]:
@@ -50,7 +64,7 @@ def training_speed(
         "step_ms": 1000 * seconds / len(batches),
         "tokens_per_step": real / len(batches),
         "real_share": real / positions,
-        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "peak_mb": peak_mb(),
         "seconds_to_first_step": first_step - job["launched"],
     }
 

@@ -82,3 +82,11 @@ def test_contestants_decode_the_same_texts(tmp_path):
     assert [len(rows[name]["outputs"]) for name in ("ours", "ours_few", "tutorial")] == [25, 20, 20]
     assert rows["ours"]["outputs"][:20] == rows["ours_few"]["outputs"]
     assert decode.summarize(rows)["over_tutorial"] > 0
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
+def test_peak_memory_does_not_include_that_of_the_parent_process():
+    held = bytearray(10**9)  # all of it is written
+    command = "from benchmarks.sentences import peak_mb; print(peak_mb())"
+    result = subprocess.run([sys.executable, "-c", command], cwd=harness.ROOT, capture_output=True)
+    assert 20 < float(result.stdout) < len(held) / 2**20 / 2

@@ -36,6 +36,21 @@ def test_the_flags_of_every_experiment_are_those_of_train():
             assert worker.parse(experiments.split_flags(flags))["epochs"] > 0
 
 
+@pytest.mark.parametrize(
+    ("name", "setting", "factor"),
+    [
+        ("double-learning-rate", "learning_rate_scale", 2),
+        ("half-learning-rate", "learning_rate_scale", 0.5),
+        ("twice-the-epochs", "epochs", 2),
+    ],
+)
+def test_multiples_of_a_setting_are_those_of_every_recipe(name, setting, factor):
+    for recipe in RECIPES.values():
+        flags = f"{recipe.flags} {SAVED[name].for_recipe(recipe).flags}"
+        own, changed = map(worker.parse, map(experiments.split_flags, (recipe.flags, flags)))
+        assert changed[setting] == factor * own.get(setting, 1.0), recipe.name
+
+
 @pytest.mark.parametrize("name", [name for name, each in SAVED.items() if each.diff])
 def test_every_patch_applies(name):
     SAVED[name].apply(ROOT, "--check")

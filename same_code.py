@@ -26,10 +26,14 @@ PACKAGES = CODE + NOT_CODE
 MODULES = ("config", "evaluate", "generate", "same_code", "train", "translate", "utils")
 NOT_PARSED = (SyntaxError, ValueError, RecursionError, MemoryError)
 
+# Modules of evaluation/ that describe results, or make them available elsewhere.
+REPORTS = ("__init__", "attention", "command_line", "compare", "export", "figures", "page")
+REPORTS += ("report", "testset")
+
 # What an edit to a file can change. The first pattern that matches decides; one that ends in "/" is
 # a folder.
 #   texts     the texts of a corpus
-#   ids       their encoding, in the cache. The generator of `mini` is part of its fingerprint
+#   ids       their encoding, in the cache
 #   batches   the batches of training, or their tokens
 #   training  the updates of training
 #   state     the state that a run needs to resume
@@ -42,7 +46,7 @@ CAN_CHANGE = {
     "data/text.py": "texts ids batches training model meaning",
     "data/tokenizer.py": "texts ids batches training model meaning",
     "data/encoding.py": "texts ids batches training meaning",
-    "data/mini/": "texts batches training",
+    "data/mini/": "texts ids batches training",
     "data/*.tsv": "",  # corpora of users
     "data/": "texts ids batches training",
     "model/loss.py": "training model meaning",
@@ -57,7 +61,9 @@ CAN_CHANGE = {
     "training/description.py": "",
     "training/logs.py": "",
     "training/progress.py": "",
-    "training/": "score",
+    **dict.fromkeys(("training/command_line.py", "training/machine.py"), "score"),
+    "training/records.py": "score",
+    "training/": "training state score",  # of new files, as in the other folders
     "evaluation/search.py": "score meaning",
     "evaluation/predictor.py": "score meaning",
     "evaluation/translator.py": "score meaning",
@@ -65,7 +71,8 @@ CAN_CHANGE = {
     "evaluation/loading.py": "score",
     "evaluation/metrics.py": "score",
     "evaluation/scores.py": "score",
-    "evaluation/": "",
+    **{f"evaluation/{name}.py": "" for name in REPORTS},
+    "evaluation/": "score",
     "ablation/worker.py": "score",
     "config.py": "score",
     "utils.py": "score",
@@ -102,6 +109,19 @@ class GitError(UserError):
     """git is missing or has failed."""
 
 
+class CallsForStrings(ast.NodeTransformer):
+    """Replaces f-strings with calls: how `ast.unparse` quotes them depends on Python's version."""
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.Call:
+        self.generic_visit(node)
+        return ast.Call(ast.Name("join"), node.values, [])
+
+    def visit_FormattedValue(self, node: ast.FormattedValue) -> ast.Call:
+        self.generic_visit(node)
+        parts = [node.value, ast.Constant(node.conversion), node.format_spec or ast.Constant("")]
+        return ast.Call(ast.Name("format"), parts, [])
+
+
 @functools.cache  # most files of two copies are equal
 def normalized_code(source: bytes) -> str:
     """Return Python code without comments, docstrings and layout; other text as it is."""
@@ -112,7 +132,7 @@ def normalized_code(source: bytes) -> str:
             if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
                 if isinstance(getattr(body[0].value, "value", None), str):
                     del body[0]
-        return ast.unparse(tree)  # the same text in every version of Python
+        return ast.unparse(CallsForStrings().visit(tree))
     except NOT_PARSED:
         return repr(source)
 
@@ -172,27 +192,35 @@ def code_hashes(effect: str = "", folder: str | Path = ROOT) -> dict[str, str]:
 
 
 @functools.cache
-def imported_modules(source: bytes) -> frozenset[str]:
-    """Return the dotted names of the modules that Python code imports, or may import."""
+def imported_modules(source: bytes, package: str = "") -> frozenset[str]:
+    """Return the dotted names of the modules that Python code imports, or may import.
+
+    package: that of the code, for relative imports; by default, these are left out.
+    """
     names = set()
     with contextlib.suppress(*NOT_PARSED):
         for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.Import):
                 names |= {each.name for each in node.names}
-            elif isinstance(node, ast.ImportFrom) and not node.level:
-                names |= {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
+            elif isinstance(node, ast.ImportFrom) and (package or not node.level):
+                above = package.split(".")[: 1 - node.level or None] if node.level else []
+                module = ".".join([*above, *filter(None, [node.module])])
+                names |= {module, *(f"{module}.{each.name}" for each in node.names)}
     return frozenset(names)
 
 
 def imported_files(names: Iterable[str], folder: Path) -> set[str]:
     """Return the names of files of a copy of the source and of those that they import, directly or
-    not.
+    not. Packages of the project itself import nothing: see `model/__init__.py`.
     """
     left, found = [*names], set()
     while left:
         found.add(name := left.pop())
-        modules = imported_modules(path.read_bytes()) if (path := folder / name).exists() else ()
-        left += {f"{module.replace('.', '/')}.py" for module in modules} - found
+        if (path := folder / name).exists():
+            package = path.relative_to(folder).parent.as_posix().replace("/", ".").strip(".")
+            modules = {x.replace(".", "/") for x in imported_modules(path.read_bytes(), package)}
+            left += {f"{module}.py" for module in modules} - found
+            left += {f"{module}/__init__.py" for module in modules.difference(PACKAGES)} - found
     return found
 
 
@@ -265,5 +293,8 @@ def working_tree_diff(*paths: str, base: str = "HEAD") -> str:
     with tempfile.TemporaryDirectory() as scratch:
         index = {"GIT_INDEX_FILE": str(Path(scratch) / "index")}
         git("read-tree", base, **index)
-        git("add", "--intent-to-add", "--", ".", **index)
+        new = git("ls-files", "-z", "--others", "--exclude-standard", "--", *paths, **index)
+        if new:
+            add = ("add", "--intent-to-add", "--pathspec-from-file=-", "--pathspec-file-nul")
+            git(*add, stdin=new, GIT_LITERAL_PATHSPECS="1", **index)
         return git(*DIFF, base, "--", *paths, **index)

@@ -211,6 +211,8 @@ def run(flags: argparse.Namespace) -> int:
         return 0
     recipe, chosen = choose(flags)
     shared = experiments.ROOT / ".cache" if flags.cluster else None
+    if shared:
+        shared.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="ablation-", dir=shared) as scratch:
         workspace = Workspace(recipe, scratch, flags.against, flags.final)
         for each in chosen:  # before anything runs

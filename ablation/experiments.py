@@ -244,15 +244,16 @@ def read(name: str) -> Experiment:
 def edit(commit: str = "HEAD") -> Experiment | None:
     """Return the changes since a commit as an experiment, or None if there are none.
 
-    Only the Python files of the project and of its folders of modules count, and tables of
-    packages, but not those that are directly in data/: they are corpora. Other folders may hold
-    copies of the source, as runs do, or an environment. The name has a hash of the changes. Raises
-    ExperimentError.
+    Only the Python files of the project and of its folders of modules count, and tables next to the
+    modules of a package, but not those that are directly in data/: they are corpora. Other folders
+    may hold copies of the source, as runs do, or an environment. The name has a hash of the
+    changes. Raises ExperimentError.
     """
-    folders = sorted({path.parent.name for path in HERE.parent.glob("*/*.py")})
-    packages = sorted(path.parent.name for path in HERE.parent.glob("*/__init__.py"))
-    wanted = [":(glob)*.py", *(f"{name}/*.py" for name in folders)]
-    wanted += [*(f"{name}/*.tsv" for name in packages), ":(exclude,glob)data/*.tsv"]
+    folders = sorted({path.parent for path in HERE.parent.glob("*/*.py")})
+    packages = sorted(x.parent for folder in folders for x in folder.rglob("__init__.py"))
+    packages = (path.relative_to(HERE.parent).as_posix() for path in packages)
+    wanted = [":(glob)*.py", *(f"{folder.name}/*.py" for folder in folders)]
+    wanted += [f":(glob){package}/*.tsv" for package in packages if package != "data"]
     try:
         diff = working_tree_diff(*wanted, *(f":!{name}" for name in NOT_CODE), base=commit)
     except GitError as error:

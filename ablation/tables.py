@@ -77,8 +77,12 @@ class Table:
             text = f"{gain} ({amount(verdict.seeds, 'seed')}){verdict.other_score}"
         elif verdict.outcome == verdicts.UNDECIDED and verdict.seeds < last:  # more could decide it
             text = text.replace(" seeds", f" of {last} seeds")
-        text = text if verdict.recipe == self.recipe else f"BLEU: {text}"
+        text = self.unit(verdict) + text
         return f"{text} †" if name in self.marked else text
+
+    def unit(self, verdict: Verdict) -> str:
+        """Return what precedes a verdict that is not in the recipe's own score."""
+        return "" if verdict.recipe == self.recipe else "BLEU: "
 
     def size(self, name: str) -> str:
         """Return the number of parameters as a multiple of the baseline's."""
@@ -129,7 +133,8 @@ def markdown(tables: list[Table]) -> str:
 def confirmed(table: Table) -> str:
     """Return a line for each experiment that was confirmed with --final."""
     pairs = stored_pairs(table.recipe, final=True)
-    lines = (f"- {n}, {table.recipe.name}: {table.judge(n, x)}\n" for n, x in pairs.items())
+    judged = {name: table.judge(name, each) for name, each in pairs.items()}
+    lines = (f"- {n}, {table.recipe.name}: {table.unit(x)}{x}\n" for n, x in judged.items())
     return "".join(lines)
 
 

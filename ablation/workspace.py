@@ -149,13 +149,15 @@ class Workspace:
     def unused_files(self, experiment: Experiment) -> list[str]:
         """Return the changed modules of model/ that the model of the recipe does not import.
 
-        None if model/__init__.py has changed, which decides what the model is.
+        There are none if model/__init__.py, which chooses the model, has changed, or if the file of
+        the model is not named like it.
         """
-        if "model/__init__.py" in experiment.files:
-            return []
+        source = self.source(experiment)
         flags = flag_values(f"{self.recipe.flags} {experiment.flags}")
         model = f"model/{flags.get('model', 'transformer')}.py"
-        used = imported_files(["train.py", model], self.source(experiment))
+        if "model/__init__.py" in experiment.files or not (source / model).exists():
+            return []
+        used = imported_files(["train.py", model], source)
         changed = [x for x in experiment.files if x.startswith("model/") and x.endswith(".py")]
         return [name for name in changed if name not in used]
 
@@ -214,6 +216,6 @@ class Workspace:
         """Write, and return, a job with the paths of its files."""
         files |= {"texts": self.texts, "running": self.running}
         job = {name: str(path) for name, path in files.items()} | values
-        job |= {"flags": split_flags(flags), "packages": self.packages}
+        job |= {"flags": split_flags(f"--shards=1 {flags}"), "packages": self.packages}
         write_json(job["job"], job)
         return job

@@ -216,7 +216,7 @@ def test_whatever_an_edit_can_execute_is_part_of_the_key(repository, tmp_path_fa
     but not comments, and nothing that is not imported.
     """
     edit(repository / "model/transformer.py", "return 1", "import losses\n    return 1")
-    for name in ("losses.py", "model/words.tsv"):
+    for name in ("losses.py", "model/words.tsv", "evaluation/rerank.py", "training/more.py"):
         (repository / name).parent.mkdir(exist_ok=True)
         keys = []
         for text in ("one = 1\n", "one = 2\n", "one = 1\n# A comment.\n"):
@@ -232,6 +232,7 @@ def test_whatever_an_edit_can_execute_is_part_of_the_key(repository, tmp_path_fa
 def test_files_that_are_not_part_of_an_edit_are_named(repository, ask):
     (repository / "model/words.json").write_text("[1]")
     commit()
+    subprocess.run(["git", "init", "--quiet", "another"], check=True)  # without a commit
     nested = ("out/a/source/config.py", "env3/lib/site.py")  # a copy, and an environment
     names = ("model/words.json", "größe.tsv", "corpora/one.tsv", "benchmarks/speed.py", "a.md")
     for name in (*names, *nested):
@@ -243,7 +244,13 @@ def test_files_that_are_not_part_of_an_edit_are_named(repository, ask):
     out = ask("--plan")
     assert re.search(r"^edit-\w+ changes model/new.tsv$", out, re.MULTILINE)
     left = "corpora/one.tsv, env3/lib/site.py, größe.tsv, model/words.json, out/a/source/config.py"
-    assert f"of packages count: {left}\n" in out
+    assert f"of packages count: another/, {left}\n" in out
+    (repository / "model/tables").mkdir()
+    (repository / "model/tables/more.tsv").write_text("a\tb\n")
+    assert experiments.edit().files == ["model/new.tsv"]
+    (repository / "model/tables/__init__.py").write_text("")
+    assert "model/tables/more.tsv" in experiments.edit().files
+    shutil.rmtree(repository / "model/tables")
     (repository / "corpora/prepare.py").write_text("[2]")  # next to a table that is a corpus
     assert experiments.edit().files == ["corpora/prepare.py", "model/new.tsv"]
 
@@ -358,6 +365,37 @@ def test_an_edit_that_the_recipe_never_executes_is_named(repository, ask):
     edit(repository / "model/transformer.py", "# the truth", "import model.cells")
     ask("--plan")
     assert "never uses" not in ask.errors
+
+
+def test_modules_of_a_package_are_used_where_it_is_imported(repository):
+    (repository / "train.py").write_text("import model\nfrom model.attention import heads\n")
+    package = repository / "model/attention"
+    package.mkdir()
+    (package / "__init__.py").write_text("from .core import heads\n")
+    (package / "core.py").write_text("from . import rope\nfrom ..cells import cell\n")
+    used = same_code.imported_files(["train.py"], repository)
+    names = ("__init__.py", "core.py", "rope.py")
+    assert used > {"model/cells.py", *(f"model/attention/{name}" for name in names)}
+    assert "model/__init__.py" not in used
+
+
+def test_a_cluster_needs_no_folder_in_a_fresh_clone(repository, ask, monkeypatch):
+    def reached(*words):
+        raise UserError("reached")
+
+    monkeypatch.setattr(command, "Workspace", reached)
+    with pytest.raises(UserError, match="reached"):
+        ask("more", "--cluster", "host:1")
+
+
+def test_a_recipe_needs_no_shards(repository, tmp_path):
+    recipe = replace(experiments.recipes()["mini"], flags="--first=2")
+    assert "--shards=1" in Workspace(recipe, tmp_path).probe()["flags"]
+
+
+def test_the_cache_depends_on_all_files_of_the_generator():
+    for name in ("data/mini/verbs.tsv", "data/mini/extra/verbs.py"):
+        assert "ids" in same_code.can_change(name)
 
 
 def test_an_edit_of_what_the_models_are_is_compared(repository, ask):

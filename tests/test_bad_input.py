@@ -247,6 +247,14 @@ def test_docstrings_are_not_part_of_the_code(place):
     assert normalized_code(CODE.replace("text", "other").encode()) != versions[0]
 
 
+def test_f_strings_are_compared_without_their_quotes():
+    """In 3.11, `ast.unparse` writes other quotes than in 3.12."""
+    code = normalized_code(b'''f"{x['a']:>{n}} b{y!r}"''')
+    assert code.startswith("join(format(x['a'], -1, join(") and "f'" not in code
+    for other in (b'''f"{x['a']:>{n}} b{y}"''', b'''f"{x['a']:<{n}} b{y!r}"'''):
+        assert normalized_code(other) != code
+
+
 def test_code_that_cannot_be_parsed_is_compared_as_text(tmp_path):
     for text in ("x = " + "1+" * 9000 + "1", "-" * 99_999 + "1", "def f(:", "\0"):
         (tmp_path / "a.py").write_text(text)

@@ -1,6 +1,7 @@
 """Verdicts: intervals, stages, the pooled and shrunk spread, marks, simulations."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 
 import numpy as np
 import power
@@ -211,6 +212,8 @@ def test_cells_say_how_many_seeds_are_left(table):
     assert "undecided +0.2 [" in table.cell("some") and "after 3 of 8 seeds" in table.cell("some")
     assert table.cell("once") == "+3.0 (1 seed)" and table.cell("other") == ""
     assert table.size("some") == "× 1.20" and "60.0 points (3 runs)" in table.summary()
+    bleu = replace(POINTS, score="bleu")
+    assert table.unit(Verdict(BETTER, bleu, 1, 0, 2, 3)) == "BLEU: "
     table.verdicts["some"] = Verdict("no effect", POINTS, 0, 0, 0, 3, 1.0, "equal")
     assert table.cell("some") == "no effect after 3 seeds (equal)" and not table.shown()
 

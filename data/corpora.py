@@ -114,6 +114,12 @@ MISMATCHES = {
 }
 
 
+def is_same(one: str, other: str) -> bool:
+    """Return whether two names are those of the same corpus, perhaps as different paths."""
+    paths = Path(one), Path(other)
+    return one == other or (all(x.exists() for x in paths) and os.path.samefile(*paths))
+
+
 def is_mini(name: str) -> bool:
     """Return whether a corpus is the built-in one, or a part of it."""
     return name.partition(":")[0] == "mini"

@@ -94,6 +94,8 @@ def labelled_folder(
     labels = sorted(set.intersection(*folders)) if folders else []
     if ignored := sorted(set().union(*folders) - {*labels}):
         warn(f"{path}: ignoring {', '.join(ignored)}, missing in a split")
+    if odd := [label for label in labels if label != label.encode("utf-8", "replace").decode()]:
+        raise CorpusError(f"{path}: the label {odd[0]!r} is not UTF-8: rename its directories")
     if len(labels) < 2:
         raise CorpusError(
             f"{path}: needs train/LABEL/*.txt with at least two labels, the same ones in every "

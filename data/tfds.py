@@ -27,7 +27,7 @@ from data.splits import (
     strip_markup,
     suggestion,
 )
-from utils import first_few, first_line, warn
+from utils import first_few, first_line, lock, warn
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -196,13 +196,21 @@ def make_builder(name: str) -> "DatasetBuilder":
 def prepare(name: str, builder: "DatasetBuilder") -> None:
     """Download a dataset and write it to the data directory, unless it is there already.
 
-    Raises CorpusError.
+    One process at a time; the others then read what it wrote. Raises CorpusError.
     """
-    if builder.data_path.exists():
+    if builder.data_path.exists() and builder.info.splits:
         return
     remedy = "set TFDS_DATA_DIR to a directory with the prepared dataset, or use --corpus mini"
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # tfds prints to standard output
+        data_folder().mkdir(parents=True, exist_ok=True)
+        waiting = f"waiting for another process that prepares {name}"
+        with (
+            contextlib.redirect_stdout(sys.stderr),  # tfds prints to standard output
+            lock(data_folder() / f".{builder.name}.lock", wait=waiting),
+        ):
+            if builder.data_path.exists():
+                builder.info.read_from_directory(builder.data_path)
+                return
             if builder.name == "ted_hrlr_translate":
                 archive = archive_path(TED_URL)
                 remedy = f"save {TED_URL} (125 MiB) as {archive}, {remedy}"

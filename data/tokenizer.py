@@ -16,6 +16,7 @@ from data.text import to_nfc
 from utils import UserError, first_few, first_line
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
+PART = 1 << 18  # maximum characters of a text that the tokenizer is trained on
 
 
 class Tokenizer:
@@ -132,17 +133,19 @@ def train(
     if kind == "char":
         # Line feeds would be left out.
         options = {"character_coverage": 1.0, "user_defined_symbols": "\n"}
-    model = io.BytesIO()
+    model, texts = io.BytesIO(), preprocess(texts, lowercase, words)
+    # SentencePiece leaves texts of more than `max_sentence_length` bytes out.
+    parts = (text[i : i + PART] for text in texts for i in range(0, len(text) or 1, PART))
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(preprocess(texts, lowercase, words)),
+            sentence_iterator=parts,
             model_writer=model,
             vocab_size=vocab_size,
             hard_vocab_limit=False,  # vocab_size is a maximum
             add_dummy_prefix=leading_space or words,
             normalization_rule_name="identity",
             remove_extra_whitespaces=False,
-            max_sentence_length=1 << 20,
+            max_sentence_length=4 * PART,  # a character has at most four bytes
             pad_id=PAD,
             unk_id=UNK,
             bos_id=BOS,

@@ -494,6 +494,13 @@ def test_a_directory_of_labels_is_read_and_shuffled(reviews, capfd):
     assert len({*test.targets[:10]}) == 2  # shuffled
 
 
+def test_a_label_that_is_not_utf_8_is_rejected(reviews):
+    for split in "train", "test":
+        (reviews / split / "pos").rename(reviews / split / "b\udcea")
+    with pytest.raises(CorpusError, match="the label 'b.*' is not UTF-8: rename"):
+        corpora.find(str(reviews), task="classification")
+
+
 def test_a_directory_that_is_not_a_split_is_named(reviews, capfd):
     write(reviews / "val" / "pos" / "0_7.txt", "good")
     corpora.find(str(reviews), task="classification")
@@ -754,7 +761,8 @@ def test_a_failed_download_leaves_no_file_and_names_the_alternatives(ted, tmp_pa
     for remedy in str(archive), "TFDS_DATA_DIR", "--corpus mini":
         assert remedy in str(error.value)
     assert "\n" not in str(error.value)
-    assert [path for path in (tmp_path / "tfds").rglob("*") if path.is_file()] == []
+    left = [path.name for path in (tmp_path / "tfds").rglob("*") if path.is_file()]
+    assert left == [".ted_hrlr_translate.lock"]
     assert ("sha256" in capfd.readouterr().err) == (damage != "unreachable")
 
 
@@ -892,8 +900,11 @@ def test_a_dataset_of_translations_without_validation_has_texts_held_out(tmp_pat
         def _generate_examples(self):
             yield from ((i, {"a": first, "b": second}) for i, (first, second) in enumerate(rows))
 
-    Sayings(data_dir=tmp_path).download_and_prepare()
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    early = Sayings(data_dir=tmp_path)
+    Sayings(data_dir=tmp_path).download_and_prepare()
+    corpora_tfds.prepare("sayings", early)  # that another process has prepared
+    assert [*early.info.splits] == ["train"]
     for share, size in (None, 4), (0.5, 10):
         corpus = corpora.find("sayings", held_out_share=share)
         train, held_out = (list(corpus.read(split)) for split in ("train", "validation"))

@@ -225,6 +225,11 @@ def test_words_and_punctuation_are_separate_and_rare_words_unknown():
     assert trained.decode([ids]) == ["it is , bad"]
 
 
+def test_a_text_of_many_megabytes_is_learned_from():
+    pieces = tokenizer.train(["𐐷𐐨" * tokenizer.PART], 270)
+    assert "𐐷" in "".join(pieces.tokens(range(pieces.vocab_size)))
+
+
 @pytest.mark.parametrize("word", ["हिन्दी", "x\u0301y"])
 def test_combining_marks_do_not_split_words(word):
     assert tokenizer.preprocess([f"({word})"], False, True) == [f"( {word} )"]

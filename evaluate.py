@@ -7,6 +7,7 @@ import sys
 
 import utils
 from config import TASKS
+from data import corpora
 from data.splits import is_one_file
 from evaluation import command_line, report
 from evaluation.scores import measure, measure_text
@@ -75,7 +76,7 @@ def main(flags: argparse.Namespace) -> None:
     corpus = flags.testset or flags.corpus or flags.config.corpus
     scores |= {"corpus": corpus, "split": flags.split, "checkpoint": checkpoint}
     texts = {"testset": flags.testset, "languages": flags.languages}
-    if corpus == flags.config.corpus:
+    if not flags.testset and corpora.is_same(corpus, flags.config.corpus):
         texts["held_out_share"] = flags.config.held_out_share
         texts["languages"] = flags.languages or flags.config.languages
     scores |= {name: value for name, value in texts.items() if value}

@@ -42,7 +42,7 @@ def score(hypotheses: Texts, references: Texts, full: bool = True) -> dict:
         exact = fmean(exact_matches(hypotheses, references))
         return {"bleu": bleu(hypotheses, references), "exact_match": exact}
     corpus_bleu, corpus_chrf, synonyms = make_bleu(), CHRF(), load_wordnet()
-    rouge = "nrefs:1|case:lc|tok:unicode-words|stem:no|mean:sentences"
+    rouge = "nrefs:1|case:lc|tok:unicode-words-marks|stem:no|mean:sentences"
     return {
         "bleu": corpus_bleu.corpus_score(hypotheses, [references]).score,
         "chrf": corpus_chrf.corpus_score(hypotheses, [references]).score,

@@ -45,7 +45,7 @@ def load_split(
         names = languages.split(",") if languages else record["languages"]
         corpus = open_testset(testset, names)
     else:
-        share = config.held_out_share if name == config.corpus else None
+        share = config.held_out_share if corpora.is_same(name, config.corpus) else None
         sides = [corpora.find(name, x, config.task, languages, share) for x in (False, True)]
         same = (each for each in sides if [*each.languages] == record["languages"])
         corpus = next(same, sides[0])

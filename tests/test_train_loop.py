@@ -337,6 +337,9 @@ def test_a_signal_in_the_last_step_does_not_make_it_unfinished(settings, expecte
             os.kill(os.getpid(), signal.SIGTERM)
 
     assert run_loop(settings, stop).status == 0
+    settings |= {"name": "limited", "max_steps": last - 1}
+    last -= 1
+    assert run_loop(settings, stop).status == 0
 
 
 def test_a_second_signal_is_not_caught():
@@ -791,7 +794,9 @@ def test_a_full_disk_is_distinguished_from_full_memory():
 # ---- Starting from another run -------------------------------------------------------------------
 
 
-def test_a_run_starts_from_the_weights_and_the_tokenizer_of_another(finished, settings, tmp_path):
+def test_a_run_starts_from_the_weights_and_the_tokenizer_of_another(
+    finished, settings, tmp_path, capsys
+):
     flags = {"init_from": str(finished), "corpus": "mini:50", "reverse": True}
     flags |= {
         "runs_dir": str(tmp_path),
@@ -807,7 +812,9 @@ def test_a_run_starts_from_the_weights_and_the_tokenizer_of_another(finished, se
     name = "tokenizer.model"
     assert (tmp_path / "new" / name).read_bytes() == (finished / name).read_bytes()
     total_steps = load_config(tmp_path / "new").total_steps
+    assert "starting from the weights of" in capsys.readouterr().out
     run_loop(resumed(tmp_path / "new", epochs=2, cache_dir=settings["cache_dir"]))
+    assert "starting from the weights of" not in capsys.readouterr().out
     assert counter(tmp_path / "new", "epoch") == 2
     assert load_config(tmp_path / "new").total_steps == total_steps  # the schedule stays
 
@@ -833,6 +840,25 @@ def test_an_initial_run_that_cannot_be_read_leaves_no_directory(copied, settings
 def test_flags_that_contradict_the_initial_run_are_named(finished, settings):
     with pytest.raises(UserError, match="--d-model 32.* has 16"):
         run_loop({"init_from": str(finished), "d_model": 32})
+    with pytest.raises(
+        UserError, match="--held-out-share 0.1: .*on other parts of the same corpus"
+    ):
+        run_loop({"init_from": str(finished), "held_out_share": 0.1})
+
+
+@pytest.mark.parametrize("folder", ["docs", "data/mini"])
+def test_runs_are_not_put_where_each_run_would_copy_them(settings, folder):
+    runs = description.ROOT / folder / "runs"
+    with pytest.raises(UserError, match="each run copies this folder"):
+        run_loop(settings | {"runs_dir": str(runs)})
+    assert not runs.exists()
+
+
+def test_resuming_creates_no_directory_of_runs(copied, settings, tmp_path, monkeypatch):
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    run_loop(resumed(copied, cache_dir=settings["cache_dir"]))
+    assert not [*(tmp_path / "empty").iterdir()]
 
 
 def test_a_checkpoint_that_does_not_fit_names_a_variable_and_its_shapes(copied):

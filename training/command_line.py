@@ -9,6 +9,7 @@ from pathlib import Path
 from config import MAY_CHANGE_ON_RESUME, OF_THE_MODEL, Config, no_effect
 from data import corpora, pipeline
 from data.splits import CorpusError
+from same_code import PACKAGES, ROOT
 from training.records import check_path, find_run, load_config, read_corpus_info
 from utils import (
     UserError,
@@ -55,7 +56,15 @@ def initial_config(flags: dict) -> Config:
                 f"{flag(name)} {flags[name]}: {flags['init_from']} has {model[name]}; leave the "
                 "flag out, or train without --init-from"
             )
-    config = Config(**{"corpus": run.corpus, "max_length": run.max_length} | model | flags)
+    values = {"corpus": run.corpus, "max_length": run.max_length} | model | flags
+    if corpora.is_same(values["corpus"], run.corpus):
+        share = values.setdefault("held_out_share", run.held_out_share)
+        if share != run.held_out_share:
+            raise UserError(
+                f"--held-out-share {share}: {flags['init_from']} was trained on other parts of the "
+                "same corpus, which must not validate it; leave the flag out"
+            )
+    config = Config(**values)
     languages = read_corpus_info(flags["init_from"])["languages"]
     own = list(corpora.from_config(config).languages)
     if own != languages and sorted(own) == sorted(languages):
@@ -103,8 +112,15 @@ def config_from_flags(flags: dict) -> Config:
     for name in no_effect(config.model):
         if name in flags and getattr(config, name) != getattr(Config, name):
             print(f"note: {flag(name)} has no effect with --model {config.model}", file=sys.stderr)
-    for folder in config.runs_dir, config.cache_dir:
-        Path(folder).mkdir(parents=True, exist_ok=True)
+    if not config.resume:
+        runs = Path(config.runs_dir).resolve()
+        if any(runs.is_relative_to(ROOT / package) for package in PACKAGES):
+            raise UserError(
+                f"--runs-dir {config.runs_dir}: each run copies this folder of the project; choose "
+                "another one"
+            )
+        runs.mkdir(parents=True, exist_ok=True)
+    Path(config.cache_dir).mkdir(parents=True, exist_ok=True)
     try:
         pipeline.check(config)
     except CorpusError as error:

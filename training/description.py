@@ -37,7 +37,9 @@ from training.records import RunError
 from utils import quote, warn, write_json
 
 SOURCE = ["*.py", "*.cfg", "*.toml", "*.md", "constraints.txt", "data/mini/*.tsv"]
-SOURCE += [f"{p}/**/*.{kind}" for p in PACKAGES for kind in ("py", "md", "html", "patch")]
+SOURCE += [f"{package}/**/*.py" for package in PACKAGES]
+TEXTS = ("md", "html", "patch")  # those in data/ may be a corpus
+SOURCE += [f"{p}/**/*.{kind}" for p in PACKAGES if p != "data" for kind in TEXTS]
 
 
 def name_of(config: Config) -> str:

@@ -346,7 +346,8 @@ class Run:
         gpus = len(tf.config.list_physical_devices("GPU"))
         replicas = self.strategy.num_replicas_in_sync
         device = amount(replicas, "GPU") if gpus else amount(len(machine.cores()), "CPU core")
-        start = f"starting from the weights of {config.init_from}\n" if config.init_from else ""
+        initial = config.init_from and not config.resume
+        start = f"starting from the weights of {config.init_from}\n" if initial else ""
         print(
             f"{config.corpus}: {' → '.join(self.dataset.corpus_info['languages'])}; "
             f"{self.dataset.describe_splits()}\n"
@@ -360,7 +361,8 @@ class Run:
 
     def report_end(self) -> None:
         """Print how to continue. After a signal, exit with its status: 128 plus its number."""
-        stopped = self.stopped_by and self.epoch < self.config.epochs
+        left = self.epoch < self.config.epochs and self.step < self.last_step
+        stopped = self.stopped_by and left
         if self.is_chief and stopped:
             print(f"stopped; resume with\n    python train.py --resume {quote(self.path)}")
         elif self.is_chief:

@@ -46,7 +46,6 @@ CAN_CHANGE = {
     "data/text.py": "texts ids batches training model meaning",
     "data/tokenizer.py": "texts ids batches training model meaning",
     "data/encoding.py": "texts ids batches training meaning",
-    "data/mini/": "texts ids batches training",
     "data/*.tsv": "",  # corpora of users
     "data/": "texts ids batches training",
     "model/loss.py": "training model meaning",
@@ -110,11 +109,12 @@ class GitError(UserError):
 
 
 class CallsForStrings(ast.NodeTransformer):
-    """Replaces f-strings with calls: how `ast.unparse` quotes them depends on Python's version."""
+    """Replace f-strings with calls: how `ast.unparse` quotes them depends on Python's version."""
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.Call:
         self.generic_visit(node)
-        return ast.Call(ast.Name("join"), node.values, [])
+        parts = [each for each in node.values if getattr(each, "value", None) != ""]  # of 3.12
+        return ast.Call(ast.Name("join"), parts, [])
 
     def visit_FormattedValue(self, node: ast.FormattedValue) -> ast.Call:
         self.generic_visit(node)
@@ -211,7 +211,8 @@ def imported_modules(source: bytes, package: str = "") -> frozenset[str]:
 
 def imported_files(names: Iterable[str], folder: Path) -> set[str]:
     """Return the names of files of a copy of the source and of those that they import, directly or
-    not. Packages of the project itself import nothing: see `model/__init__.py`.
+    not. The `__init__.py` of the project's own packages is not followed: that of model/ imports
+    every model.
     """
     left, found = [*names], set()
     while left:
@@ -293,8 +294,9 @@ def working_tree_diff(*paths: str, base: str = "HEAD") -> str:
     with tempfile.TemporaryDirectory() as scratch:
         index = {"GIT_INDEX_FILE": str(Path(scratch) / "index")}
         git("read-tree", base, **index)
-        new = git("ls-files", "-z", "--others", "--exclude-standard", "--", *paths, **index)
+        names = git("ls-files", "-z", "--others", "--exclude-standard", "--", *paths, **index)
+        new = [name for name in names.split("\0")[:-1] if "\ufffd" not in name]  # those in UTF-8
         if new:
             add = ("add", "--intent-to-add", "--pathspec-from-file=-", "--pathspec-file-nul")
-            git(*add, stdin=new, GIT_LITERAL_PATHSPECS="1", **index)
+            git(*add, stdin="\0".join(new), GIT_LITERAL_PATHSPECS="1", **index)
         return git(*DIFF, base, "--", *paths, **index)

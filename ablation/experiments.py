@@ -148,7 +148,8 @@ class Experiment:
         """
         flags = self.recipe_flags.get(recipe.name, self.flags)
         bleu = any("meaning" in can_change(name) for name in self.files)
-        bleu |= bool(re.search(r"^[-+].*label.smoothing", self.diff, re.MULTILINE))
+        default = r'^[-+] +(label_smoothing *[:=]|.*"label smoothing)'  # in config.py
+        bleu |= bool(re.search(default, self.diff, re.MULTILINE))
         bleu |= "--label-smoothing" in flags
         return replace(self, flags=flags, score=self.score or ("bleu" if bleu else ""))
 

@@ -116,8 +116,8 @@ MISMATCHES = {
 
 def is_same(one: str, other: str) -> bool:
     """Return whether two names are those of the same corpus, perhaps as different paths."""
-    paths = Path(one), Path(other)
-    return one == other or (all(x.exists() for x in paths) and os.path.samefile(*paths))
+    exist = all(map(os.path.exists, (one, other)))
+    return one == other or (exist and os.path.samefile(one, other))
 
 
 def is_mini(name: str) -> bool:

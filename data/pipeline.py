@@ -1,7 +1,7 @@
 """Text to ids: train the tokenizers and encode a corpus once, and cache the result on disk.
 
 Corpora in files are read and encoded in parts of thousands of texts, and the ids are memory-mapped,
-so that neither needs to fit into memory. The texts that the tokenizer is trained on do.
+so that neither needs to fit into memory. The texts that train the tokenizer must fit.
 """
 
 import hashlib

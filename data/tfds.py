@@ -262,7 +262,8 @@ def archive_path(url: str) -> Path:
 def spa_eng(share: float | None = None) -> Corpus:
     """Open the English-Spanish sentence pairs of TensorFlow's tutorials: 118,964 pairs.
 
-    All translations of a sentence are in the same split. share: see `select_by_hash`.
+    Pairs with the same English sentence are in one split, except for a language model. share: see
+    `select_by_hash`.
     """
     archive = archive_path(ANKI_URL)
 

@@ -16,7 +16,7 @@ from data.text import to_nfc
 from utils import UserError, first_few, first_line
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
-PART = 1 << 18  # maximum characters of a text that the tokenizer is trained on
+PART = 1 << 18  # characters: longer texts are divided to train the tokenizer
 
 
 class Tokenizer:

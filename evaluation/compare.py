@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from sacrebleu.metrics import CHRF
 
+from data import corpora
 from evaluation import command_line, metrics, report
 from evaluation.report import Table
 from training.records import find_run, load_config
@@ -93,11 +94,11 @@ def main(flags: argparse.Namespace) -> None:
         texts = f"--corpus {quote(first['corpus'])} --split {first['split']}"
         texts = f"--testset {quote(first['testset'])}" if "testset" in first else texts
         texts += f" --languages {first['languages']}" if "languages" in first else ""
-        corpora, shares = ([x.get(y) for x in scores] for y in ("corpus", "held_out_share"))
-        if corpora[0] == corpora[1] and shares[0] != shares[1]:
+        shares = [each.get("held_out_share") for each in scores]
+        if shares[0] != shares[1] and corpora.is_same(*(each["corpus"] for each in scores)):
             raise UserError(
-                f"different texts ({about[0]}; {about[1]}): train both with the same "
-                "--held-out-share"
+                f"different texts ({about[0]}; {about[1]}): their --held-out-share differs; train "
+                "both with the same one, or score both on another file with --corpus"
             )
         raise UserError(
             f"different texts ({about[0]}; {about[1]}): score the second run on those of the first "

@@ -45,10 +45,12 @@ def load_split(
         names = languages.split(",") if languages else record["languages"]
         corpus = open_testset(testset, names)
     else:
-        share = config.held_out_share if corpora.is_same(name, config.corpus) else None
+        share = None
+        if corpora.is_same(name, config.corpus):
+            share, languages = config.held_out_share, languages or config.languages
         sides = [corpora.find(name, x, config.task, languages, share) for x in (False, True)]
-        same = (each for each in sides if [*each.languages] == record["languages"])
-        corpus = next(same, sides[0])
+        fitting = (each for each in sides if [*each.languages] == record["languages"])
+        corpus = next(fitting, sides[0])
     summary = corpus.summarize(split, limit=sys.maxsize)
     recorded = record["splits"].get(split, {}).get("sha256")
     if own and summary.sha256 != recorded:

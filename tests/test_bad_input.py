@@ -250,7 +250,9 @@ def test_docstrings_are_not_part_of_the_code(place):
 def test_f_strings_are_compared_without_their_quotes():
     """In 3.11, `ast.unparse` writes other quotes than in 3.12."""
     code = normalized_code(b'''f"{x['a']:>{n}} b{y!r}"''')
-    assert code.startswith("join(format(x['a'], -1, join(") and "f'" not in code
+    assert (
+        code == "join(format(x['a'], -1, join('>', format(n, -1, ''))), ' b', format(y, 114, ''))"
+    )
     for other in (b'''f"{x['a']:>{n}} b{y}"''', b'''f"{x['a']:<{n}} b{y!r}"'''):
         assert normalized_code(other) != code
 

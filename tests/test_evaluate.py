@@ -13,9 +13,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow
 import pytest
 import tensorflow as tf
 from helpers import TINY, load_split, train_here, write_corpus
+from pyarrow.parquet import write_table
 
 from config import Config
 from data import corpora, pipeline
@@ -865,13 +867,17 @@ def test_commands_have_their_own_names_in_help(run_program):
     assert "usage: translate.py" in run_program("translate.py", "--help").out
 
 
-def test_a_file_that_a_run_was_trained_on_is_divided_in_the_same_way_again(tmp_path):
-    name = str(tmp_path / "pairs.tsv")
-    Path(name).write_text("".join(f"source {i}\ttarget {i}\n" for i in range(600)), "utf-8")
-    config = Config(corpus=name, held_out_share=0.1)
+@pytest.mark.parametrize("languages", [None, "b,a"])
+def test_a_file_that_a_run_was_trained_on_is_divided_in_the_same_way_again(tmp_path, languages):
+    name = str(tmp_path / ("rows.parquet" if languages else "pairs.tsv"))
+    if languages:  # of three columns
+        write_table(pyarrow.table({x: [f"{x} {i}" for i in range(600)] for x in "abc"}), name)
+    else:
+        Path(name).write_text("".join(f"source {i}\ttarget {i}\n" for i in range(600)), "utf-8")
+    config = Config(corpus=name, held_out_share=0.1, languages=languages)
     corpus = corpora.from_config(config)
     recorded = {"test": {"sha256": corpus.summarize("test", 0).sha256}}
-    info = {"languages": ["source", "target"], "splits": recorded}
+    info = {"languages": [*corpus.languages], "splits": recorded}
     (tmp_path / "corpus.json").write_text(json.dumps(info))
     for given in None, name, os.path.relpath(name):
         loaded, identity, _ = report.load_split(tmp_path, config, "test", given)

@@ -74,7 +74,7 @@ def test_a_line_feed_that_is_a_byte_is_shown_as_a_line_feed():
     ("texts", "expected"),
     [(["\n", "x " * 40, "\n"], "x " * 40), (["a", "b " * 5, "c " * 7, "d " * 5], "b " * 5)],
 )
-def test_the_text_in_tensorboard_has_words_about_six_of_them(texts, expected):
+def test_the_text_in_tensorboard_has_about_six_words(texts, expected):
     read = []
 
     class Predictor:

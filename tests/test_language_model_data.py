@@ -197,9 +197,9 @@ def test_of_a_table_the_second_column_is_the_text(tmp_path):
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("languages", [None, "target,source"])
 def test_equal_texts_of_a_table_are_in_one_split(tmp_path, reverse, languages):
-    repeated = reverse != bool(languages)  # which column is the text, whose lines are repeated
-    rows = [(f"text {i // 3}", f"other {i}")[:: 1 if repeated else -1] for i in range(1500)]
-    name = write(tmp_path / "a.tsv", "".join(f"{first}\t{second}\n" for first, second in rows))
+    first = reverse != bool(languages)  # whether the text is in the first column
+    rows = [(f"text {i // 3}", f"other {i}")[:: 1 if first else -1] for i in range(1500)]
+    name = write(tmp_path / "a.tsv", "".join(f"{one}\t{other}\n" for one, other in rows))
     corpus = corpora.find(name, reverse, TASK, languages)
     parts = [set(corpus.load(split).targets) for split in SPLITS]
     assert sum(map(len, parts)) == len(set.union(*parts)) == 500

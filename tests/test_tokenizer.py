@@ -225,7 +225,7 @@ def test_words_and_punctuation_are_separate_and_rare_words_unknown():
     assert trained.decode([ids]) == ["it is , bad"]
 
 
-def test_a_text_of_many_megabytes_is_learned_from():
+def test_a_text_of_two_megabytes_is_learned_from():
     pieces = tokenizer.train(["𐐷𐐨" * tokenizer.PART], 270)
     assert "𐐷" in "".join(pieces.tokens(range(pieces.vocab_size)))
 

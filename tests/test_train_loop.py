@@ -46,6 +46,7 @@ from evaluation.translator import Translator
 from model import build
 from training import description, distribution, machine, progress, run
 from training.checkpoints import assert_fits, readable_checkpoints, rewrite_checkpoint_list
+from training.command_line import config_from_flags
 from training.logs import Logs
 from training.records import load_config, read_json_lines
 from training.run import Diverged, RunError
@@ -840,10 +841,20 @@ def test_an_initial_run_that_cannot_be_read_leaves_no_directory(copied, settings
 def test_flags_that_contradict_the_initial_run_are_named(finished, settings):
     with pytest.raises(UserError, match="--d-model 32.* has 16"):
         run_loop({"init_from": str(finished), "d_model": 32})
-    with pytest.raises(
-        UserError, match="--held-out-share 0.1: .*on other parts of the same corpus"
-    ):
-        run_loop({"init_from": str(finished), "held_out_share": 0.1})
+
+
+def test_a_run_from_the_weights_of_another_divides_its_corpus_in_the_same_way(settings, tmp_path):
+    corpus = tmp_path / "pairs.tsv"
+    corpus.write_text("".join(f"a {i}\tb {i}\n" for i in range(400)), "utf-8")
+    settings |= {"corpus": str(corpus), "held_out_share": 0.1, "max_steps": 1, "vocab_size": 300}
+    run_loop(settings)
+    flags = {"init_from": str(tmp_path / "run"), "runs_dir": str(tmp_path)}
+    flags |= {"cache_dir": settings["cache_dir"]}
+    for again in {}, {"corpus": os.path.relpath(corpus)}:
+        assert config_from_flags(flags | again).held_out_share == 0.1
+    assert config_from_flags(flags | {"corpus": "mini:50"}).held_out_share is None
+    with pytest.raises(UserError, match="--held-out-share 0.2: .* divided the same .* with 0.1"):
+        config_from_flags(flags | {"held_out_share": 0.2})
 
 
 @pytest.mark.parametrize("folder", ["docs", "data/mini"])

@@ -61,8 +61,9 @@ def initial_config(flags: dict) -> Config:
         share = values.setdefault("held_out_share", run.held_out_share)
         if share != run.held_out_share:
             raise UserError(
-                f"--held-out-share {share}: {flags['init_from']} was trained on other parts of the "
-                "same corpus, which must not validate it; leave the flag out"
+                f"--held-out-share {share}: {flags['init_from']} divided the same corpus with "
+                f"{run.held_out_share or 'the default'}; leave the flag out, so that no text that "
+                "it was trained on can validate"
             )
     config = Config(**values)
     languages = read_corpus_info(flags["init_from"])["languages"]

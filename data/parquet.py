@@ -88,7 +88,8 @@ def choose_columns(file: Path, task: str, languages: Sequence[str]) -> dict[str,
         raise CorpusError(f"{file} has two columns of one name: {', '.join(schema.names)}")
     kinds = dict(zip(paths, schema.types, strict=True))
     kinds = {n: k.value_type if types.is_dictionary(k) else k for n, k in kinds.items()}
-    texts = [n for n, k in kinds.items() if types.is_string(k) or types.is_large_string(k)]
+    checks = [getattr(types, f"is_{k}", None) for k in ("string", "large_string", "string_view")]
+    texts = [n for n, k in kinds.items() if any(check and check(k) for check in checks)]
     usable = texts + [name for name, kind in kinds.items() if types.is_integer(kind)]  # labels
     translation = [name for name in texts if paths[name] != name]
     if not texts:

@@ -176,6 +176,7 @@ def encode(folder: Path, config: Config, corpus: Corpus) -> None:
     else:
         log(f"training the tokenizer on {len(train.sample):,} of {train.pairs:,} pairs")
         tokenizers = tokenizer.train_pair(Split.of(train.sample), train.labels, config)
+        warn_of_learned_phrases(tokenizers, train.sample, validation.sample)
     for trained in dict.fromkeys(tokenizers):
         if isinstance(trained, Tokenizer) and trained.vocab_size < config.vocab_size:
             log(f"{trained.vocab_size:,} tokens, fewer than --vocab-size {config.vocab_size}")
@@ -190,6 +191,27 @@ def encode(folder: Path, config: Config, corpus: Corpus) -> None:
         info = {"output_margin": output_margin(map_pairs(folder, "train", tokenizers))}
     info |= {"languages": corpus.languages, "max_length": config.max_length, "splits": counts}
     write_json(folder / "corpus.json", info)
+
+
+def warn_of_learned_phrases(
+    tokenizers: tuple, train: list[TextPair], validation: list[TextPair]
+) -> None:
+    """Warn if validation texts have far more tokens per character than training texts.
+
+    Then the vocabulary has whole phrases of these, as it does if a small corpus has no spaces.
+    """
+    for column, trained in enumerate(tokenizers):
+        texts = [[pair[column] for pair in sample[:500]] for sample in (train, validation)]
+        if isinstance(trained, Tokenizer) and all(map(any, texts)):
+            known, new = (
+                sum(map(len, trained.encode(each))) / sum(map(len, each)) for each in texts
+            )
+            if new > 2 * known:
+                warn(
+                    f"{'source' if column == 0 else 'target'} texts of validation have "
+                    f"{new / known:.1f} times as many tokens per character as those of training, "
+                    "whose phrases are in the vocabulary: lower --vocab-size"
+                )
 
 
 def encode_pairs(

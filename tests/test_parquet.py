@@ -72,6 +72,13 @@ def test_rows_without_splits_are_divided_like_the_lines_of_a_table(tmp_path, pla
         assert corpus.load(split) == expected.load(split)
 
 
+@pytest.mark.skipif(not hasattr(pyarrow, "string_view"), reason="needs a newer pyarrow")
+def test_views_of_strings_are_texts(tmp_path):
+    texts = pyarrow.array(["a", "b"], pyarrow.string_view())
+    name = write(tmp_path / "a.parquet", text=texts)
+    assert corpora.find(name, task="language modeling").load("all").targets == ["a", "b"]
+
+
 @pytest.mark.parametrize("named", [False, True])
 def test_labels_are_numbers_or_the_names_in_the_file(tmp_path, named):
     texts, labels = zip(*[(f"text {i}", i % 2) for i in range(20)], strict=True)

@@ -247,6 +247,19 @@ def test_labels_are_ids_after_the_special_tokens(tmp_path):
     assert source.model == texts.model and target.names == labels.names
 
 
+@pytest.mark.parametrize("size, warned", [(200, True), (3000, False)])
+def test_phrases_of_a_small_corpus_without_spaces_in_the_vocabulary_are_reported(
+    capsys, size, warned
+):
+    draw = random.Random(0)
+    letters, weights = [chr(0x4E00 + i) for i in range(500)], [1 / (i + 1) for i in range(500)]
+    texts = [("".join(draw.choices(letters, weights, k=15)), "x") for _ in range(size + 100)]
+    pieces = tokenizer.train([text for text, _ in texts[100:]], 4000)
+    pipeline.warn_of_learned_phrases((pieces, tokenizer.Labels("x")), texts[100:], texts[:100])
+    error = capsys.readouterr().err
+    assert ("source texts of validation have" in error and "--vocab-size" in error) == warned
+
+
 def test_labels_that_an_initial_run_does_not_have_are_named(tmp_path, shared):
     (tmp_path / "run").mkdir()
     tokenizer.save_pair(tmp_path / "run", shared, tokenizer.Labels(["neg", "pos"]))

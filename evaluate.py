@@ -76,9 +76,10 @@ def main(flags: argparse.Namespace) -> None:
     corpus = flags.testset or flags.corpus or flags.config.corpus
     scores |= {"corpus": corpus, "split": flags.split, "checkpoint": checkpoint}
     texts = {"testset": flags.testset, "languages": flags.languages}
-    if not flags.testset and corpora.is_same(corpus, flags.config.corpus):
+    if not flags.testset:
         texts["held_out_share"] = flags.config.held_out_share
-        texts["languages"] = flags.languages or flags.config.languages
+        if corpora.is_same(corpus, flags.config.corpus):
+            texts["languages"] = flags.languages or flags.config.languages
     scores |= {name: value for name, value in texts.items() if value}
     best = "-best" if flags.checkpoint == "best" else ""
     written = []

@@ -115,9 +115,11 @@ MISMATCHES = {
 
 
 def is_same(one: str, other: str) -> bool:
-    """Return whether two names are those of the same corpus, perhaps as different paths."""
-    exist = all(map(os.path.exists, (one, other)))
-    return one == other or (exist and os.path.samefile(one, other))
+    """Return whether two names are those of the same corpus, perhaps moved since."""
+    exist = [*map(os.path.exists, (one, other))]
+    if one == other or all(exist):
+        return one == other or os.path.samefile(one, other)
+    return any(exist) and Path(one).name == Path(other).name
 
 
 def is_mini(name: str) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from config import Config
 from data import corpora
-from data.splits import Split
+from data.splits import CorpusError, Split
 from evaluation.scores import Table
 from evaluation.testset import testset as open_testset
 from training.records import read_corpus_info, read_json
@@ -40,15 +40,18 @@ def load_split(
     if own and split not in record["splits"]:
         raise UserError(f"{run} has no split {split!r}: choose from {', '.join(record['splits'])}")
     if own:
-        corpus = corpora.from_config(config)  # with its share of the training split
+        try:
+            corpus = corpora.from_config(config)  # with its share of the training split
+        except CorpusError as error:
+            raise UserError(f"{error}; if it was moved, give its path with --corpus") from error
     elif testset:
         names = languages.split(",") if languages else record["languages"]
         corpus = open_testset(testset, names)
     else:
-        share = None
         if corpora.is_same(name, config.corpus):
-            share, languages = config.held_out_share, languages or config.languages
-        sides = [corpora.find(name, x, config.task, languages, share) for x in (False, True)]
+            languages = languages or config.languages
+        options = (config.task, languages, config.held_out_share)
+        sides = [corpora.find(name, reverse, *options) for reverse in (False, True)]
         fitting = (each for each in sides if [*each.languages] == record["languages"])
         corpus = next(fitting, sides[0])
     summary = corpus.summarize(split, limit=sys.maxsize)

@@ -1,7 +1,6 @@
 """Test sets that sacreBLEU downloads, such as wmt14/full."""
 
 import socket
-import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -32,11 +31,12 @@ def testset(name: str, languages: Sequence[str]) -> Corpus:
         try:
             source = sacrebleu.get_source_file(name, pair)
             references = sacrebleu.get_reference_files(name, pair)
-        except (OSError, EOFError, SystemExit, tarfile.TarError) as error:
+        except (Exception, SystemExit) as error:  # HTTPException, TarError, LockException, …
             folder = Path(sacrebleu.SACREBLEU_DIR, name)
             raise CorpusError(
-                f"{name} cannot be downloaded: {first_line(error)}; with a network, run `sacrebleu "
-                f"-t {name} -l {pair} --echo src`, and copy {folder} to this machine"
+                f"{name} cannot be downloaded: {first_line(error)}; delete {folder} and repeat, "
+                f"or, with a network, run `sacrebleu -t {name} -l {pair} --echo src`, and copy "
+                "that directory to this machine"
             ) from error
         finally:
             socket.setdefaulttimeout(default)

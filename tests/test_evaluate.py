@@ -1,6 +1,7 @@
 """evaluate.py, translate.py and the commands of evaluation/, on a run of train.py."""
 
 import ast
+import http.client
 import json
 import math
 import os
@@ -32,6 +33,7 @@ from evaluation.translator import Translator
 from model.decoding import filter_logits
 from training.checkpoints import readable_checkpoints
 from training.records import load_config, read_json
+from utils import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
 SENTENCE = "um carro e uma casa"
@@ -251,6 +253,12 @@ def test_test_sets_that_cannot_be_scored_are_rejected(copy, score, testset, monk
     assert keyword(score(copy, "--testset", "wmt14/full"), "not for pt-en", "de,en or en,cs")
     flags = ("--testset", "wmt14/full", "--languages", "en,de")
     assert keyword(score(copy, *flags), "no route to host", "-l en-de")
+
+    def cut_off(*_, **__):
+        raise http.client.IncompleteRead(b"")
+
+    monkeypatch.setattr("urllib.request.urlopen", cut_off)
+    assert keyword(score(copy, "--testset", "mtedx/test"), "IncompleteRead", "; delete")
     assert keyword(score(copy, "--testset", "wmt"), "no test set 'wmt'")
     assert keyword(score(copy, "--testset", "wmt14/full", "--split", "test"), "without")
     assert keyword(score(copy, "--languages", "en,de"), "--languages is for another corpus")
@@ -879,6 +887,13 @@ def test_a_file_that_a_run_was_trained_on_is_divided_in_the_same_way_again(tmp_p
     recorded = {"test": {"sha256": corpus.summarize("test", 0).sha256}}
     info = {"languages": [*corpus.languages], "splits": recorded}
     (tmp_path / "corpus.json").write_text(json.dumps(info))
-    for given in None, name, os.path.relpath(name):
+    expected = corpus.load("test")
+    moved = tmp_path / "moved" / Path(name).name
+    for given in None, name, os.path.relpath(name), str(moved):
+        if given == str(moved):
+            moved.parent.mkdir()
+            Path(name).rename(moved)
         loaded, identity, _ = report.load_split(tmp_path, config, "test", given)
-        assert loaded == corpus.load("test") and identity == "test"
+        assert loaded == expected and identity == "test"
+    with pytest.raises(UserError, match="no such file.*; if it was moved, give its path with --c"):
+        report.load_split(tmp_path, config, "test")

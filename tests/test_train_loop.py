@@ -843,6 +843,14 @@ def test_flags_that_contradict_the_initial_run_are_named(finished, settings):
         run_loop({"init_from": str(finished), "d_model": 32})
 
 
+def test_learned_positions_keep_their_length(copied):
+    path = copied / "config.json"
+    text = path.read_text("utf-8").replace('"positions": "sinusoidal"', '"positions": "learned"')
+    path.write_text(text, "utf-8")
+    with pytest.raises(UserError, match="--max-length 99: .* leave the flag out"):
+        config_from_flags({"init_from": str(copied), "max_length": 99})
+
+
 def test_a_run_from_the_weights_of_another_divides_its_corpus_in_the_same_way(settings, tmp_path):
     corpus = tmp_path / "pairs.tsv"
     corpus.write_text("".join(f"a {i}\tb {i}\n" for i in range(400)), "utf-8")

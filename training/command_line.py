@@ -49,7 +49,8 @@ def initial_config(flags: dict) -> Config:
     flags: as of `resume_config`. Raises UserError if one of them contradicts that model.
     """
     run = load_config(flags["init_from"])
-    model = {name: getattr(run, name) for name in OF_THE_MODEL}
+    names = OF_THE_MODEL + (("max_length",) if run.positions == "learned" else ())
+    model = {name: getattr(run, name) for name in names}
     for name in flags.keys() & model.keys():
         if flags[name] != model[name]:
             raise UserError(

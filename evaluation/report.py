@@ -30,10 +30,11 @@ def load_split(
     """Load a split of the corpus of a run, or of the one with this name, in the run's direction.
 
     languages: of that corpus, see `Config`. testset: a test set of sacreBLEU, to load instead.
-    Also returns what identifies the texts in file names: the split, or, if the texts are not those
-    that the run recorded, their corpus, split and hash; and whether they are documents, see
-    `Corpus`. Raises OSError, and UserError if the split does not exist, or if it is the run's own
-    and has changed since training.
+    Another corpus has the run's share of held-out texts: it may be the same one, moved. Also
+    returns what identifies the texts in file names: the split, or, if the texts are not those that
+    the run recorded, their corpus, split and hash; and whether they are documents, see `Corpus`.
+    Raises OSError, and UserError if the split does not exist, or if it is the run's own and has
+    changed since training.
     """
     record = read_corpus_info(run)
     own = name is None and testset is None

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from utils import UserError, check_settings, names_in_group, setting
+from utils import UserError, check_settings, is_utf8, names_in_group, setting
 
 # What each model is trained on: pairs of texts, texts with labels, or texts only.
 TASKS = {
@@ -190,7 +190,7 @@ class Config:
         if self.d_model % 2 and (self.model == "recurrent" or self.positions == "sinusoidal"):
             reason = "--model recurrent" if self.model == "recurrent" else "--positions sinusoidal"
             raise UserError(f"--d-model {self.d_model}: {reason} needs an even number")
-        if self.corpus != self.corpus.encode("utf-8", "replace").decode():
+        if not is_utf8(self.corpus):
             raise UserError(f"--corpus {self.corpus!r} is not UTF-8: rename the directory or file")
         names = (self.languages or "text").split(",")
         if len({*names}) != len(names) or len(names) > 2 or not all(names):

@@ -203,6 +203,11 @@ def first_line(error: object) -> str:
     return (text or type(error).__name__).splitlines()[0].rstrip(" :.")
 
 
+def is_utf8(text: str) -> bool:
+    """Return whether a text, such as the name of a file, can be written as UTF-8."""
+    return text == text.encode("utf-8", "replace").decode()
+
+
 def quote(path: str | Path) -> str:
     """Return a path as it must be typed in a shell. Windows takes slashes, too."""
     return shlex.quote(path.as_posix() if isinstance(path, PurePath) else path)

@@ -22,7 +22,7 @@ from data.splits import (
     strip_markup,
     visible,
 )
-from utils import amount, first_few, first_line, warn
+from utils import amount, first_few, first_line, is_utf8, warn
 
 PART = 1 << 12  # maximum bytes of a line of text: text without line feeds is divided
 MOST_LABELS = 1000  # a column of a table with more different texts does not hold labels
@@ -94,7 +94,7 @@ def labelled_folder(
     labels = sorted(set.intersection(*folders)) if folders else []
     if ignored := sorted(set().union(*folders) - {*labels}):
         warn(f"{path}: ignoring {', '.join(ignored)}, missing in a split")
-    if odd := [label for label in labels if label != label.encode("utf-8", "replace").decode()]:
+    if odd := [label for label in labels if not is_utf8(label)]:
         raise CorpusError(f"{path}: the label {odd[0]!r} is not UTF-8: rename its directories")
     if len(labels) < 2:
         raise CorpusError(

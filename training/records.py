@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from config import Config
-from utils import UserError, warn
+from utils import UserError, is_utf8, warn
 
 
 class RunError(UserError):
@@ -67,7 +67,7 @@ def check_path(run: str | Path) -> None:
     It would read some characters as a pattern, and its paths are UTF-8.
     """
     path = Path(run).as_posix()  # without the separators of Windows
-    if path != path.encode("utf-8", "replace").decode():
+    if not is_utf8(path):
         raise UserError(f"{path!r} is not UTF-8: rename the directory")
     if re.search(r"[\[*?\\]", path):
         raise UserError(

@@ -54,6 +54,14 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: places.get(item.path.stem, len(places)))
 
 
+@pytest.fixture(autouse=True)
+def every_warning_is_new():
+    """Forget the warnings of earlier tests, because `warn` prints each one once."""
+    from utils import warn
+
+    warn.cache_clear()
+
+
 @pytest.fixture(scope="session")
 def tiny():
     """Create tiny models with random variables: a bias of 0 or a scale of 1 could hide a bug."""

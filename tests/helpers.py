@@ -28,6 +28,8 @@ TINY = {
     "batch_tokens": 256,
     "max_length": 40,
 }
+# As in a program: its settings of TensorFlow change the last bits, also in later tests.
+machine.import_tensorflow()
 METRICS = {"objective": 1.5, "loss": 1.0, "accuracy": 0.5, "grad_norm": 2.0, "learning_rate": 0.1}
 
 

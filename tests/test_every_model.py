@@ -75,6 +75,9 @@ def test_a_classifier_learns_and_is_scored(classifier, run_program):
     highest = max(np.compress(wrong, table["probability"]), default="")
     assert highest in (classifier / "mistakes-test.txt").read_text("utf-8").partition("\n")[0]
 
+    drawn = {path.stem for path in paths(run_program("evaluation/figures.py", classifier))}
+    assert drawn == {"confusion-test"}
+
 
 def test_texts_are_labelled(classifier, run_program):
     assert run_program("translate.py", classifier, "a great film")[:2] == (0, "pos\n")
@@ -99,11 +102,6 @@ def test_attention_of_a_classifier_is_drawn(classifier, run_program):
     ]
     assert tf.io.decode_png(drawn[0].read_bytes()).shape[0] > 100
     assert "great" in drawn[1].read_text("utf-8")
-
-
-def test_figures_of_a_classifier_are_drawn(classifier, run_program):
-    drawn = {path.stem for path in paths(run_program("evaluation/figures.py", classifier))}
-    assert drawn == {"confusion-test"}
 
 
 def test_a_recurrent_model_is_trained_and_scored(recurrent, run_program):

@@ -46,7 +46,6 @@ def test_a_gpu_that_tensorflow_does_not_find_is_reported(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    machine.warn.cache_clear()
     monkeypatch.setattr(machine, "NVIDIA_DRIVER", tmp_path / "missing")
     machine.adapt_to_device(Config())
     assert not capsys.readouterr().err
@@ -58,7 +57,6 @@ def test_a_gpu_that_tensorflow_does_not_find_is_reported(
 @pytest.mark.parametrize(("precision", "warned"), [("bfloat16", True), ("float32", False)])
 def test_bfloat16_without_instructions_for_it_is_reported(precision, warned, monkeypatch, capsys):
     monkeypatch.setattr(machine, "has_bfloat16", lambda: False)
-    machine.warn.cache_clear()
     machine.adapt_to_device(Config(precision=precision))
     assert ("--precision float32" in capsys.readouterr().err) == warned
 

@@ -94,9 +94,10 @@ def call(checkout):
 @pytest.fixture(scope="module")
 def trained(checkout, call):
     """A run of two epochs without --name, on a terminal that shows ASCII only: (path, process)."""
+    earlier = set(checkout.glob("runs/*"))
     process = call("train.py", *FLAGS, PYTHONIOENCODING="ascii")
     assert process.returncode == 0, process.stderr
-    (folder,) = (checkout / "runs").iterdir()
+    (folder,) = set(checkout.glob("runs/*")) - earlier
     return folder, process
 
 

@@ -55,11 +55,12 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(autouse=True)
-def every_warning_is_new():
-    """Forget the warnings of earlier tests, because `warn` prints each one once."""
+def forget_warnings():
+    """Forget the warnings of earlier tests: `warn` prints each one once. Returns a function."""
     from utils import warn
 
     warn.cache_clear()
+    return warn.cache_clear
 
 
 @pytest.fixture(scope="session")
@@ -92,7 +93,7 @@ class Result(NamedTuple):
 
 
 @pytest.fixture
-def run_program(monkeypatch, capsys, tmp_path_factory):
+def run_program(monkeypatch, capsys, tmp_path_factory, forget_warnings):
     """Run a program, such as "translate.py" or "evaluation/figures.py", in this process.
 
     A process of its own would have to load TensorFlow. stdin: bytes for standard input, or what
@@ -109,6 +110,7 @@ def run_program(monkeypatch, capsys, tmp_path_factory):
         monkeypatch.setattr("signal.signal", lambda *_: None)  # pytest handles signals
         # Threads cannot be set any more once TensorFlow has run.
         monkeypatch.setattr("training.machine.set_parallelism", lambda *_, **__: None)
+        forget_warnings()  # those of an earlier program
         status = 0
         try:
             runpy.run_path(str(ROOT / program), run_name="__main__")

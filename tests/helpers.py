@@ -19,6 +19,9 @@ from evaluation.translator import Translator
 from training import machine, run
 from training.command_line import config_from_flags
 
+# As in a program: its settings of TensorFlow change the last bits, also in later tests.
+machine.import_tensorflow()
+
 TINY = {
     "num_layers": 1,
     "d_model": 16,
@@ -28,8 +31,6 @@ TINY = {
     "batch_tokens": 256,
     "max_length": 40,
 }
-# As in a program: its settings of TensorFlow change the last bits, also in later tests.
-machine.import_tensorflow()
 METRICS = {"objective": 1.5, "loss": 1.0, "accuracy": 0.5, "grad_norm": 2.0, "learning_rate": 0.1}
 
 

@@ -56,12 +56,13 @@ def dense_gradients(
     Dense, because the norm of an embedding's IndexedSlices would not add up repeated rows. Raises
     UserError if the objective also depends on other variables: nothing would train or save them.
     """
-    known = {id(x) for each in variables.values() for x in (each, *getattr(each, "values", ()))}
-    if unknown := [each.name for each in tape.watched_variables() if id(each) not in known]:
-        raise UserError(
-            f"the model does not find its variable {unknown[0]}, so it would not be trained: make "
-            "it an attribute of a tf.Module, or give it trainable=False"
-        )
+    updated = {id(x) for each in variables.values() for x in (each, *getattr(each, "values", ()))}
+    for variable in tape.watched_variables():
+        if id(variable) not in updated:
+            raise UserError(
+                f"a variable of shape {variable.shape}, {variable.name}, would not be trained: "
+                "make it an attribute of a tf.Module, or give it trainable=False"
+            )
     gradients = tape.gradient(objective, [*variables.values()])
     for i, (name, variable) in enumerate(variables.items()):
         if gradients[i] is None:  # such as of a layer that is created, but not called
@@ -104,6 +105,7 @@ def make_train_step(model: Model, optimizer: Adam, config: Config) -> Callable:
     def train_step(source, target):
         # The number of real target tokens in the whole batch, the same on every replica. Each part
         # divides its objective by it, so that the parts' gradients add up to that of the batch.
+        # The factor below is 1 unless the model predicts fewer tokens, such as those of a suffix.
         tokens = tf.math.count_nonzero(real_targets(target), dtype=tf.float32)
 
         def forward_backward(source, target, seed):
@@ -116,19 +118,20 @@ def make_train_step(model: Model, optimizer: Adam, config: Config) -> Callable:
         gradients, sums = sum_over_parts(
             forward_backward, source, target, seed, config.shards, config.accumulate
         )
+        gradients = [gradient * (tokens / sums.tokens) for gradient in gradients]
         rate = learning_rate(optimizer.step + 1, config)
         optimizer.apply(gradients, variables, rate)
-        objective, norms = sums.objective / tokens, norms_by_layer(gradients, variables)
+        objective, norms = sums.objective / sums.tokens, norms_by_layer(gradients, variables)
         grad_norm = tf.linalg.global_norm([*norms.values()])
         optimizer.record_nonfinite(objective + grad_norm)
         return {
             "objective": objective,
-            "loss": sums.loss / tokens,
-            "accuracy": sums.correct / tokens,
+            "loss": sums.loss / sums.tokens,
+            "accuracy": sums.correct / sums.tokens,
             "grad_norm": grad_norm,
             "learning_rate": rate,
             **norms,
-            **{name: value / tokens for name, value in sums.others.items()},
+            **{name: value / sums.tokens for name, value in sums.others.items()},
         }
 
     return train_step

@@ -42,6 +42,13 @@ def axis_labels(tokens: Sequence[str]) -> list[str]:
     return labels
 
 
+def color_scale(weights: np.ndarray) -> dict:
+    """Return arguments of `imshow`. The weights of an edited attention may be negative."""
+    if weights.min() < 0:
+        return {"cmap": "RdBu", "vmin": -1, "vmax": 1}
+    return {"cmap": "Blues", "vmin": 0, "vmax": 1}
+
+
 def heat_maps(
     stem: str | Path, weights: np.ndarray, queries: Sequence[str], keys: Sequence[str], title: str
 ) -> None:
@@ -65,7 +72,7 @@ def heat_maps(
         plots[0, 0].set_xticks(range(width), columns)  # shared by all
         plots[0, 0].set_yticks(range(height), rows)
         for (layer, head), plot in np.ndenumerate(plots):
-            image = plot.imshow(weights[layer, head], cmap="Blues", vmin=0, vmax=1)
+            image = plot.imshow(weights[layer, head], **color_scale(weights))
             plot.tick_params(length=0, labelsize=font)
             plot.tick_params("x", rotation=90)
             # On the right, too, if the labels on the left are far away.
@@ -102,7 +109,7 @@ def attention_image(predictor: "Translator | Generator", split: Split) -> bytes 
         # The size of a card in TensorBoard, 374 × 215 pixels: scaling would blur the text.
         with figure(stem, 3.4, 1.95) as canvas:
             plot = canvas.subplots()
-            plot.imshow(mean, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+            plot.imshow(mean, **color_scale(mean), aspect="auto")
             plot.tick_params(length=0, labelsize=7)
             plot.set_xticks(range(len(keys)), axis_labels(keys), rotation=30, ha="right")
             plot.set_yticks(range(len(queries)), axis_labels(queries))

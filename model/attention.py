@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from config import Config
-from model.layers import Dense, Seed, dropout, fold_in, leading_dimensions
+from model.layers import Dense, Seed, dropout, fold_in
 
 KeysValues = tuple[tf.Tensor, tf.Tensor]  # each (rows, num_heads, length, head_dim)
 
@@ -60,13 +60,13 @@ class MultiHeadAttention(tf.Module):
     def split_heads(self, x: tf.Tensor) -> tf.Tensor:
         """(batch, length, num_heads · head_dim) → (batch, num_heads, length, head_dim)."""
         num_heads = x.shape[-1] // self.head_dim  # keys and values may have fewer than queries
-        x = tf.reshape(x, (*leading_dimensions(x, 2), num_heads, self.head_dim))
+        x = tf.reshape(x, tf.concat([tf.shape(x)[:2], (num_heads, self.head_dim)], axis=0))
         return tf.transpose(x, (0, 2, 1, 3))
 
     def merge_heads(self, x: tf.Tensor) -> tf.Tensor:
         """(batch, num_heads, length, head_dim) → (batch, length, num_heads · head_dim)."""
-        x = tf.transpose(x, (0, 2, 1, 3))
-        return tf.reshape(x, (*leading_dimensions(x, 2), self.num_heads * self.head_dim))
+        x, width = tf.transpose(x, (0, 2, 1, 3)), self.num_heads * self.head_dim
+        return tf.reshape(x, tf.concat([tf.shape(x)[:2], (width,)], axis=0))
 
     def keys_values(self, x: tf.Tensor) -> KeysValues:
         """Project x (batch, length, d_model) → two of (batch, num_heads, length, head_dim)."""
@@ -90,7 +90,6 @@ class MultiHeadAttention(tf.Module):
         heads, weights = scaled_dot_product_attention(
             queries, keys, values, mask, self.dropout_rate, seed
         )
-        heads.set_shape((*queries.shape[:3], None))  # the mask may hide that the length is static
         return self.output(self.merge_heads(heads)), weights
 
     def self_attend(

@@ -10,7 +10,7 @@ from config import Config
 from model.interface import Intermediates, TeacherForcing
 from model.layers import Dense, Embedding, Seed, dropout, fold_in, initial_seed
 from model.masks import FIRST_WORD, padding_mask
-from model.transformer import Stack, stack_weights
+from model.transformer import Stack
 
 # Poolings: memory (batch, length, d_model) and real (batch, length), bool, False at padding →
 # (batch, d_model). The maximum and the mean of a text without tokens are zero.
@@ -78,14 +78,6 @@ class Classifier(TeacherForcing):
         """
         pooled = self.pooling(memory, cross_mask[:, 0, 0])  # (batch, d_model)
         return dropout(pooled, self.dropout_rate, fold_in(seed, "pooled"))[:, tf.newaxis], []
-
-    def logits(self, hidden: tf.Tensor) -> tf.Tensor:
-        """hidden (rows, d_model) → (rows, vocab_size)."""
-        return self.output(hidden)
-
-    def attention_weights(self, source: tf.Tensor, target_in: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return {"encoder": (batch, num_layers, num_heads, source_len, source_len)}."""
-        return {"encoder": stack_weights(self.encode(source, padding_mask(source))[1], "self")}
 
     def init_decode(self, source: tf.Tensor) -> dict:
         """Encode and pool source (batch, source_len) → the state of decoding."""

@@ -1,5 +1,6 @@
 """The interface of every model for training, scoring and decoding."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
@@ -14,7 +15,10 @@ Intermediates = dict[str, tf.Tensor]
 
 
 class Predictions(NamedTuple):
-    """The output of `teacher_forced`: one row for each real target token of a batch."""
+    """The output of `teacher_forced`: one row for each target token that is predicted.
+
+    A model may predict fewer than all real tokens: the means of training are over these rows.
+    """
 
     logits: tf.Tensor  # (tokens, vocab_size)
     labels: tf.Tensor  # (tokens,), int32
@@ -29,6 +33,7 @@ class Model(Protocol):
     """
 
     source_embedding: Embedding  # TensorBoard shows its table, (source_vocab_size, d_model)
+    output: Callable  # hidden (rows, d_model) → logits (rows, vocab_size), of `make_embeddings`
 
     def encode(
         self, source: tf.Tensor, source_mask: tf.Tensor, seed: Seed | None = None
@@ -73,8 +78,11 @@ class Model(Protocol):
     def init_decode(self, source: tf.Tensor) -> dict:
         """Encode source (batch, source_len) → the state of decoding before the first token.
 
-        A dict of tensors, which may be nested. Those under "caches" have a row for each hypothesis,
-        the others a row for each source.
+        A dict of tensors, which may be nested. The first axis of each has the rows: under "caches"
+        one for each hypothesis, elsewhere one for each source. Decoding gathers the rows of those
+        that are not finished, and knows nothing of the other axes: a cache may grow, be trimmed or
+        have a constant size. A model that needs its position keeps it, for each source, in the
+        state.
         """
 
     def decode_step(self, token: tf.Tensor, state: dict) -> tuple[tf.Tensor, dict]:
@@ -85,7 +93,14 @@ class Model(Protocol):
 
 
 class TeacherForcing(tf.Module):
-    """Teacher forcing with `encode`, `decode` and `logits`. A model may replace it."""
+    """What models have in common: the methods that are built on `encode`, `decode` and `output`.
+
+    A model may replace them.
+    """
+
+    def logits(self, hidden: tf.Tensor) -> tf.Tensor:
+        """hidden (rows, d_model) → (rows, vocab_size): section 3.4."""
+        return self.output(hidden)
 
     def teacher_forced(
         self: Model, source: tf.Tensor, target: tf.Tensor, seed: Seed | None = None
@@ -99,3 +114,18 @@ class TeacherForcing(tf.Module):
         real = tf.where(real_targets(target))  # (tokens, 2): row and position of each
         logits = self.logits(tf.gather_nd(hidden, real))
         return Predictions(logits, tf.gather_nd(target_out, real), [*encoder, *decoder])
+
+    def attention_weights(
+        self: Model, source: tf.Tensor, target_in: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        """See `Model`."""
+        source_mask, self_mask = padding_mask(source), look_ahead_mask(tf.shape(target_in)[1])
+        memory, encoder = self.encode(source, source_mask)
+        _, decoder = self.decode(target_in, memory, self_mask, source_mask)
+        parts = {"encoder": (encoder, "self"), "decoder": (decoder, "self")}
+        parts |= {"cross": (decoder, "cross")}
+        stacked = {}
+        for name, (layers, kind) in parts.items():
+            if weights := [layer[kind] for layer in layers if kind in layer]:
+                stacked[name] = tf.stack(weights, axis=1)
+        return stacked

@@ -10,7 +10,7 @@ from config import Config
 from model.interface import Intermediates, TeacherForcing
 from model.layers import Embedding, Seed, fold_in, initial_seed, make_embeddings
 from model.masks import look_ahead_mask
-from model.transformer import Stack, cache_length, stack_weights
+from model.transformer import Stack
 
 
 class LanguageModel(TeacherForcing):
@@ -19,6 +19,10 @@ class LanguageModel(TeacherForcing):
     It is trained and decoded as the encoder-decoders are, with a source of no tokens. A target is a
     block of text. The methods are described in `Model`.
     """
+
+    # Whether `init_decode` lets each token of a prompt attend to the later ones, as in a prefix
+    # language model.
+    bidirectional_prompt = False
 
     def __init__(self, config: Config, source_vocab_size: int, target_vocab_size: int):
         seed = initial_seed(config.seed)
@@ -49,15 +53,6 @@ class LanguageModel(TeacherForcing):
         """target_in (batch, target_len) → hidden (batch, target_len, d_model), intermediates."""
         return self.decoder(target_in, self_mask, fold_in(seed, "decoder"))[:2]
 
-    def logits(self, hidden: tf.Tensor) -> tf.Tensor:
-        """hidden (rows, d_model) → (rows, vocab_size)."""
-        return self.output(hidden)
-
-    def attention_weights(self, source: tf.Tensor, target_in: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return {"decoder": (batch, num_layers, num_heads, target_len, target_len)}."""
-        self_mask = look_ahead_mask(tf.shape(target_in)[1])
-        return {"decoder": stack_weights(self.decode(target_in, None, self_mask, None)[1], "self")}
-
     def init_decode(self, source: tf.Tensor) -> dict:
         """source (batch, source_len), the text before the target → the state of decoding.
 
@@ -69,11 +64,14 @@ class LanguageModel(TeacherForcing):
             lambda: self.decoder(source, look_ahead_mask(length))[2],
             lambda: self.decoder.empty_caches(batch),
         )
-        return {"caches": caches}
+        return {"position": tf.fill([batch], length), "caches": caches}
 
     def decode_step(self, token: tf.Tensor, state: dict) -> tuple[tf.Tensor, dict]:
         """token (rows,), the newest, and the state → logits (rows, vocab_size), next state."""
-        position = cache_length(state["caches"])
+        position = state["position"][0]
         mask = look_ahead_mask(position + 1, start=position)
-        hidden, _, caches = self.decoder(token[:, tf.newaxis], mask, caches=state["caches"])
-        return self.logits(hidden[:, 0]), {"caches": caches}
+        hidden, _, caches = self.decoder(
+            token[:, tf.newaxis], mask, caches=state["caches"], start=position
+        )
+        state = {"position": state["position"] + 1, "caches": caches}
+        return self.logits(hidden[:, 0]), state

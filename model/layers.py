@@ -11,23 +11,24 @@ from config import Config
 
 
 class Seed(NamedTuple):
-    """A random seed: `key` identifies the draw, and `step` the update and the part of its batch.
+    """A random seed: `key` identifies the draw, `counter` the step and the part of its batch.
 
-    If a batch is divided into n parts, `step` is n times the update plus the index of the part. A
-    schedule, such as one of the dropout rate, should use `update`, the number of updates so far.
+    If a batch is divided into n parts, `counter` is n times the step plus the index of the part. A
+    schedule, such as one of the dropout rate, should use `step`, the number of updates so far.
     Without dropout, as in validation and decoding, there is no seed: it is None.
 
-    Every draw is a function of (run seed, name, step) and of its shape. An edit elsewhere that does
-    not change this shape leaves it unchanged: two runs with the same seed differ only by the edit.
+    Every draw is a function of (run seed, name, counter) and of its shape. An edit elsewhere that
+    does not change this shape leaves it unchanged: two runs with the same seed differ only by the
+    edit.
     """
 
     key: int
-    step: int | tf.Tensor
-    update: int | tf.Tensor = 0
+    counter: int | tf.Tensor
+    step: int | tf.Tensor = 0
 
     def tensor(self) -> tf.Tensor:
         """Return the seed of `tf.random.stateless_*` functions, int64 of shape (2,)."""
-        return tf.stack([tf.constant(self.key, tf.int64), tf.cast(self.step, tf.int64)])
+        return tf.stack([tf.constant(self.key, tf.int64), tf.cast(self.counter, tf.int64)])
 
 
 def initial_seed(seed: int) -> Seed:
@@ -38,7 +39,7 @@ def initial_seed(seed: int) -> Seed:
 def step_seed(seed: int, step: tf.Tensor) -> Seed:
     """Return the seed of one training step. step: the number of updates so far."""
     step = tf.convert_to_tensor(step)
-    return Seed(seed, step, update=step)
+    return Seed(seed, step, step)
 
 
 def fold_in(seed: Seed | None, name: str) -> Seed | None:
@@ -84,20 +85,6 @@ def matmul(
     return tf.cast(tf.matmul(x, kernel, transpose_b=transpose_b), tf.float32)
 
 
-def leading_dimensions(x: tf.Tensor, count: int) -> list:
-    """Return the dimensions x.shape[:count] for `tf.reshape`, with few operations in the graph.
-
-    count: −1 for all but the last. The first unknown dimension is given as −1, which `tf.reshape`
-    infers unless another dimension is 0; the others are computed. Only the batch can be empty (a
-    shard of a batch with fewer rows than shards), and it comes first.
-    """
-    dimensions = list(x.shape[:count])
-    unknown = [i for i, size in enumerate(dimensions) if size is None]
-    for i in unknown:
-        dimensions[i] = -1 if i == unknown[0] else tf.shape(x)[i]
-    return dimensions
-
-
 class Dense(tf.Module):
     """x W + b: (…, d_in) → (…, d_out)."""
 
@@ -111,7 +98,8 @@ class Dense(tf.Module):
         # of `tf.nn.bias_add` is a faster reduction than that of `+`.
         rows = tf.reshape(x, (-1, self.kernel.shape[0]))  # (batch · length, d_in)
         rows = tf.nn.bias_add(matmul(rows, self.kernel, self.compute_dtype), self.bias)
-        return tf.reshape(rows, (*leading_dimensions(x, -1), self.bias.shape[0]))  # (…, d_out)
+        shape = tf.concat([tf.shape(x)[:-1], self.bias.shape], axis=0)
+        return tf.reshape(rows, shape)  # (…, d_out)
 
 
 class Embedding(tf.Module):
@@ -205,7 +193,7 @@ def named_variables(model: tf.Module) -> dict[str, tf.Variable]:
     first: a table that is also the output projection is `output/embedding/table`.
 
     Every class that holds variables must be a tf.Module: in others they are not found. Raises
-    ValueError if a variable cannot be reached in this way.
+    ValueError if a module has a variable that cannot be reached in this way.
     """
     visited, queue = {}, [("", model)]
     for path, value in queue:  # breadth-first, as in tf.train.Checkpoint: the loop extends it
@@ -220,16 +208,20 @@ def named_variables(model: tf.Module) -> dict[str, tf.Variable]:
         elif isinstance(value, dict):
             children = value
         for name, child in children.items():
-            if not str(name).startswith("_"):  # TensorFlow's own attributes
+            if not str(name).startswith("_self_"):  # TensorFlow's own attributes
                 queue.append((f"{path}/{name}", child))
-    if missing := [each.name for each in model.variables if id(each) not in visited]:
-        raise ValueError(f"variables outside attributes, lists, tuples and dicts: {missing}")
-    return {path: each for path, each in visited.values() if isinstance(each, tf.Variable)}
+    if missing := [variable for variable in model.variables if id(variable) not in visited]:
+        modules = sorted((*model.submodules, model), key=lambda module: len(module.variables))
+        owner = next(x for x in modules if any(missing[0] is variable for variable in x.variables))
+        text = f"{type(owner).__name__} has a variable of shape {missing[0].shape}"
+        raise ValueError(f"{text} outside attributes, lists, tuples and dicts")
+    return {path: value for path, value in visited.values() if isinstance(value, tf.Variable)}
 
 
 def trainable_variables(model: tf.Module) -> dict[str, tf.Variable]:
     """Return those of `named_variables` that the optimizer updates."""
-    return {name: each for name, each in named_variables(model).items() if each.trainable}
+    variables = named_variables(model).items()
+    return {name: variable for name, variable in variables if variable.trainable}
 
 
 def in_float32(model: tf.Module) -> tf.Module:

@@ -18,9 +18,10 @@ def real_targets(target: tf.Tensor) -> tf.Tensor:
 class Sums(NamedTuple):
     """Sums over tokens, so that the parts of a batch can simply be added."""
 
-    objective: tf.Tensor  # in nats; the training step minimizes it per target token
+    objective: tf.Tensor  # in nats; the training step minimizes it per predicted token
     loss: tf.Tensor  # cross-entropy without label smoothing, in nats
     correct: tf.Tensor  # number of correct predictions
+    tokens: tf.Tensor  # number of predictions
     others: dict[str, tf.Tensor]  # by name; logged per target token, as means like the loss
 
     def add_loss(self, name: str, value: tf.Tensor, weight: float = 1.0) -> "Sums":
@@ -33,7 +34,7 @@ class Sums(NamedTuple):
 
 
 def loss_sums(logits: tf.Tensor, labels: tf.Tensor, label_smoothing: float = 0.0) -> Sums:
-    """Return the objective, the loss and the number of correct predictions.
+    """Return the sums of the objective and the loss, and the numbers of predictions.
 
     The loss is the cross-entropy of each token, log Σ exp(logits) − the logit of the label. The
     objective is the cross-entropy with label smoothing ε: the target distribution is 1 − ε on the
@@ -54,4 +55,5 @@ def loss_sums(logits: tf.Tensor, labels: tf.Tensor, label_smoothing: float = 0.0
     loss = log_sum_exp - label_logit
     highest = tf.reduce_max(logits, axis=-1)  # (tokens,)
     correct = tf.math.count_nonzero(label_logit >= highest, dtype=tf.float32)  # a tie counts
-    return Sums(tf.reduce_sum(objective), tf.reduce_sum(loss), correct, {})
+    tokens = tf.cast(tf.size(labels), tf.float32)
+    return Sums(tf.reduce_sum(objective), tf.reduce_sum(loss), correct, tokens, {})

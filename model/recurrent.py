@@ -17,7 +17,7 @@ from model.layers import (
     initial_seed,
     make_embeddings,
 )
-from model.masks import look_ahead_mask, padding_mask
+from model.masks import padding_mask
 
 
 class GRU(tf.Module):
@@ -245,8 +245,8 @@ class Recurrent(TeacherForcing):
     ) -> tuple[tf.Tensor, list[Intermediates]]:
         """target_in (batch, target_len) → hidden (batch, target_len, d_model), intermediates.
 
-        The latter are of all layers: [{"cross": (batch, 1, target_len, source_len)}]. self_mask is
-        ignored: a recurrent decoder reads from left to right.
+        The latter are of all layers: [{"cross": (batch, 1, target_len, source_len)}], or [] without
+        attention. self_mask is ignored: a recurrent decoder reads from left to right.
         """
         x = dropout(self.target_embedding(target_in), self.dropout_rate, fold_in(seed, "target"))
         x = tf.transpose(x, (1, 0, 2))[:, :, tf.newaxis]  # (target_len, batch, 1, d_model)
@@ -258,20 +258,8 @@ class Recurrent(TeacherForcing):
         )
         top, context = (tf.transpose(x[:, :, 0], (1, 0, 2)) for x in (h[-1], context))
         weights = tf.transpose(weights, (1, 2, 0, 3))  # (batch, 1, target_len, source_len)
-        return self.hidden(top, context, seed), [{"cross": weights}]
-
-    def logits(self, hidden: tf.Tensor) -> tf.Tensor:
-        """hidden (rows, d_model) → (rows, vocab_size)."""
-        return self.output(hidden)
-
-    def attention_weights(self, source: tf.Tensor, target_in: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Attention weights: {"cross": (batch, 1, 1, target_len, source_len)}, or {} without."""
-        if isinstance(self.cell, NoAttentionCell):
-            return {}
-        source_mask, self_mask = padding_mask(source), look_ahead_mask(tf.shape(target_in)[1])
-        memory, _ = self.encode(source, source_mask)
-        _, (weights,) = self.decode(target_in, memory, self_mask, source_mask)
-        return {"cross": weights["cross"][:, tf.newaxis]}
+        attends = not isinstance(self.cell, NoAttentionCell)
+        return self.hidden(top, context, seed), [{"cross": weights}] if attends else []
 
     def init_decode(self, source: tf.Tensor) -> dict:
         """source (batch, source_len) → the state of decoding; "caches" has the GRUs' states."""

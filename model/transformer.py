@@ -39,10 +39,10 @@ class Layer(tf.Module):
     """
 
     def __init__(self, config: Config, seed: Seed, cross: bool = False):
-        # Names of random draws: stored results depend on them.
-        self.draws = "self_attention" if cross else "attention"
-        self.attention = MultiHeadAttention(config, fold_in(seed, self.draws))
+        attention_seed = fold_in(seed, "self_attention" if cross else "attention")
+        self.attention = MultiHeadAttention(config, attention_seed)
         self.attention_pre_norm, self.attention_post_norm = make_norms(config)
+        self.cross_attention = None
         if cross:
             self.cross_attention = MultiHeadAttention(config, fold_in(seed, "cross_attention"))
             self.cross_pre_norm, self.cross_post_norm = make_norms(config)
@@ -58,19 +58,22 @@ class Layer(tf.Module):
         cache: KeysValues | None = None,
         memory: KeysValues | None = None,
         memory_mask: tf.Tensor | None = None,
+        real: tf.Tensor | None = None,
     ) -> tuple[tf.Tensor, Intermediates, KeysValues]:
         """x (batch, length, d_model) → the same shape, intermediates, and the next cache.
 
         cache: see `self_attend`. memory: `cross_attention.keys_values` of the encoder's output.
+        real: (batch, length), bool, False at padding; for edits that combine positions of x.
         """
-        rate, attention_seed = self.dropout_rate, fold_in(seed, self.draws)
+        name = "self_attention" if self.cross_attention else "attention"
+        rate, attention_seed = self.dropout_rate, fold_in(seed, name)
         y, weights, cache = self.attention.self_attend(
             self.attention_pre_norm(x), mask, attention_seed, cache
         )
         x = self.attention_post_norm(x + dropout(y, rate, attention_seed))
         intermediates = {"self": weights}
 
-        if memory is not None:
+        if self.cross_attention:
             cross_seed = fold_in(seed, "cross_attention")
             y, intermediates["cross"] = self.cross_attention.cross_attend(
                 self.cross_pre_norm(x), memory, memory_mask, cross_seed
@@ -103,8 +106,6 @@ class Stack(tf.Module):
     def embed(self, ids: tf.Tensor, seed: Seed | None, start: int | tf.Tensor = 0) -> tf.Tensor:
         """ids (batch, length), at positions start, start + 1, … → (batch, length, d_model)."""
         x = self.embedding(ids) + self.positions(start, start + tf.shape(ids)[1])
-        # A static length of 1 makes steps of decoding faster.
-        x.set_shape((*ids.shape, x.shape[-1]))
         return dropout(x, self.dropout_rate, fold_in(seed, "embedding"))
 
     def __call__(
@@ -115,19 +116,20 @@ class Stack(tf.Module):
         caches: list[KeysValues] | None = None,
         memory: list[KeysValues] | None = None,
         memory_mask: tf.Tensor | None = None,
+        start: int | tf.Tensor = 0,
     ) -> tuple[tf.Tensor, list[Intermediates], list[KeysValues]]:
         """ids (batch, length) → (batch, length, d_model), intermediates and next caches, per layer.
 
         mask: of the keys in self-attention. caches: in decoding, those of earlier positions; ids
-        are then the newest token only, (batch, 1). memory: from `project_memory`.
+        are then the newest token only, (batch, 1), at position start. memory: of `project_memory`.
         """
         caches = caches or [None] * len(self.layers)
         memory = memory or [None] * len(self.layers)
-        start = 0 if caches[0] is None else cache_length(caches)
+        real = padding_mask(ids)[:, 0, 0]  # (batch, length)
         x, intermediates, next_caches = self.embed(ids, seed, start), [], []
         for i, layer in enumerate(self.layers):
             layer_seed = fold_in(seed, f"layer_{i}")
-            x, of_layer, cache = layer(x, mask, layer_seed, caches[i], memory[i], memory_mask)
+            x, of_layer, cache = layer(x, mask, layer_seed, caches[i], memory[i], memory_mask, real)
             intermediates.append(of_layer)
             next_caches.append(cache)
         return self.final_norm(x), intermediates, next_caches
@@ -139,19 +141,6 @@ class Stack(tf.Module):
     def empty_caches(self, batch: int | tf.Tensor) -> list[KeysValues]:
         """Return the cache of each layer's self-attention before the first position."""
         return [layer.attention.empty_cache(batch) for layer in self.layers]
-
-
-def cache_length(caches: list[KeysValues]) -> tf.Tensor:
-    """Return the number of positions in caches, a scalar: the position of the next token.
-
-    It is the length of axis 2 of the first tensor of each cache.
-    """
-    return tf.shape(caches[0][0])[2]
-
-
-def stack_weights(intermediates: list[Intermediates], name: str) -> tf.Tensor:
-    """Return the attention weights of all layers, (batch, num_layers, num_heads, …)."""
-    return tf.stack([of_layer[name] for of_layer in intermediates], axis=1)
 
 
 class Transformer(TeacherForcing):
@@ -191,36 +180,25 @@ class Transformer(TeacherForcing):
         )
         return hidden, intermediates
 
-    def logits(self, hidden: tf.Tensor) -> tf.Tensor:
-        """hidden (rows, d_model) → (rows, vocab_size): section 3.4."""
-        return self.output(hidden)
-
-    def attention_weights(self, source: tf.Tensor, target_in: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return the attention weights "encoder", "decoder" and "cross"."""
-        source_mask, self_mask = padding_mask(source), look_ahead_mask(tf.shape(target_in)[1])
-        memory, encoder = self.encode(source, source_mask)
-        _, decoder = self.decode(target_in, memory, self_mask, source_mask)
-        return {
-            "encoder": stack_weights(encoder, "self"),
-            "decoder": stack_weights(decoder, "self"),
-            "cross": stack_weights(decoder, "cross"),
-        }
-
     def init_decode(self, source: tf.Tensor) -> dict:
         """source (batch, source_len) → the state of decoding. "memory" is of `project_memory`."""
         source_mask = padding_mask(source)
         memory = self.decoder.project_memory(self.encode(source, source_mask)[0])
-        caches = self.decoder.empty_caches(tf.shape(source)[0])
-        return {"memory": memory, "source_mask": source_mask, "caches": caches}
+        batch = tf.shape(source)[0]
+        caches, position = self.decoder.empty_caches(batch), tf.zeros([batch], tf.int32)
+        state = {"memory": memory, "source_mask": source_mask}
+        return state | {"position": position, "caches": caches}
 
     def decode_step(self, token: tf.Tensor, state: dict) -> tuple[tf.Tensor, dict]:
         """token (rows,), the newest, and the state → logits (rows, vocab_size), next state."""
-        position = cache_length(state["caches"])
+        position = state["position"][0]
         hidden, _, caches = self.decoder(
             token[:, tf.newaxis],
             look_ahead_mask(position + 1, start=position),
             caches=state["caches"],
             memory=state["memory"],
             memory_mask=state["source_mask"],
+            start=position,
         )  # hidden (rows, 1, d_model)
-        return self.logits(hidden[:, 0]), state | {"caches": caches}
+        state = state | {"position": state["position"] + 1, "caches": caches}
+        return self.logits(hidden[:, 0]), state

@@ -54,6 +54,13 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: places.get(item.path.stem, len(places)))
 
 
+def pytest_terminal_summary(terminalreporter, config):
+    """Print how many invariants were tested, and how many hold."""
+    if config.option.markexpr == "invariant":
+        held, failed = (len(terminalreporter.getreports(kind)) for kind in ("passed", "failed"))
+        terminalreporter.write_line(f"{held} of {held + failed} invariants hold")
+
+
 @pytest.fixture(autouse=True)
 def forget_warnings():
     """Forget the warnings of earlier tests: `warn` prints each one once. Returns a function."""

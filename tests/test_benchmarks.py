@@ -7,7 +7,6 @@ import pytest
 from helpers import TINY, train_here
 
 from benchmarks import decode, harness
-from utils import UserError
 
 
 def test_a_failing_contestant_is_reported_and_the_others_continue(monkeypatch, capsys):
@@ -36,13 +35,6 @@ def test_an_interrupted_benchmark_prints_what_was_measured(monkeypatch, capsys):
     with pytest.raises(KeyboardInterrupt):
         harness.report(measured(), columns)
     assert "| ours | 3 | – |" in capsys.readouterr().out
-
-
-def test_decoding_is_measured_of_a_model_that_translates(tmp_path, monkeypatch):
-    (tmp_path / "config.json").write_text('{"model": "language_model"}')
-    monkeypatch.setattr(sys, "argv", ["decode", str(tmp_path)])
-    with pytest.raises(UserError, match="does not translate"):
-        decode.main()
 
 
 def test_peers_of_other_frameworks_do_not_import_tensorflow():

@@ -149,7 +149,7 @@ def test_two_replicas_on_one_machine_make_the_steps_of_one(settings, single):
     assert_same_steps(single.with_name("mirrored"), single)
 
 
-# A part returns the sum of its ids, and the step and the update of its seed.
+# A part returns the sum of its ids, and the counter and the step of its seed.
 SUM = """
 import numpy as np
 from training.machine import import_tensorflow
@@ -162,7 +162,7 @@ from model.layers import step_seed
 from training import distribution
 
 def part(source, target, seed):
-    values = tf.reduce_sum(source), tf.reduce_sum(target), seed.step, seed.update
+    values = tf.reduce_sum(source), tf.reduce_sum(target), seed.counter, seed.step
     return [tf.cast(value, tf.float32) for value in values]
 
 def step(source, target):

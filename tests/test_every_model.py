@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from helpers import TINY, metrics_of, train_here, write_corpus
 
 from evaluation import report
@@ -92,16 +91,6 @@ def test_texts_are_labelled(classifier, run_program):
 def test_there_are_not_more_labels_than_two_nor_are_they_sampled(classifier, run_program, flags):
     result = run_program("translate.py", classifier, "a film", *flags.split())
     assert result.status == 2 and "label" in result.err.splitlines()[-1]
-
-
-def test_attention_of_a_classifier_is_drawn(classifier, run_program):
-    drawn = paths(run_program("evaluation/attention.py", classifier, "a great film"))
-    assert [path.name for path in drawn] == [
-        "encoder-self-attention.png",
-        "encoder-self-attention.svg",
-    ]
-    assert tf.io.decode_png(drawn[0].read_bytes()).shape[0] > 100
-    assert "great" in drawn[1].read_text("utf-8")
 
 
 def test_a_recurrent_model_is_trained_and_scored(recurrent, run_program):

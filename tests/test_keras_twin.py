@@ -1,10 +1,8 @@
 """Parity with a model of stock Keras layers: logits, gradients and training under `fit`.
 
-The twin takes only the values of the variables from our model. Its masks and positions are tested
-independently, entry by entry.
+The twin takes only the values of the variables from our model.
 """
 
-import math
 import re
 
 import numpy as np
@@ -101,20 +99,6 @@ def test_logits_agree_with_our_weights(twins):
     assert largest < 1e-5, f"the largest difference is {largest:.1e}"
 
 
-def test_logits_agree_with_the_weights_of_the_twin(flags, vocab_sizes, tiny):
-    ours = tiny(*vocab_sizes, **flags)
-    keras.utils.set_random_seed(0)
-    twin = keras_twin.build(Config(**flags), *vocab_sizes)
-    rng = np.random.default_rng(1)
-    for weight in twin.trainable_weights:
-        weight.assign_add(rng.normal(scale=0.25, size=weight.shape))
-    logits, _ = real_logits(twin, SOURCE, TARGET)
-    keras_twin.from_keras(ours, twin)
-    assert np.std(logits) > 0.3
-    largest = difference(logits, ours.teacher_forced(SOURCE, TARGET).logits)
-    assert largest < 1e-5, f"the largest difference is {largest:.1e}"
-
-
 def test_copying_to_keras_and_back_is_exact(twins, flags, vocab_sizes, tiny):
     ours, twin = twins
     other = tiny(*vocab_sizes, spread=0.5, **flags)
@@ -146,68 +130,11 @@ def test_loss_and_gradients_agree(twins, flags):
     assert max(differences) < 1e-4, f"the largest difference is {max(differences):.1e}"
 
 
-# ---- Masks, positions and dropout of the twin ---------------------------------------------------
-
-
-@pytest.mark.slow
-def test_twin_attends_to_real_and_earlier_tokens(tiny):
-    """Replacing a token changes exactly the logits that may attend to it."""
-    twin = keras_twin.build(Config(**SIZES), VOCAB, VOCAB)
-    keras_twin.to_keras(tiny(**SIZES), twin)
-    target = TARGET[:, :-1]
-    before = twin([SOURCE, target]).numpy()
-    for side, ids in enumerate((SOURCE, target)):
-        for b in range(len(ids)):
-            for j in range(ids.shape[1]):
-                if ids[b, j] == 0:
-                    continue
-                inputs = [SOURCE.copy(), target.copy()]
-                inputs[side][b, j] = 10
-                changed = np.abs(twin(inputs).numpy() - before).max(axis=-1) > 1e-6
-                for row in range(len(target)):
-                    for i in range(np.count_nonzero(target[row])):
-                        seen = row == b and (side == 0 or j <= i)
-                        assert changed[row, i] == seen, (side, b, j, row, i)
-    wider = [np.pad(ids, [(0, 0), (0, 3)]) for ids in (SOURCE, target)]
-    after = twin(wider).numpy()[:, : target.shape[1]]
-    np.testing.assert_allclose(after[target != 0], before[target != 0], atol=1e-6)
-
-
-def test_sinusoids_are_those_of_the_paper():
-    table = keras_twin.sinusoids(10, 8)
-    for position in range(10):
-        for i in range(4):
-            angle = position / 10000 ** (2 * i / 8)
-            assert table[position, 2 * i] == pytest.approx(math.sin(angle), abs=1e-12)
-            assert table[position, 2 * i + 1] == pytest.approx(math.cos(angle), abs=1e-12)
-
-
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_twin_has_dropout_where_our_model_has(norm, tiny):
-    """With a dropout rate of almost 1, the logits depend only on the last norms."""
-    ours = tiny(**SIZES, norm=norm)
-    rates = {"dropout_rate": 1 - 1e-9, "attention_dropout_rate": 0.5}
+def test_twin_has_dropout_where_our_model_has(norm):
+    """At 2 embeddings, 2 sublayers per encoder layer, 3 per decoder layer."""
+    rates = {"dropout_rate": 0.3, "attention_dropout_rate": 0.5}
     twin = keras_twin.build(Config(**SIZES, norm=norm, **rates), VOCAB, VOCAB)
-    keras_twin.to_keras(ours, twin)
-    norms = [ours.decoder.final_norm]
-    if norm == "post":
-        norms = [
-            norm
-            for layer in ours.decoder.layers
-            for norm in (
-                layer.attention_post_norm,
-                layer.cross_post_norm,
-                layer.feed_forward_post_norm,
-            )
-        ]
-    x = tf.zeros((1, SIZES["d_model"]))
-    for layer_norm in norms:
-        x = layer_norm(x)
-    logits = tf.matmul(x, ours.decoder.embedding.table, transpose_b=True)
-    inputs = [SOURCE, TARGET[:, :-1]]
-    assert np.abs(twin(inputs) - logits).max() > 0.3
-    np.testing.assert_allclose(twin(inputs, training=True), np.tile(logits, (3, 6, 1)), atol=1e-5)
-    # Nowhere else: 2 embeddings, 2 sublayers per encoder layer, 3 per decoder layer.
     layers = [(type(layer).__name__, layer.get_config()) for layer in twin.layers]
     assert sum(kind == "Dropout" for kind, _ in layers) == 2 + 2 * 2 + 2 * 3
     assert {flags["dropout"] for kind, flags in layers if kind == "MultiHeadAttention"} == {0.5}

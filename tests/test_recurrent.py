@@ -1,13 +1,13 @@
 """Recurrent encoder-decoder, compared with Keras layers with the same weights.
 
-Causality, padding, gradients and cached decoding: test_transformer.py and test_decoding.py.
+Causality, padding, gradients and cached decoding: test_invariants.py.
 """
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from model.layers import Seed, initial_seed
+from model.layers import initial_seed
 from model.recurrent import GRU, Bidirectional, attend
 
 keras = tf.keras
@@ -85,56 +85,6 @@ def test_summary_is_the_last_state_of_each_direction_before_padding(tiny):
     for row, last in enumerate([4, 2, 0]):
         expected = np.concatenate([memory[row, last, :4], memory[row, 0, 4:]])
         np.testing.assert_array_equal(source["summary"][row, 0], expected)
-
-
-@pytest.mark.parametrize("kind", ["additive", "dot"])
-def test_attention_weights_sum_to_one_and_exclude_padding(tiny, kind):
-    model = tiny(d_model=8, model="recurrent", recurrent_attention=kind)
-    source, target = np.int32([[3, 4, 5, 2], [7, 2, 0, 0]]), np.int32([[1, 6], [1, 5]])
-    weights = model.attention_weights(source, target)["cross"].numpy()
-    assert weights.shape == (2, 1, 1, 2, 4)
-    np.testing.assert_allclose(weights.sum(axis=-1), 1, atol=1e-6)
-    assert not np.any(weights[1, ..., 2:])
-
-
-@pytest.mark.parametrize("kind", ["none", "additive", "dot"])
-def test_number_of_parameters_by_hand(tiny, kind):
-    layers, size, vocab = 2, 8, 11
-    model = tiny(d_model=8, model="recurrent", recurrent_attention=kind, num_layers=layers)
-
-    def gru(d_in, units):
-        return 3 * units * (d_in + units + 2)  # Keras' two biases
-
-    # The lowest GRU's input: an embedding, and in two of three the context.
-    d_in = size if kind == "dot" else 2 * size
-    count = vocab * size + layers * 2 * gru(size, size // 2) + layers * size * (size + 1)
-    count += gru(d_in, size) + (layers - 1) * gru(size, size) + (2 * size + 1) * size
-    count += 2 * size * (size + 1) + size if kind == "additive" else 0
-    assert sum(variable.shape.num_elements() for variable in model.trainable_variables) == count
-
-
-def test_dropout_depends_on_the_seed(tiny):
-    source, target = np.int32([[3, 4, 5, 2]]), np.int32([[1, 6, 7, 2]])
-    model = tiny(d_model=8, model="recurrent", dropout_rate=0.3)
-    no_dropout = tiny(d_model=8, model="recurrent", dropout_rate=0.0)
-    seven, eight = Seed(0, 7), Seed(0, 8)
-
-    def logits(model, seed=None):
-        return model.teacher_forced(source, target, seed).logits.numpy()
-
-    np.testing.assert_array_equal(logits(model), logits(no_dropout))
-    np.testing.assert_array_equal(logits(model, seven), logits(model, seven))
-    assert np.max(np.abs(logits(model, seven) - logits(model))) > 0.01
-    assert np.max(np.abs(logits(model, seven) - logits(model, eight))) > 0.01
-
-
-@pytest.mark.parametrize("kind", ["none", "additive", "dot"])
-def test_precision_reaches_every_matrix_product(tiny, kind):
-    flags = {"d_model": 8, "model": "recurrent", "recurrent_attention": kind}
-    for precision in ("float32", "bfloat16"):
-        model = tiny(**flags, precision=precision)
-        dtypes = [x.compute_dtype for x in model.submodules if hasattr(x, "compute_dtype")]
-        assert set(dtypes) == {precision} and len(dtypes) >= 15
 
 
 @pytest.mark.parametrize("kind", ["none", "additive", "dot"])

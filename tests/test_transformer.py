@@ -6,32 +6,12 @@ import tensorflow as tf
 
 from config import Config
 from model import transformer
-from model.attention import MultiHeadAttention
 from model.layers import Seed, dropout, fold_in
-from model.loss import loss_sums
 
 both_norms = pytest.mark.parametrize("norm", ["post", "pre"])
-every_model = pytest.mark.parametrize(
-    "flags",
-    [{"norm": "post"}, {"norm": "pre"}]
-    + [{"model": "recurrent", "recurrent_attention": a} for a in ("none", "additive", "dot")],
-    ids=["post", "pre", "no_attention", "additive", "dot"],
-)
 
 SOURCE = np.int32([[3, 4, 5, 2]])
 TARGET = np.int32([[1, 3, 4, 5, 6, 7, 2]])
-# Sentence pairs of unlike lengths: in one batch, each side is padded.
-PAIRS = [
-    (np.int32([[3, 4, 5, 2]]), np.int32([[1, 6, 2]])),
-    (np.int32([[7, 2]]), np.int32([[1, 5, 4, 3, 9, 2]])),
-    (np.int32([[8, 3, 9, 4, 6, 2]]), np.int32([[1, 7, 7, 2]])),
-]
-
-
-def batch(sentences, extra=0):
-    """Sentences as one array, padded to the longest one and `extra` more columns."""
-    length = max(sentence.shape[1] for sentence in sentences) + extra
-    return np.vstack([np.pad(s, [(0, 0), (0, length - s.shape[1])]) for s in sentences])
 
 
 # Positions
@@ -86,30 +66,15 @@ def test_dropout_applies_to_a_sublayer_and_not_to_the_residual(norm):
     np.testing.assert_allclose(layer(x, None, seed)[0], expected, atol=1e-5)
 
 
-def test_pre_norm_and_post_norm_are_where_the_papers_have_them():
-    """Post-norm: norm(x + sublayer(x)); pre-norm: x + sublayer(norm(x))."""
-    x = np.float32(np.random.default_rng(0).normal(size=(2, 5, 8)))
-    for norm in ("pre", "post"):
-        config = Config(d_model=8, num_heads=2, dff=4, norm=norm)
-        layer, inputs = transformer.Layer(config, Seed(0, -1)), []
-        layer.attention.self_attend = lambda x, mask, seed, cache, inputs=inputs: (
-            inputs.append(x) or tf.zeros_like(x),
-            None,
-            None,
-        )
-        layer.feed_forward = lambda y, inputs=inputs: inputs.append(y) or tf.zeros_like(y)
-        output, _, _ = layer(x, None)
-        normalized = tf.keras.layers.LayerNormalization(epsilon=1e-6)(x)
-        if norm == "pre":
-            expected = [normalized, normalized, x]
-        else:
-            expected = [x, normalized, normalized]
-        for value, reference in zip([*inputs, output], expected, strict=True):
-            np.testing.assert_allclose(value, reference, atol=1e-4)
+def test_a_decoder_layer_needs_the_memory():
+    layer = transformer.Layer(Config(d_model=8, num_heads=2, dff=4), Seed(0, -1), cross=True)
+    with pytest.raises(TypeError):
+        layer(tf.zeros((1, 2, 8)), None)
 
 
-def test_logits_depend_on_the_seed_and_without_one_there_is_no_dropout(tiny):
-    model, without = tiny(dropout_rate=0.3), tiny(dropout_rate=0.0)
+@pytest.mark.parametrize("kind", ["transformer", "recurrent"])
+def test_logits_depend_on_the_seed_and_without_one_there_is_no_dropout(tiny, kind):
+    model, without = (tiny(model=kind, dropout_rate=rate) for rate in (0.3, 0.0))
 
     def logits(model, *seed):
         return np.array(model.teacher_forced(SOURCE, TARGET, *seed).logits)
@@ -168,25 +133,3 @@ def test_all_variables_exist_after_init_and_their_number_is_as_computed(
     model.teacher_forced(SOURCE, TARGET, Seed(0, 7))
     model.decode_step(tf.constant([1]), model.init_decode(SOURCE))
     assert [variable.ref() for variable in model.variables] == after_init
-
-
-@pytest.mark.parametrize("tie_embeddings", [True, False])
-@every_model
-def test_gradient_reaches_every_variable(tiny, flags, tie_embeddings):
-    learned = {} if "model" in flags else {"positions": "learned"}
-    model = tiny(**flags, **learned, tie_embeddings=tie_embeddings, shared_vocabulary=False)
-    # A key's bias adds the same to all scores of a query, so softmax does not depend on it.
-    attentions = [module for module in model.submodules if isinstance(module, MultiHeadAttention)]
-    key_biases = {attention.key.bias.ref() for attention in attentions}
-    assert len(key_biases) == (0 if "model" in flags else 2 + 2 * 2)
-
-    with tf.GradientTape() as tape:
-        loss = loss_sums(*model.teacher_forced(SOURCE, TARGET)[:2]).loss
-    gradients = tape.gradient(loss, model.trainable_variables)
-    for variable, gradient in zip(model.trainable_variables, gradients, strict=True):
-        assert gradient is not None
-        largest = np.max(np.abs(tf.convert_to_tensor(gradient)))
-        if variable.ref() in key_biases:
-            assert largest < 1e-5
-        else:
-            assert largest > 1e-5

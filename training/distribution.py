@@ -94,12 +94,12 @@ def sum_over_parts(
     With r replicas there are n = accumulate · r · shards parts. A replica computes its parts in
     `accumulate` turns, one after another, which needs memory for one turn at a time. The shards of
     a turn are independent branches of the graph, which TensorFlow computes in parallel. At step t,
-    part i has the rows i, i + n, i + 2n, … of the batch and the seed of step n · t + i.
+    part i has the rows i, i + n, i + 2n, … of the batch, and its seed the counter n · t + i.
     """
 
-    @tf.function(input_signature=[IDS, IDS, tf.TensorSpec([], seed.step.dtype)], autograph=False)
-    def part(source, target, step):
-        return function(source, target, seed._replace(step=step))
+    @tf.function(input_signature=[IDS, IDS, tf.TensorSpec([], seed.counter.dtype)], autograph=False)
+    def part(source, target, counter):
+        return function(source, target, seed._replace(counter=counter))
 
     replica = tf.distribute.get_replica_context()
     per_turn = replica.num_replicas_in_sync * shards
@@ -112,8 +112,8 @@ def sum_over_parts(
         parts = []
         for shard in range(shards):
             i = turn * per_turn + first + shard
-            step = seed.step * count + tf.cast(i, seed.step.dtype)
-            parts.append(part(source[i::count], target[i::count], step))
+            counter = seed.counter * count + tf.cast(i, seed.counter.dtype)
+            parts.append(part(source[i::count], target[i::count], counter))
         return tf.nest.map_structure(lambda *values: tf.add_n(values), *parts)
 
     def add_turn(turn, sums):

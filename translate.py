@@ -1,9 +1,10 @@
 """Translate texts with a trained model, or label them with a classifier: arguments, the lines of a
-file, or the lines of standard input. Prints one line for each, or with --n-best N the N best: line
-number TAB score TAB text.
+file, or the lines of standard input. Prints one line for each: the translation, or label TAB
+probability; with --n-best N the N best: line number TAB score TAB text.
 """
 
 import argparse
+import math
 import os
 import signal
 import sys
@@ -26,14 +27,13 @@ def parse_flags() -> argparse.Namespace:
     text = "text to translate or label"
     add("texts", nargs="*", default=[], type=command_line.valid_text, metavar="TEXT", help=text)
     add("--file", type=Path, help="translate or label each line of this file")
-    text = "what every translation begins with"
-    add("--prefix", type=command_line.valid_text, default="", metavar="TEXT", help=text)
     utils.add_flags(parser, Search)
     flags = command_line.parse(parser)
     if flags.texts and flags.file:
         utils.fail("give either TEXT or --file, not both")
-    if flags.prefix and flags.config.is_classifier:
-        utils.fail("labels have no --prefix: remove it")
+    for text in flags.texts:
+        if os.path.isfile(text):
+            utils.fail(f"{text} is a file: use --file {utils.quote(text)}")
     return flags
 
 
@@ -75,20 +75,23 @@ def main(flags: argparse.Namespace) -> None:
     translator = command_line.load(flags)
     if interactive:
         # Traces the graph, so that the first answer is fast, too.
-        translator.n_best(["a"], prefix=flags.prefix)
-        translator.incomplete = 0
+        translator.n_best(["a"])
+        translator.incomplete = translator.unknown = 0
         print("Type a sentence and press Enter; end with Ctrl-D", file=sys.stderr)
     # Samples depend on their batch, which must not depend on when the lines arrive.
     fixed_size, first = flags.search.sample and not interactive, 1
     for chunk in [flags.texts] if flags.texts else read_lines(file, fixed_size):
-        options = {"progress": not interactive, "first": first, "prefix": flags.prefix}
-        outputs = translator.n_best(chunk, **options)
+        outputs = translator.n_best(chunk, progress=not interactive, first=first)
         for number, best in enumerate(outputs, first):
             for score, text in best:
-                print(f"{number}\t{score:.4f}\t{text}" if len(best) > 1 else text)
+                score = f"{math.exp(score) if translator.labelled else score:.4f}"
+                if len(best) > 1:
+                    print(number, score, text, sep="\t")
+                else:
+                    print(f"{text}\t{score}" if translator.labelled and text else text)
         sys.stdout.flush()
         first += len(chunk)
-    translator.warn_if_incomplete()
+    translator.print_warnings()
 
 
 if __name__ == "__main__":

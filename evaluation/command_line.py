@@ -62,43 +62,51 @@ def valid_text(text: str, name: str = "the command line", warn: bool = True) -> 
 def parse(
     parser: argparse.ArgumentParser,
     tasks: Sequence[str] = ("translation", "classification"),
-    make_search: Callable[..., Search] = Search,
+    search: type[Search] = Search,
 ) -> argparse.Namespace:
     """Parse the command line; a mistake exits with one line and status 2.
 
-    tasks: those of models that the program is for. make_search: creates the Search from the flags
-    that were given. Adds `config` and `tokenizers`, those of the run, and `search`.
+    tasks: those of models that the program is for. search: the class of the search flags. Adds
+    `config` and `tokenizers`, those of the run, and `search`.
     """
     handle_signals()
     flags = parser.parse_intermixed_args()  # TEXT may follow flags
     with errors_in_one_line():
         names = {field.name for field in fields(Search)} & vars(flags).keys()
-        flags.search = make_search(**{name: getattr(flags, name) for name in names})
+        flags.search = search(**{name: getattr(flags, name) for name in names})
         if flags.search.sample and "seed" not in names:
             flags.search = replace(flags.search, seed=random.randrange(2**31))
         if flags.average > 1 and flags.checkpoint == "best":
             raise UserError("there is only one best checkpoint: use --average without --checkpoint")
         flags.config = load_config(flags.run)
-        if flags.config.task not in tasks:
-            program = "generate" if flags.config.task == "language modeling" else "translate"
-            raise UserError(
-                f"{flags.run} is not a model for {' or '.join(tasks)}: use python {program}.py "
-                f"{quote(flags.run)}"
-            )
-        if flags.config.is_classifier and flags.search.sample:
-            raise UserError("labels cannot be sampled: remove --sample")
-        if flags.search.max_tokens and flags.config.task != "translation":
-            raise UserError("--max-tokens is for translations: remove it")
+        check_task(flags, tasks)
         if not getattr(flags, "text", "-").strip():
             raise UserError("the text is empty: give one with words")
         check_code(flags.run, flags.accept_changes)
         checkpoint_folder(flags.run, flags.checkpoint, flags.average)
         words = flags.config.tokenizer == "word"
         flags.tokenizers = load_pair(flags.run, flags.config.lowercase, words)
-        if flags.config.is_classifier and flags.search.n_best > len(flags.tokenizers[1].names):
-            count = len(flags.tokenizers[1].names)
-            raise UserError(f"there are only {count} labels: lower --n-best")
+        labels = flags.tokenizers[1].names if flags.config.is_classifier else []
+        if flags.search.n_best > len(labels) > 0:
+            raise UserError(f"there are only {len(labels)} labels: lower --n-best")
     return flags
+
+
+def check_task(flags: argparse.Namespace, tasks: Sequence[str]) -> None:
+    """Raise UserError if the program or its search is not for models of the run's task."""
+    task, search = flags.config.task, flags.search
+    if task not in tasks:
+        program = "generate" if task == "language modeling" else "translate"
+        raise UserError(
+            f"{flags.run} is not a model for {' or '.join(tasks)}: use python {program}.py "
+            f"{quote(flags.run)}"
+        )
+    if task == "classification" and search.sample:
+        raise UserError("labels cannot be sampled: remove --sample")
+    if task == "language modeling" and search.beam > 1:
+        raise UserError("--beam is for translations and labels: remove it, or use --sample")
+    if task != "translation" and search.max_tokens:
+        raise UserError("--max-tokens is for translations: remove it")
 
 
 def check_code(run: Path, accept_changes: bool) -> None:
@@ -133,8 +141,7 @@ def load(flags: argparse.Namespace, one_core: bool = False) -> "Translator | Gen
         print(f"--seed {flags.search.seed}", file=sys.stderr)
     if flags.average > max(1, flags.config.epochs // 3):
         utils.warn(
-            f"--average {flags.average} reaches back to weights of an early epoch: the score "
-            "without it may be higher"
+            f"--average {flags.average} includes an early epoch: the score without it may be higher"
         )
     if one_core:
         machine.set_parallelism(1, threads=1)

@@ -1,25 +1,23 @@
 """Draw figures of a run into RUN/figures, for each set of outputs that evaluate.py has written:
-BLEU by the length of the source, or the loss by the number of tokens of context, of all runs that
-are named, or the confusion matrix of the first.
+BLEU by the length of the source, of all runs that are named, or the confusion matrix of the first.
 """
 
 import argparse
-import math
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
 from evaluation import command_line, metrics, report
-from training.records import find_run, load_config
+from evaluation.scores import Table
+from training.records import find_run
 from utils import UserError, handle_signals, make_parser, quote, warn
 
 # Matplotlib is imported when a figure is drawn.
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart, without those that are pale on
-# white.
+# Okabe and Ito's colours, which colour-blind readers can tell apart, without pale ones.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00")
 MARKERS = "osD^v"
 STYLE = {
@@ -39,103 +37,40 @@ FONTS = (
     "Noto Sans CJK SC, Noto Sans CJK JP, WenQuanYi Zen Hei, Microsoft YaHei, PingFang SC, "
     "Hiragino Sans, Noto Sans Devanagari, Noto Sans Thai"
 ).split(", ")
-# Minimum and maximum number of words of a source, in the plot of BLEU by length.
-LENGTHS = ((1, 5), (6, 10), (11, 15), (16, 20), (21, 30), (31, 40), (41, math.inf))
+LENGTHS = (5, 10, 15, 20, 30, 40)  # words of a source: the ends of groups; the last is open
 
 
 def main(flags: argparse.Namespace) -> None:
     """Draw the figures and print their paths. Raises UserError and OSError."""
-    runs = dict(zip(run_labels(flags.runs), flags.runs, strict=True))
-    first, folder = flags.runs[0], flags.runs[0] / "figures"
-    paths = sorted(first.glob("outputs-*.tsv"))
-    if not paths:
-        raise UserError(
-            f"{first} has no scored outputs: run python evaluate.py {quote(first)} first"
-        )
-    for path in paths:
+    first, stems = flags.runs[0], []
+    for path in sorted(first.glob("outputs-*.tsv")):
         name = path.stem.removeprefix("outputs-")
-        draw_outputs(folder, name, report.read_scores(first, name), runs)
-    print(*sorted(p for p in folder.iterdir() if p.suffix in (".png", ".svg")), sep="\n")
+        scores = report.read_scores(first, name)
+        title = f"{first.name}, {report.describe(scores)}"
+        if matrix := scores.get("confusion"):
+            stems.append(first / "figures" / f"confusion-{name}")
+            confusion(stems[-1], matrix, title)
+        elif "bleu" in scores:
+            stems.append(first / "figures" / f"bleu-by-length-{name}")
+            bleu_by_length(stems[-1], same_texts(flags.runs, name), title)
+    if not stems:
+        raise UserError(
+            f"{first} has no translations or labels to draw: run python evaluate.py {quote(first)} "
+            "first"
+        )
+    print(*(f"{stem}.{kind}" for stem in stems for kind in ("png", "svg")), sep="\n")
 
 
-def draw_outputs(folder: Path, name: str, scores: dict, runs: dict[str, Path]) -> None:
-    """Draw the outputs called `name` of the first run, and of other runs with the same texts."""
-    first, title = next(iter(runs)), report.describe(scores)
-    if matrix := scores.get("confusion"):
-        if isinstance(next(iter(matrix.values())), list):  # of older code
-            rows = {a: zip(matrix, row, strict=True) for a, row in matrix.items()}
-            matrix = {a: {b: n for b, n in row if n} for a, row in rows.items()}
-        seen = {label for row in matrix.values() for label in row}  # predicted in these texts
-        labels = [label for label, row in matrix.items() if row or label in seen]
-        title = f"{first}, {title}"
-        if len(labels) > report.LABELS_SHOWN:
-            errors = dict.fromkeys(x for error in report.confused(matrix) for x in error[:2])
-            title += f": {report.LABELS_SHOWN} of {len(labels):,} labels, frequent errors first"
-            labels = [*errors, *(label for label in labels if label not in errors)]
-            labels = labels[: report.LABELS_SHOWN]
-        counts = np.array([[matrix[a].get(b, 0) for b in labels] for a in labels])
-        confusion(folder / f"confusion-{name}", counts, labels, title)
-        return
-    known = {label: run for label, run in runs.items() if report.outputs_path(run, name).exists()}
-    tables = {label: report.read_outputs(run, name) for label, run in known.items()}
-    table = tables[first]
-    tables = {label: each for label, each in tables.items() if report.same_texts(each, table)}
-    for label in runs.keys() - tables.keys():
-        warn(f"{runs[label]} has no outputs-{name}.tsv of the same texts, so it is not drawn")
-    if "loss_by_context" in scores:
-        all_scores = {label: report.read_scores(runs[label], name) for label in tables}
-        loss_by_context(folder / f"loss-by-context-{name}", all_scores, title)
-        return
-    references = table["reference"]
-    groups = group_by_length(table["source"])
-    bleu = {
-        label: bleu_by_length(each["output"], references, groups) for label, each in tables.items()
-    }
-    counts = {words: len(group) for words, group in groups.items()}
-    by_length(folder / f"bleu-by-length-{name}", counts, bleu, title)
-
-
-def run_labels(runs: Sequence[Path]) -> list[str]:
-    """Return the names of runs for legends, and the kind of attention of recurrent models."""
-    distinct, labels = len({run.name for run in runs}) == len(runs), []
-    for run in runs:
-        config, label = load_config(run), run.name if distinct else str(run)
-        if config.model == "recurrent":
-            label += f": GRU, {config.recurrent_attention.replace('none', 'no')} attention"
-        # Matplotlib leaves names that begin with "_" out of a legend.
-        labels.append(f" {label}" if label.startswith("_") else label)
-    return labels
-
-
-def group_by_length(sources: Sequence[str]) -> dict[str, list[int]]:
-    """Return the indices of texts by number of words: {"1–5": […], …, "41 and more": […]}.
-
-    A group of fewer than one text in a hundred is merged with the shorter ones before it.
-    """
-    lengths = np.array([len(text.split()) for text in sources])
-    groups = []
-    for low, high in LENGTHS:
-        indices = np.flatnonzero((lengths >= low) & (lengths <= high)).tolist()
-        if groups and 0 < len(indices) < len(lengths) / 100:
-            low, _, shorter = groups.pop()
-            indices = shorter + indices
-        if indices:
-            groups.append((low, high, indices))
-    return {
-        f"{low} and more" if high == math.inf else f"{low}–{high}": indices
-        for low, high, indices in groups
-    }
-
-
-def bleu_by_length(outputs: Sequence[str], references: Sequence[str], groups: dict) -> list[float]:
-    """Return the BLEU of each group of `group_by_length`."""
-    return [
-        metrics.bleu([outputs[i] for i in group], [references[i] for i in group])
-        for group in groups.values()
-    ]
-
-
-# The functions below write STEM.png and STEM.svg.
+def same_texts(runs: list[Path], name: str) -> dict[str, Table]:
+    """Return the outputs of each run for the texts of the first, with a warning for others."""
+    tables, first = {}, report.read_outputs(runs[0], name)
+    for run in dict.fromkeys(runs):
+        table = report.read_outputs(run, name) if (run / f"outputs-{name}.tsv").exists() else {}
+        if all(table.get(column) == first[column] for column in ("source", "reference")):
+            tables[str(run)] = table
+        else:
+            warn(f"{run} has no outputs-{name}.tsv of the same texts, so it is not drawn")
+    return tables
 
 
 @contextmanager
@@ -158,19 +93,28 @@ def figure(stem: str | Path, width: float, height: float, layout: str = "constra
         canvas.savefig(f"{stem}.svg", metadata={"Date": None})
 
 
-def by_length(
-    stem: str | Path, groups: dict[str, int], runs: dict[str, Sequence[float]], title: str = ""
-) -> None:
-    """Draw BLEU by the number of words of the source, a line for each run.
+def bleu_by_length(stem: Path, runs: dict[str, Table], title: str) -> None:
+    """Draw BLEU by the number of words of the source, a line for each run, as STEM.png and .svg.
 
-    groups: {range of lengths: number of sentences}; runs: {name: BLEU of each group}.
+    runs: {name: outputs}, of the same sources and references.
     """
+    table = next(iter(runs.values()))
+    group = np.searchsorted(LENGTHS, [len(text.split()) for text in table["source"]])
+    names = [f"{a + 1}–{b}" for a, b in zip((0, *LENGTHS), LENGTHS, strict=False)]
+    names.append(f"{LENGTHS[-1] + 1} and more")
+    groups = {i: np.flatnonzero(group == i) for i in np.unique(group)}
     with figure(stem, max(6, 1.1 * len(groups) + 2), 4) as canvas:
         plot = canvas.subplots()
-        for number, (run, values) in enumerate(runs.items()):
+        for number, (run, outputs) in enumerate(runs.items()):
+            columns = outputs["output"], outputs["reference"]
+            values = [
+                metrics.bleu(*([column[i] for i in group] for column in columns))
+                for group in groups.values()
+            ]
             style = {"color": COLOURS[number % 6], "marker": MARKERS[number % 5]}  # 30 styles
-            plot.plot(values, label=run, **style)
-        ticks = [f"{words}\n{count:,}" for words, count in groups.items()]
+            # Matplotlib leaves names that begin with "_" out of a legend.
+            plot.plot(values, label=f" {run}" if run.startswith("_") else run, **style)
+        ticks = [f"{names[i]}\n{len(group):,}" for i, group in groups.items()]
         plot.set_xticks(range(len(groups)), ticks)
         plot.set(xlabel="words of the source; below, the number of sentences", ylabel="BLEU")
         plot.set_title(textwrap.fill(title, 70))
@@ -180,53 +124,31 @@ def by_length(
         canvas.legend(loc="outside upper center", ncols=min(2, len(runs)))
 
 
-def loss_by_context(stem: str | Path, runs: dict[str, dict], title: str = "") -> None:
-    """Draw the loss by the number of tokens that a language model has read, a line for each run.
+def confusion(stem: Path, matrix: report.Confusion, title: str) -> None:
+    """Draw a confusion matrix as STEM.png and .svg: counts, and below them shares of the row.
 
-    runs: {name: scores of `scores.measure_text`}. In nats per token; of runs with different
-    tokenizers, in nats per character.
+    Rows are true labels, columns predicted ones. Of many labels, those with most errors are shown.
     """
-    same_tokens = len({scores["tokens"] for scores in runs.values()}) == 1
-    with figure(stem, 8, 4) as canvas:
-        plot = canvas.subplots()
-        for number, (run, scores) in enumerate(runs.items()):
-            low, high, loss = np.array(scores["loss_by_context"]).T
-            loss = loss if same_tokens else loss * scores["tokens"] / scores["characters"]
-            style = {"color": COLOURS[number % 6], "marker": MARKERS[number % 5]}
-            plot.plot(np.sqrt(low * high), loss, label=run, **style)
-        plot.set_xscale("log", base=2)
-        plot.xaxis.set_major_formatter("{x:,g}")
-        unit = "token" if same_tokens else "character"
-        plot.set(xlabel="tokens of context", ylabel=f"loss, nats per {unit}")
-        plot.set_title(textwrap.fill(title, 70))
-        plot.grid()
-        canvas.legend(loc="outside upper center", ncols=min(2, len(runs)))
-
-
-def confusion(stem: str | Path, counts: np.ndarray, labels: Sequence[str], title: str = "") -> None:
-    """Draw a confusion matrix: counts (labels, labels), and below them shares of the row.
-
-    Rows are true labels, columns predicted ones. A label that was never true has no shares: "–".
-    """
-    totals = np.sum(counts, axis=1, keepdims=True)
-    shares = np.where(totals, counts / np.maximum(totals, 1), np.nan)
-
-    @np.vectorize
-    def cell(count, share):
-        return "–" if math.isnan(share) else f"{count:,}\n{100 * share:.1f} %" if count else "0"
-
-    rows = [f"{label} ({total:,})" for label, total in zip(labels, totals[:, 0], strict=True)]
-    side, longest = min(max(3, 0.7 * len(rows)), 25), 0.09 * max(map(len, rows))
+    errors = dict.fromkeys(label for error in report.confused(matrix) for label in error[:2])
+    shown = [*errors, *(label for label in matrix if label not in errors)][: report.LABELS_SHOWN]
+    labels = [label for label in matrix if label in shown]
+    if len(labels) < len(matrix):
+        title += f": {len(labels)} of {len(matrix):,} labels, those with most errors"
+    rows = [f"{label} ({sum(matrix[label].values()):,})" for label in labels]
+    side, longest = max(3, 0.7 * len(rows)), 0.09 * max(map(len, rows))
     with figure(stem, side + longest + 1.8, side + longest + 0.8, layout="compressed") as canvas:
         plot = canvas.subplots()
-        plot.set_facecolor("0.92")  # behind NaN
+        shares = np.zeros((len(labels), len(labels)))
+        for place in np.ndindex(shares.shape):
+            row = matrix[labels[place[0]]]
+            count = row.get(labels[place[1]], 0)
+            shares[place] = count / max(1, sum(row.values()))
+            text = f"{count:,}\n{100 * shares[place]:.1f} %" if count else "0"
+            colour = "white" if shares[place] > 0.6 else "black"
+            plot.text(*place[::-1], text, color=colour, ha="center", va="center", fontsize=9)
         image = plot.imshow(shares, cmap="Blues", vmin=0, vmax=1)
         plot.spines[:].set_visible(False)
         plot.tick_params(length=0)
-        font = {"ha": "center", "va": "center", "fontsize": min(11, 13 * side / len(rows))}
-        for (row, column), text in np.ndenumerate(cell(counts, shares)):
-            colour = "white" if shares[row, column] > 0.6 else "black"
-            plot.text(column, row, text, color=colour, **font)
         plot.set_xticks(range(len(labels)), labels, rotation=30, ha="right", rotation_mode="anchor")
         plot.set_yticks(range(len(rows)), rows)
         plot.set(xlabel="predicted", ylabel="true (count)")

@@ -31,13 +31,12 @@ def make_predictor(
 ) -> Translator | Generator:
     """Create a Generator for a language model, a Translator for any other.
 
-    corpus_info: see `Dataset`.
+    corpus_info: see `Dataset`. A Translator needs none.
     """
     if config.task == "language modeling":
         start = start_id(target_tokenizer, corpus_info["documents"])
         return Generator(model, target_tokenizer, config.max_length, start, search)
-    margin = corpus_info.get("output_margin", 20)  # runs of older code do not have it
-    tokenizers = source_tokenizer, target_tokenizer
+    tokenizers, margin = (source_tokenizer, target_tokenizer), corpus_info.get("output_margin", 20)
     return Translator(model, *tokenizers, config.max_length, search, margin)
 
 

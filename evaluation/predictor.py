@@ -1,15 +1,17 @@
 """The base of all predictors: a model with its tokenizers, searches, and attention weights."""
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import tensorflow as tf
 
-from data.tokenizer import BOS, EOS, Labels, Tokenizer
+from data.tokenizer import BOS, EOS, UNK, Labels, Tokenizer, preprocess
 from evaluation.page import Attention
 from evaluation.search import Search
 from model.decoding import beam_search, greedy, sample
 from model.interface import Model
+from utils import amount, warn
 
 GREEDY = Search()
 # Name of each kind of attention in the models: its title, its query tokens, its key tokens.
@@ -28,42 +30,23 @@ def decode_with(
     scores: bool = True,
     bos: tf.Tensor | int = BOS,
     limit: tf.Tensor | None = None,
-    prefix: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Decode source (batch, source_len) → ids (batch, n_best, output_len), scores (batch, n_best).
 
     Scores are log probabilities, divided by the length penalty in beam search. They are NaN for
     samples, and for greedy search with scores=False, which is faster. Samples depend on
-    `batch_number`, a scalar. bos, limit, prefix: see `decode_loop`.
+    `batch_number`, a scalar. bos, limit: see `decode_loop`.
     """
     if search.sample:
         stream = tf.cast(batch_number, tf.int64) * 2**20
-        outputs = sample(
-            model,
-            source,
-            bos,
-            EOS,
-            seed=tf.stack([tf.constant(search.seed or 0, tf.int64), stream]),
-            temperature=search.temperature,
-            top_k=search.top_k,
-            top_p=search.top_p,
-            limit=limit,
-            prefix=prefix,
-        )
+        seed = tf.stack([tf.constant(search.seed or 0, tf.int64), stream])
+        filters = search.temperature, search.top_k, search.top_p
+        outputs = sample(model, source, bos, EOS, seed, *filters, limit=limit)
     elif search.beam == 1 and not scores:
-        outputs = greedy(model, source, bos, EOS, limit, prefix)
+        outputs = greedy(model, source, bos, EOS, limit)
     else:
-        return beam_search(
-            model,
-            source,
-            bos,
-            EOS,
-            beam=search.beam,
-            length_penalty=search.length_penalty if search.beam > 1 else 0.0,
-            n_best=search.n_best,
-            limit=limit,
-            prefix=prefix,
-        )
+        penalty = search.length_penalty if search.beam > 1 else 0.0
+        return beam_search(model, source, bos, EOS, search.beam, penalty, search.n_best, limit)
     return outputs[:, tf.newaxis], tf.fill((tf.shape(source)[0], 1), float("nan"))
 
 
@@ -80,12 +63,37 @@ class Predictor:
     ):
         self.model, self.max_length, self.search = model, max_length, search
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
+        self.unknown = 0  # number of characters so far that are not in the vocabulary
         self.pool = ThreadPoolExecutor(tf.config.threading.get_inter_op_parallelism_threads() or 1)
 
     @property
     def num_parameters(self) -> int:
         """Number of trainable parameters."""
         return sum(variable.shape.num_elements() for variable in self.model.trainable_variables)
+
+    def encode_source(self, texts: Sequence[str]) -> list[list[int]]:
+        """Encode texts that the model reads. Counts characters that are not in the vocabulary.
+
+        They are left out, because an id that does not occur in training has a random embedding. An
+        unknown word of a tokenizer of words occurs in training, and is read as one.
+        """
+        tokenizer = self.source_tokenizer
+        rows = tokenizer.encode(texts)
+        for i, row in enumerate(rows):
+            if UNK in row:
+                (text,) = preprocess([texts[i]], tokenizer.lowercase, tokenizer.words)
+                whole, known = ("".join(x.split()) for x in (text, *tokenizer.decode([row])))
+                self.unknown += len(whole) - len(known)
+                if not tokenizer.words:
+                    rows[i] = [token for token in row if token != UNK]
+        return rows
+
+    def print_warnings(self) -> None:
+        """Warn if texts had characters that are not in the vocabulary."""
+        if self.unknown:
+            effect = "read as unknown words" if self.source_tokenizer.words else "left out"
+            count = amount(self.unknown, "character")
+            warn(f"{count} not in the vocabulary of the model: {effect}")
 
     def weights_by_kind(
         self, source: list[int], target_out: list[int], bos: int

@@ -7,57 +7,44 @@ from pathlib import Path
 
 from config import Config
 from data import corpora
-from data.splits import CorpusError, Split
+from data.splits import Corpus, CorpusError, Split
 from evaluation.scores import Table
-from evaluation.testset import testset as open_testset
 from training.records import read_corpus_info, read_json
 from utils import UserError, quote, write_texts
 
 MISTAKES_SHOWN = 20
 LABELS_SHOWN = 20  # of a confusion matrix
+Confusion = dict[str, dict[str, int]]  # {true label: {predicted label: count}}
 SLUG = 40  # characters of the name of a corpus in the names of files
-FINE = ("loss", "nats_per_character", "bits_per_byte")  # scores that are shown with four decimals
+FINE = ("loss", "nats_per_character", "bits_per_byte", "accuracy", "f1", "unknown")  # 4 decimals
 
 
 def load_split(
-    run: Path,
-    config: Config,
-    split: str,
-    name: str | None = None,
-    languages: str | None = None,
-    testset: str | None = None,
+    run: Path, config: Config, split: str, name: str | None = None, languages: str | None = None
 ) -> tuple[Split, str, bool]:
     """Load a split of the corpus of a run, or of the one with this name, in the run's direction.
 
-    languages: of that corpus, see `Config`. testset: a test set of sacreBLEU, to load instead.
-    Another corpus has the run's share of held-out texts: it may be the same one, moved. Also
-    returns what identifies the texts in file names: the split, or, if the texts are not those that
-    the run recorded, their corpus, split and hash; and whether they are documents, see `Corpus`.
-    Raises OSError, and UserError if the split does not exist, or if it is the run's own and has
-    changed since training.
+    languages: of that corpus, see `Config`. Another corpus has the run's share of held-out texts:
+    it may be the same one, moved. Also returns what identifies the texts in file names: the split,
+    or, if the texts are not those that the run recorded, their corpus, split and hash; and whether
+    they are documents, see `Corpus`. Raises OSError, and UserError if the split does not exist, or
+    if it is the run's own and has changed since training.
     """
     record = read_corpus_info(run)
-    own = name is None and testset is None
-    if own and split not in record["splits"]:
+    if name is not None:
+        corpus = other_corpus(name, config, languages, record["languages"])
+    elif split not in record["splits"]:
         raise UserError(f"{run} has no split {split!r}: choose from {', '.join(record['splits'])}")
-    if own:
+    else:
         try:
             corpus = corpora.from_config(config)  # with its share of the training split
         except CorpusError as error:
-            raise UserError(f"{error}; if it was moved, give its path with --corpus") from error
-    elif testset:
-        names = languages.split(",") if languages else record["languages"]
-        corpus = open_testset(testset, names)
-    else:
-        if corpora.is_same(name, config.corpus):
-            languages = languages or config.languages
-        options = (config.task, languages, config.held_out_share)
-        sides = [corpora.find(name, reverse, *options) for reverse in (False, True)]
-        fitting = (each for each in sides if [*each.languages] == record["languages"])
-        corpus = next(fitting, sides[0])
+            raise UserError(
+                f"{error}; looked in {Path.cwd()}; if it was moved, give its path with --corpus"
+            ) from error
     summary = corpus.summarize(split, limit=sys.maxsize)
     recorded = record["splits"].get(split, {}).get("sha256")
-    if own and summary.sha256 != recorded:
+    if name is None and summary.sha256 != recorded:
         raise UserError(
             f"the {split} split of {config.corpus} differs from the one recorded in "
             f"{run}/corpus.json, so scores would not be comparable: restore the text, or score it "
@@ -75,23 +62,30 @@ def load_split(
     return Split.of(summary.sample), name, corpus.documents
 
 
+def other_corpus(name: str, config: Config, languages: str | None, direction: list[str]) -> Corpus:
+    """Open the corpus with this name, in the given direction if it has these languages."""
+    if corpora.is_same(name, config.corpus):
+        languages = languages or config.languages
+    options = (config.task, languages, config.held_out_share)
+    sides = [corpora.find(name, reverse, *options) for reverse in (False, True)]
+    return next((side for side in sides if [*side.languages] == direction), sides[0])
+
+
 def print_scores(scores: dict) -> None:
     """Print the scores with their signatures, then exact match by tag or the confusion matrix.
 
     Of a large confusion matrix, print the pairs of labels that are confused most.
-    Accuracy and F1 are printed in per cent, as the other scores, and are from 0 to 1 in the file.
     """
     notes = {
         "exact_match": "% of sentences",
-        "accuracy": "% of texts" if "f1" in scores else "% of tokens",
-        "f1": "%, mean over labels",
+        "accuracy": "share of the texts" if "f1" in scores else "share of the tokens",
+        "f1": "mean over labels",
         "loss": "nats per text" if "f1" in scores else "nats per token",
         "context": "tokens that the model reads before a token, on average",
-        "unknown": "% of tokens, whose letters are not predicted",
+        "unknown": "share of the tokens, whose letters are not predicted",
     } | scores.get("signatures", {})
     for name, value in scores.items():
         if isinstance(value, int | float):
-            value = 100 * value if name in ("accuracy", "f1", "unknown") else value
             decimals = 0 if isinstance(value, int) or value >= 1000 else 4 if name in FINE else 2
             print(f"{name:28}{value:12,.{decimals}f}  {notes.get(name, '')}".rstrip())
     for tag, (count, exact) in scores.get("exact_match_by_tag", {}).items():
@@ -100,7 +94,7 @@ def print_scores(scores: dict) -> None:
         print_confusion(matrix)
 
 
-def print_confusion(matrix: dict[str, dict[str, int]]) -> None:
+def print_confusion(matrix: Confusion) -> None:
     """Print a confusion matrix as a table, or the largest of its errors if there are too many."""
     if len(matrix) <= LABELS_SHOWN:
         width = 2 + max(10, *map(len, matrix))
@@ -114,7 +108,7 @@ def print_confusion(matrix: dict[str, dict[str, int]]) -> None:
         print(f"{count:6,}  {true} → {predicted}")
 
 
-def confused(matrix: dict[str, dict[str, int]]) -> list[tuple[str, str, int]]:
+def confused(matrix: Confusion) -> list[tuple[str, str, int]]:
     """Return the errors of a confusion matrix, most frequent first: (true, predicted, count)."""
     errors = [(a, b, n) for a, row in matrix.items() for b, n in row.items() if a != b]
     return sorted(errors, key=lambda error: -error[2])
@@ -170,14 +164,9 @@ def least_likely(table: Table) -> str:
     return "".join(f"{nats[i]:.3f} nats per character  {table['text'][i].strip()}\n" for i in shown)
 
 
-def outputs_path(run: Path, name: str) -> Path:
-    """Return the file of the outputs that `write` writes."""
-    return run / f"outputs-{name}.tsv"
-
-
 def read_outputs(run: Path, name: str) -> Table:
     """Read the outputs that `write` wrote. Raises OSError, and UserError if they are damaged."""
-    path = outputs_path(run, name)
+    path = run / f"outputs-{name}.tsv"
     try:
         names, *rows = (line.split("\t") for line in path.read_text("utf-8").split("\n")[:-1])
         return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
@@ -188,13 +177,3 @@ def read_outputs(run: Path, name: str) -> Table:
 def read_scores(run: Path, name: str) -> dict:
     """Read the scores that `write` wrote. Raises OSError, and UserError if they are damaged."""
     return read_json(run / f"scores-{name}.json", "corpus", "split", "checkpoint", "search")
-
-
-def text_columns(table: Table) -> tuple[str, ...]:
-    """Return the names of the columns that identify the texts of a table."""
-    return ("text",) if "text" in table else ("source", "reference")
-
-
-def same_texts(one: Table, other: Table) -> bool:
-    """Return whether two tables have the same sources and references, or the same texts."""
-    return all(one[column] == other.get(column) for column in text_columns(one))

@@ -1,4 +1,4 @@
-"""Settings of the search for a translation. Does not import TensorFlow."""
+"""Settings of the search for an output. Does not import TensorFlow."""
 
 from dataclasses import dataclass, fields
 from typing import Any
@@ -14,10 +14,7 @@ class Search:
     length_penalty: float = setting(
         0.6, "with --beam: exponent of the length penalty", low=0, high=float("inf")
     )
-    n_best: int = setting(
-        1,
-        "with --beam: outputs per text, each with its line number and score (not for evaluate.py)",
-    )
+    n_best: int = setting(1, "with --beam: outputs per text, each with its line number and score")
     max_tokens: int | None = setting(
         None,
         "maximum tokens per output [twice those of its text plus 20; more if over 0.1 % of the "
@@ -35,9 +32,13 @@ class Search:
     seed: int | None = setting(None, "random seed [drawn, and printed]", low=0)
 
     def __post_init__(self):
+        if self.temperature == 0:
+            raise UserError("--temperature 0 is greedy search: use --no-sample instead")
         check_settings(self)
         if self.n_best > self.beam:
-            raise UserError(f"--n-best {self.n_best}: must be at most --beam {self.beam}")
+            raise UserError(
+                f"--n-best {self.n_best}: needs as many hypotheses, --beam {self.n_best}"
+            )
         if self.top_p > 1:
             raise UserError(f"--top-p {self.top_p}: must be at most 1")
         if self.sample and self.beam > 1:
@@ -54,19 +55,15 @@ class Search:
         return {f.name: value for f, value in values.items() if value != f.default}
 
     def __str__(self) -> str:
-        return self.method + (f", at most {self.max_tokens} tokens" if self.max_tokens else "")
-
-    @property
-    def method(self) -> str:
-        """Greedy search, beam search or sampling, with its settings."""
+        limit = f", at most {self.max_tokens} tokens" if self.max_tokens else ""
         if self.sample:
             return (
                 f"sampled, temperature {self.temperature:g}, top-k {self.top_k}, top-p "
-                f"{self.top_p:g}, seed {self.seed}"
+                f"{self.top_p:g}, seed {self.seed}{limit}"
             )
         if self.beam > 1:
-            return f"beam {self.beam}, length penalty {self.length_penalty:g}"
-        return "greedy"
+            return f"beam {self.beam}, length penalty {self.length_penalty:g}{limit}"
+        return f"greedy{limit}"
 
     @property
     def suffix(self) -> str:
@@ -80,9 +77,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Sampling(Search):
-    """A Search that samples unless a beam is given: the defaults of generate.py."""
+    """A Search that samples by default, for generate.py."""
 
-    sample: bool = setting(
-        True, "sample each token; --no-sample or --beam: do not", group="sampling"
-    )
+    sample: bool = setting(True, "sample each token, or take the most likely", group="sampling")
     temperature: float = setting(0.8, "divides the logits", low=1e-3, high=float("inf"))

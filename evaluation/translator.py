@@ -47,22 +47,13 @@ class Translator(Predictor):
             limit = self.output_limit(source)
             return decode_with(search, model, source, batch_number, scores, limit=limit)
 
-        @tf.function(input_signature=[IDS, number, IDS], autograph=False)
-        def decode_after(source, batch_number, prefix):
-            limit = self.output_limit(source)
-            if not search.max_tokens:
-                limit += tf.shape(prefix)[1]
-            return decode_with(
-                search, model, source, batch_number, scores, limit=limit, prefix=prefix
-            )
-
         @tf.function(input_signature=[IDS, IDS], autograph=False)
         def totals(source, target):
             logits, labels, _ = model.teacher_forced(source, target)
             sums = loss_sums(logits, labels)
             return tf.stack([sums.loss, sums.correct, tf.cast(tf.size(labels), tf.float32)])
 
-        self.decode, self.decode_after, self.totals = decode, decode_after, totals
+        self.decode, self.totals = decode, totals
 
     def output_limit(self, source: tf.Tensor) -> tf.Tensor:
         """Maximum number of tokens of each output: source (batch, source_len) → (batch,), int32."""
@@ -89,20 +80,12 @@ class Translator(Predictor):
         loss, correct, tokens = np.sum(totals, axis=0, dtype=float)
         return float(loss / tokens), float(correct / tokens)
 
-    def translate(
-        self,
-        texts: Sequence[str],
-        batch_tokens: int = 4096,
-        batch_sentences: int = 128,
-        progress: bool = False,
-        prefix: str = "",
-    ) -> list[str]:
+    def translate(self, texts: Sequence[str], **options) -> list[str]:
         """Return the best translation, or the label, of each text; "" for an empty text.
 
-        prefix: what every translation begins with.
+        options: those of `n_best`.
         """
-        outputs = self.n_best(texts, batch_tokens, batch_sentences, progress, prefix=prefix)
-        return [best[0][1] for best in outputs]
+        return [best[0][1] for best in self.n_best(texts, **options)]
 
     def n_best(
         self,
@@ -111,19 +94,17 @@ class Translator(Predictor):
         batch_sentences: int = 128,
         progress: bool = False,
         first: int = 1,
-        prefix: str = "",
     ) -> list[list[tuple[float, str]]]:
         """Return `search.n_best` pairs of score and translation for each text, best first.
 
         Texts of more than `max_length` tokens are truncated, with a warning for the first of them,
-        which numbers the texts from `first`. prefix: what every translation begins with.
+        which numbers the texts from `first`.
         """
         if isinstance(texts, str):
             raise UserError("texts is a single string: give a list of texts, such as [text]")
-        prefix_ids = np.int32(self.target_tokenizer.encode([prefix]) if prefix else [[]])
         texts = [normalize_source(text) for text in texts]
         indices = [i for i, text in enumerate(texts) if text]
-        rows = self.source_tokenizer.encode([texts[i] for i in indices])
+        rows = self.encode_source([texts[i] for i in indices])
         long = [i for i, row in zip(indices, rows, strict=True) if len(row) > self.max_length]
         # Texts with labels are truncated in training, too.
         if long and not self.labelled and not self.warned:
@@ -138,10 +119,7 @@ class Translator(Predictor):
         batches = plan_batches(Pairs(source, source), batch_tokens, batch_sentences)[::-1]
 
         def decode(batch):
-            inputs = source.padded(batch), first + int(batch[0])  # a unique number
-            if prefix:
-                return self.decode_after(*inputs, np.repeat(prefix_ids, len(batch), axis=0))
-            return self.decode(*inputs)
+            return self.decode(source.padded(batch), first + int(batch[0]))  # a unique number
 
         outputs = [[(0.0, "")] * self.search.n_best for _ in texts]
         # The progress bar appears only on a terminal.
@@ -149,14 +127,14 @@ class Translator(Predictor):
             for batch, (ids, scores) in zip(batches, self.pool.map(decode, batches), strict=True):
                 for i, row, row_scores in zip(batch, ids.numpy(), scores.numpy(), strict=True):
                     self.incomplete += not self.labelled and EOS not in row[0]
-                    decoded = self.target_tokenizer.decode(row)
-                    lines = map(to_line, decoded)
+                    lines = map(to_line, self.target_tokenizer.decode(row))
                     outputs[indices[i]] = list(zip(row_scores.tolist(), lines, strict=True))
                 bar.update(len(batch))
         return outputs
 
-    def warn_if_incomplete(self) -> None:
-        """Warn if outputs reached the maximum length, perhaps before their end."""
+    def print_warnings(self) -> None:
+        """Warn of unknown characters, and of outputs that reached the maximum length."""
+        super().print_warnings()
         if self.incomplete:
             warn(
                 f"{amount(self.incomplete, 'output')} cut off at the maximum number of tokens; "
@@ -170,7 +148,7 @@ class Translator(Predictor):
         row of the decoder has the token that is predicted there, target_out. target: used in place
         of the model's own output. Raises UserError for an empty text.
         """
-        source = self.source_tokenizer.encode([normalize_source(text)])[0][: self.max_length]
+        source = self.encode_source([normalize_source(text)])[0][: self.max_length]
         if not source:
             raise UserError("the text is empty: give one with words")
         source = [*source, EOS]

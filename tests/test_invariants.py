@@ -14,7 +14,6 @@ from conftest import VARIANTS, variants
 import train
 from config import TASKS, Config
 from model import MODELS
-from model.decoding import beam_search, greedy
 from model.layers import Seed, trainable_variables
 from model.masks import look_ahead_mask, padding_mask
 
@@ -277,23 +276,3 @@ def test_text_that_is_read_in_one_pass_equals_token_by_token(tiny, flags):
         one, state = model.decode_step(tf.constant(ids[:, i]), state)
         other, expected = model.decode_step(tf.constant(ids[:, i]), expected)
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
-
-
-@with_words
-def test_a_forced_prefix_begins_the_output(tiny, flags):
-    """What follows is what the search finds after these tokens."""
-    model = make(tiny, flags, tie_embeddings=False, spread=0)
-    source = batch_for(flags, pairs=[*PAIRS[:2], (SOURCE, TARGET)])[0][0]
-    prefix, limits = np.int32([[7, 9, 5], [4, 0, 0], [0, 0, 0]]), [5, 4, 3]
-    outputs = greedy(model, source, BOS, EOS, limits, prefix).numpy()
-    best, _ = beam_search(model, source, BOS, EOS, 2, 0.0, 1, limits, prefix)
-    for row, forced in enumerate((prefix[0], prefix[1, :1], prefix[2, :0])):
-        np.testing.assert_array_equal(outputs[row, : len(forced)], forced)
-        np.testing.assert_array_equal(best[row, 0, : len(forced)], forced)
-        state = model.init_decode(source[row : row + 1])
-        for i, token in enumerate([BOS, *outputs[row, : limits[row] - 1]]):
-            logits, state = model.decode_step(tf.constant([token], tf.int32), state)
-            if i >= len(forced):
-                assert outputs[row, i] == np.argmax(logits[0])
-            if outputs[row, i] == EOS:
-                break

@@ -1,10 +1,10 @@
 """The scores of a model on texts: in training, in evaluate.py and in experiments."""
 
-import itertools
 import math
 import time
 from collections import Counter
 from collections.abc import Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,7 +25,7 @@ Samples = list[tuple[str, str, str]]  # (source, reference, output); the source 
 
 
 def validation_metrics(
-    translator: "Translator | Generator", dataset: pipeline.Dataset, max_sentences: int
+    predictor: "Translator | Generator", dataset: pipeline.Dataset, max_sentences: int
 ) -> tuple[dict[str, float], Samples]:
     """Return loss, accuracy and BLEU on the validation split, and three samples.
 
@@ -33,18 +33,18 @@ def validation_metrics(
     language models have nats per character instead.
     """
     if isinstance(dataset.validation, Text):
-        return text_metrics(translator, dataset)
-    loss, accuracy = translator.loss_and_accuracy(dataset.validation)
+        return text_metrics(predictor, dataset)
+    loss, accuracy = predictor.loss_and_accuracy(dataset.validation)
     values = {"validation_loss": loss, "validation_accuracy": accuracy}
     count = len(dataset.validation_texts.sources)
     spaced = np.linspace(0, count - 1, min(count, max_sentences)).astype(int)
-    texts = dataset.validation_texts.take(spaced).match_case(translator.target_tokenizer)
+    texts = dataset.validation_texts.take(spaced).match_case(predictor.target_tokenizer)
     sources, references, _ = texts
     shown = [0, len(sources) // 2, len(sources) - 1]
-    if translator.labelled:
-        outputs = translator.translate([sources[i] for i in shown])
+    if predictor.labelled:
+        outputs = predictor.translate([sources[i] for i in shown])
     else:
-        translations = translator.translate(sources, progress=True)
+        translations = predictor.translate(sources, progress=True)
         values["validation_bleu"] = metrics.bleu(translations, references)
         outputs = [translations[i] for i in shown]
     samples = [(sources[i], references[i], out) for i, out in zip(shown, outputs, strict=True)]
@@ -105,20 +105,23 @@ def measure(translator: "Translator", split: Split, full: bool = True) -> tuple[
             **common,
         }
         return scores, table | {"probability": [f"{math.exp(score):.4f}" for score, _ in outputs]}
-    scores = metrics.score(texts, split.targets, full) | loss
     if split.tags:
-        scores["exact_match_by_tag"] = metrics.by_tag(texts, split.targets, split.tags)
+        loss["exact_match_by_tag"] = metrics.by_tag(texts, split.targets, split.tags)
         table["tag"] = split.tags
     if not full:
-        return scores | common, table
-    scores |= {
+        scores = {"bleu": metrics.bleu(texts, split.targets)}
+        scores["exact_match"] = fmean(metrics.exact_matches(texts, split.targets))
+        return scores | loss | common, table
+    scores = metrics.score(texts, split.targets)
+    by_sentence = scores.pop("sentences")
+    scores |= loss | {
         "sentences_per_second": len(texts) / seconds,
         "tokens_per_second": sum(map(len, translator.target_tokenizer.encode(texts))) / seconds,
         "sentences": len(texts),
         "sentences_too_long_for_loss": too_long,
         **common,
     }
-    for metric, values in metrics.sentence_scores(texts, split.targets).items():
+    for metric, values in by_sentence.items():
         table[metric] = [f"{value:.2f}" for value in values]
     return scores, table
 
@@ -137,18 +140,15 @@ def loss_scores(translator: "Translator", split: Split) -> tuple[dict[str, float
     scores = {"loss": loss, "accuracy": accuracy}
     if translator.labelled:
         return scores, too_long
-    source, target = (each.encode(x) for each, x in zip(tokenizers, split[:2], strict=True))
-    lengths = (max(len(one), len(other)) for one, other in zip(source, target, strict=True))
-    fits = [length <= translator.max_length for length in lengths]
-    if sum(fits) != len(pairs.target.lengths):
-        raise UserError(
-            f"data/encoding.py keeps {len(pairs.target.lengths)} of the {len(fits)} pairs to score "
-            f"instead of the {sum(fits)} that have at most {translator.max_length} tokens: filter "
-            "the training pairs only, in data/pipeline.py"
-        )
-    characters = sum(map(len, itertools.compress(split.targets, fits)))
+    texts = split.targets
+    if too_long:
+        rows = zip(*(x.encode(y) for x, y in zip(tokenizers, split, strict=False)), strict=True)
+        fits = [max(map(len, pair)) <= translator.max_length for pair in rows]
+        texts = [text for text, kept in zip(texts, fits, strict=True) if kept]
+    if len(texts) != len(pairs.target.lengths):
+        raise UserError("data/encoding.py drops pairs to score: filter in data/pipeline.py")
     nats = loss * sum(pairs.target.lengths - 1)  # all tokens but bos
-    return scores | {"nats_per_character": float(nats / characters)}, too_long
+    return scores | {"nats_per_character": float(nats / sum(map(len, texts)))}, too_long
 
 
 def measure_text(
@@ -170,9 +170,6 @@ def measure_text(
     counts = text.tokens.lengths
     of_texts = np.add.reduceat(np.append(tokens.losses.astype(float), 0), text.tokens.offsets[:-1])
     of_texts = np.where(counts, of_texts, 0.0)
-    # With a stride, only tokens of the first block have less context than others.
-    least = min(text.block - stride, tokens.context.max() - 1) if stride else 0
-    usual = tokens.context > least
     nats, loss = tokens.losses.sum(dtype=float), tokens.losses.mean(dtype=float)
     characters, octets = [len(x) for x in texts], [len(x.encode()) for x in texts]
     blocks = f"blocks of {text.block} tokens"
@@ -183,7 +180,6 @@ def measure_text(
         "bits_per_byte": nats / math.log(2) / sum(octets),
         "accuracy": float(tokens.correct.mean()),
         "context": float(tokens.context.mean()),
-        "loss_by_context": loss_by_context(tokens.losses[usual], tokens.context[usual]),
         "tokens": len(tokens.losses),
         "characters": sum(characters),
         "tokens_per_second": len(tokens.losses) / seconds,
@@ -192,22 +188,8 @@ def measure_text(
     }
     if unknown := np.count_nonzero(text.tokens.ids == UNK):
         scores["unknown"] = unknown / len(text.tokens.ids)
-    columns = {"text": texts, "characters": map(str, characters), "tokens": map(str, counts)}
-    columns |= {"nats": (f"{value:.4f}" for value in of_texts)}
-    return scores, {name: [*column] for name, column in columns.items()}
-
-
-def loss_by_context(losses: np.ndarray, context: np.ndarray) -> list[tuple[int, int, float]]:
-    """Return the mean loss of tokens with 1, 2, 3–4, 5–8, … tokens of context: (from, to, nats)."""
-    result, high = [], 1
-    while high // 2 < context.max():
-        low = high // 2 + 1
-        chosen = (context >= low) & (context <= high)
-        if chosen.any():
-            bounds = int(context[chosen].min()), int(context[chosen].max())
-            result.append((*bounds, float(losses[chosen].mean(dtype=float))))
-        high *= 2
-    return result
+    table = {"text": texts, "characters": [*map(str, characters)], "tokens": [*map(str, counts)]}
+    return scores, table | {"nats": [f"{value:.4f}" for value in of_texts]}
 
 
 def label_scores(predicted: Sequence[str], true: Sequence[str], names: Sequence[str]) -> dict:

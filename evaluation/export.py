@@ -5,9 +5,7 @@ import importlib.util
 import shutil
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,48 +27,41 @@ if TYPE_CHECKING:
     from model.layers import Dense, LayerNorm
     from model.transformer import Stack
 
-EDITED = (
-    "CTranslate2 does not compute the same as this model, which has been edited: export it as a "
-    "saved_model"
-)
-
 
 def export_ctranslate2(predictor: "Translator | Generator", folder: Path) -> None:
     """Write a Transformer as a CTranslate2 model, with its tokenizer.
 
-    A translator becomes a model for `ctranslate2.Translator`. It maps source tokens to target
-    tokens, and adds eos and bos itself. The beam search of CTranslate2 divides by length^penalty,
-    ours by ((5 + length) / 6)^penalty; without a penalty they are the same. Texts must first go
-    through `data.text.normalize_source`, and with `--lowercase` or `--tokenizer word` through
-    `data.tokenizer.preprocess`.
-
-    A language model becomes a model for `ctranslate2.Generator`. Every text must begin with the
-    "bos_token" of `config.json`, which the exported model does not add. It does not stop at
-    `max_length` tokens, although it was trained on no longer texts.
-
-    Raises UserError if the model was edited so that CTranslate2 computes something else.
+    A translator becomes a model for `ctranslate2.Translator`, which adds eos and bos itself. Its
+    beam search divides by length^penalty, ours by ((5 + length) / 6)^penalty. A language model
+    becomes one for `ctranslate2.Generator`. Its texts must begin with the "bos_token" of
+    `config.json`, and it does not stop at `max_length` tokens. Raises UserError if the model was
+    edited so that CTranslate2 computes something else: only weights are exported.
     """
     import ctranslate2
 
-    from evaluation.generator import Generator
-
-    tokenizer.save_pair(folder, predictor.source_tokenizer, predictor.target_tokenizer)
-    kind = ctranslate2.Generator if isinstance(predictor, Generator) else ctranslate2.Translator
+    is_generator = hasattr(predictor, "start")
+    tokenizers = predictor.source_tokenizer, predictor.target_tokenizer
+    tokenizer.save_pair(folder, *tokenizers)
+    kind = ctranslate2.Generator if is_generator else ctranslate2.Translator
     try:
-        specification(ctranslate2.specs, predictor).save(str(folder))
-        exported = kind(str(folder), compute_type="float32")
-        check_log_probabilities(exported, predictor)
-    except (AttributeError, ValueError) as error:  # a part is missing, or has another shape
-        raise UserError(EDITED) from error
+        specification(ctranslate2.specs, predictor, is_generator).save(str(folder))
+        exported = kind(str(folder), compute_type="float32", intra_threads=1)
+        expected, computed = log_probabilities(exported, predictor, is_generator)
+        same = np.allclose(expected, computed, rtol=1e-4)
+    except (AttributeError, ValueError):  # a part is missing, or has another shape
+        same = False
+    if not same:
+        raise UserError(
+            "CTranslate2 does not compute the same as this model, which has been edited: export it "
+            "as a saved_model"
+        )
 
 
-def specification(specs: ModuleType, predictor: "Translator | Generator") -> Any:
+def specification(specs: Any, predictor: "Translator | Generator", is_generator: bool) -> Any:
     """Return a Transformer as the spec of a model. specs: the module ctranslate2.specs."""
-    from evaluation.generator import Generator
     from model.layers import EPSILON, LayerNorm, TiedProjection
 
-    model, is_generator = predictor.model, isinstance(predictor, Generator)
-    start = predictor.start if is_generator else tokenizer.BOS
+    model = predictor.model
     attention = model.decoder.layers[0].attention
     sizes = {
         "num_heads": attention.num_heads,
@@ -78,7 +69,7 @@ def specification(specs: ModuleType, predictor: "Translator | Generator") -> Any
         "pre_norm": isinstance(model.decoder.final_norm, LayerNorm),
     }
     # CTranslate2 reads at most 1,024 tokens by default; our outputs can be longer.
-    margin = getattr(predictor, "margin", 0)  # a text generator has none
+    margin = 0 if is_generator else predictor.margin
     length = max(1025, 2 * (predictor.max_length + 1) + margin)
     decoder = specs.TransformerDecoderSpec(
         len(model.decoder.layers), with_encoder_attention=not is_generator, **sizes
@@ -90,6 +81,7 @@ def specification(specs: ModuleType, predictor: "Translator | Generator") -> Any
         copy_dense(decoder.projection, model.output)
     tokenizers = predictor.source_tokenizer, predictor.target_tokenizer
     source_tokens, target_tokens = (each.tokens(range(each.vocab_size)) for each in tokenizers)
+    start = target_tokens[predictor.start if is_generator else tokenizer.BOS]
     if is_generator:
         spec = specs.TransformerDecoderModelSpec(decoder)
         spec.register_vocabulary(target_tokens)
@@ -99,11 +91,9 @@ def specification(specs: ModuleType, predictor: "Translator | Generator") -> Any
         spec = specs.TransformerSpec(encoder, decoder)
         spec.register_source_vocabulary(source_tokens)
         spec.register_target_vocabulary(target_tokens)
-        spec.config.add_source_eos = True
-        spec.config.decoder_start_token = target_tokens[start]
+        spec.config.add_source_eos, spec.config.decoder_start_token = True, start
     spec.config.layer_norm_epsilon = EPSILON
-    spec.config.unk_token = target_tokens[tokenizer.UNK]
-    spec.config.bos_token = target_tokens[start]
+    spec.config.unk_token, spec.config.bos_token = target_tokens[tokenizer.UNK], start
     spec.config.eos_token = target_tokens[tokenizer.EOS]
     spec.validate()
     spec.optimize()
@@ -124,7 +114,9 @@ def copy_stack(target: Any, embedding: Any, stack: "Stack", length: int) -> None
         copy_attention(of_target.self_attention, layer.attention, norm_of(layer, "attention"))
         if hasattr(of_target, "attention"):
             copy_attention(of_target.attention, layer.cross_attention, norm_of(layer, "cross"))
-        copy_feed_forward(of_target.ffn, layer)
+        copy_norm(of_target.ffn.layer_norm, norm_of(layer, "feed_forward"))
+        copy_dense(of_target.ffn.linear_0, layer.feed_forward.inner)
+        copy_dense(of_target.ffn.linear_1, layer.feed_forward.outer)
 
 
 def norm_of(layer: Any, sublayer: str) -> "LayerNorm":
@@ -147,37 +139,26 @@ def copy_dense(target: Any, *layers: "Dense") -> None:
 def copy_attention(target: Any, attention: "MultiHeadAttention", norm: "LayerNorm") -> None:
     """Copy a MultiHeadAttention. CTranslate2 joins projections that have the same input."""
     copy_norm(target.layer_norm, norm)
-    if len(target.linear) == 2:  # self-attention
-        copy_dense(target.linear[0], attention.query, attention.key, attention.value)
-    else:
-        copy_dense(target.linear[0], attention.query)
-        copy_dense(target.linear[1], attention.key, attention.value)
+    inputs = [attention.query, attention.key, attention.value]
+    split = 3 if len(target.linear) == 2 else 1  # self-attention has one input
+    copy_dense(target.linear[0], *inputs[:split])
+    if split == 1:
+        copy_dense(target.linear[1], *inputs[1:])
     copy_dense(target.linear[-1], attention.output)
 
 
-def copy_feed_forward(target: Any, layer: Any) -> None:
-    """Copy the FeedForward of a layer."""
-    copy_norm(target.layer_norm, norm_of(layer, "feed_forward"))
-    copy_dense(target.linear_0, layer.feed_forward.inner)
-    copy_dense(target.linear_1, layer.feed_forward.outer)
-
-
-def check_log_probabilities(exported: Any, predictor: "Translator | Generator") -> None:
-    """Raise UserError if the exported model gives random texts other log probabilities.
-
-    Only weights are exported; the equations of an edited model/ are not.
-    """
+def log_probabilities(
+    exported: Any, predictor: "Translator | Generator", is_generator: bool
+) -> tuple[np.ndarray, list[float]]:
+    """Return the log probabilities of random texts, of the model and of the exported one."""
     import tensorflow as tf
-
-    from evaluation.generator import Generator
 
     rng = np.random.default_rng(0)
     tokenizers = predictor.source_tokenizer, predictor.target_tokenizer
     source, target = (rng.integers(4, each.vocab_size, (8, 14), np.int32) for each in tokenizers)
     source[:, -1] = target[:, -1] = tokenizer.EOS
-    if isinstance(predictor, Generator):
-        source = source[:, :0]
-        target[:, 0] = predictor.start
+    if is_generator:
+        source, target[:, 0] = source[:, :0], predictor.start
         results = exported.score_batch([tokenizers[1].tokens(row) for row in target])
     else:  # the exported model adds bos and eos itself
         target[:, 0] = tokenizer.BOS
@@ -187,9 +168,7 @@ def check_log_probabilities(exported: Any, predictor: "Translator | Generator") 
         )
     logits, labels, _ = predictor.model.teacher_forced(source, target)
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)  # (tokens,)
-    log_probs = -tf.reduce_sum(tf.reshape(losses, (8, 13)), axis=1)
-    if not np.allclose(log_probs, [sum(each.log_probs) for each in results], rtol=1e-4):
-        raise UserError(EDITED)
+    return -losses.numpy().reshape(8, 13).sum(axis=1), [sum(each.log_probs) for each in results]
 
 
 def end_with_eos(source: "tf.Tensor", max_length: int) -> "tf.Tensor":
@@ -204,45 +183,6 @@ def end_with_eos(source: "tf.Tensor", max_length: int) -> "tf.Tensor":
     return tf.concat([tokens[:, :max_length], eos], axis=1).to_tensor()
 
 
-def translate_function(translator: "Translator") -> Callable:
-    """Return the `translate` of a SavedModel as a tf.function."""
-    import tensorflow as tf
-
-    from evaluation.predictor import decode_with
-    from model import IDS
-
-    @tf.function(input_signature=[IDS], autograph=False)
-    def translate(source):
-        source = end_with_eos(source, translator.max_length)
-        limit = translator.output_limit(source)
-        ids, scores = decode_with(translator.search, translator.model, source, limit=limit)
-        return {"ids": ids, "scores": scores}
-
-    return translate
-
-
-def generate_function(generator: "Generator") -> Callable:
-    """Return the `generate` of a SavedModel as a tf.function."""
-    import tensorflow as tf
-
-    from evaluation.predictor import decode_with
-    from model import IDS
-
-    @tf.function(input_signature=[IDS, tf.TensorSpec([], tf.int32)], autograph=False)
-    def generate(prompt, tokens):
-        batch, max_length = tf.shape(prompt)[0], generator.max_length
-        read = tf.concat([tf.fill((batch, 1), generator.start), prompt], axis=1)
-        length = tf.shape(read)[1]
-        if_long = max(1, max_length // 2)  # as in `Generator.latest`
-        length = tf.where(length > max_length, if_long, length)
-        source, last = read[:, -length:-1], read[:, -1]  # (batch, length − 1), (batch,)
-        limit = tf.fill([batch], tf.minimum(tokens, max_length - length + 1))
-        ids, scores = decode_with(generator.search, generator.model, source, bos=last, limit=limit)
-        return {"ids": ids, "scores": scores}
-
-    return generate
-
-
 def export_saved_model(predictor: "Translator | Generator", folder: Path) -> None:
     """Write a model as a SavedModel, with its tokenizer in `assets`.
 
@@ -251,25 +191,44 @@ def export_saved_model(predictor: "Translator | Generator", folder: Path) -> Non
     n_best, output_len), 0 = padding, and "scores" (batch, n_best). Sources are truncated to
     `max_length` tokens, as in translate.py.
 
-    A language model has `generate(prompt, tokens)` instead, which continues a text: prompt (batch,
-    prompt_len), int32, ids without padding; prompt_len may be 0. tokens: the maximum number of new
-    tokens, at least 1 → the same dict, whose ids do not include the prompt. The prompt and its
-    continuation have at most `max_length` tokens in all. Of a prompt with `max_length` tokens or
-    more, only the last `max_length` // 2 are read.
+    A language model has `generate(prompt, tokens)` instead: prompt (batch, prompt_len), int32, ids
+    without padding; tokens: the maximum number of new tokens → the same dict, whose ids do not
+    include the prompt. Both have at most `max_length` tokens in all. Of a prompt with `max_length`
+    tokens or more, only the last `max_length` // 2 are read.
 
     The search is that of the predictor. Samples are drawn with its seed: equal calls return equal
-    samples, but rows of a batch get different ones. Texts: see `export_ctranslate2`.
+    samples, but rows of a batch get different ones.
     """
     import tensorflow as tf
 
-    from evaluation.generator import Generator
+    from evaluation.predictor import decode_with
+    from model import IDS
 
-    module = tf.Module()
+    module, max_length = tf.Module(), predictor.max_length
     module.model = predictor.model  # its variables are saved
-    if isinstance(predictor, Generator):
-        module.generate = function = generate_function(predictor)
+
+    def decode(source, **options):
+        ids, scores = decode_with(predictor.search, predictor.model, source, **options)
+        return {"ids": ids, "scores": scores}
+
+    @tf.function(input_signature=[IDS], autograph=False)
+    def translate(source):
+        source = end_with_eos(source, max_length)
+        return decode(source, limit=predictor.output_limit(source))
+
+    @tf.function(input_signature=[IDS, tf.TensorSpec([], tf.int32)], autograph=False)
+    def generate(prompt, tokens):
+        batch = tf.shape(prompt)[0]
+        read = tf.concat([tf.fill((batch, 1), predictor.start), prompt], axis=1)
+        length = tf.shape(read)[1]
+        length = tf.where(length > max_length, max(1, max_length // 2), length)  # as in `ids`
+        limit = tf.fill([batch], tf.minimum(tokens, max_length - length + 1))
+        return decode(read[:, -length:-1], bos=read[:, -1], limit=limit)
+
+    if hasattr(predictor, "start"):
+        module.generate = function = generate
     else:
-        module.translate = function = translate_function(predictor)
+        module.translate = function = translate
     tf.saved_model.save(module, str(folder), signatures={"serving_default": function})
     tokenizers = predictor.source_tokenizer, predictor.target_tokenizer
     tokenizer.save_pair(folder / "assets", *tokenizers)

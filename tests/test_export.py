@@ -263,7 +263,9 @@ def continued(ids):
 
 
 @pytest.mark.parametrize(
-    "search", [Search(), Search(sample=True, temperature=0.7, seed=4)], ids=["greedy", "sample"]
+    "search",
+    [Search(), pytest.param(Search(sample=True, temperature=0.7, seed=4), marks=pytest.mark.slow)],
+    ids=["greedy", "sample"],
 )
 def test_a_saved_language_model_continues_texts_as_the_generator_does(
     tiny, characters, tmp_path, search

@@ -3,7 +3,6 @@ outputs into the run directory.
 """
 
 import argparse
-import sys
 
 import utils
 from config import TASKS
@@ -11,8 +10,6 @@ from data.splits import is_one_file
 from evaluation import command_line, report
 from evaluation.scores import measure, measure_text
 from evaluation.search import Search
-
-MANY_TEXTS = 5_000  # with more, a note gives their number and explains --limit
 
 
 def parse_flags() -> argparse.Namespace:
@@ -55,8 +52,6 @@ def main(flags: argparse.Namespace) -> None:
     total, unit = len(texts.sources), "texts" if documents else "lines"
     if flags.limit:
         texts = texts.take(range(min(flags.limit, total)))
-    elif total > MANY_TEXTS:
-        print(f"scoring {total:,} {unit}; --limit N scores the first N", file=sys.stderr)
     if flags.config.task == "language modeling":
         scores, table = measure_text(predictor, texts, documents, flags.stride)
     else:

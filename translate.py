@@ -4,6 +4,7 @@ probability; with --n-best N the N best: line number TAB score TAB text.
 """
 
 import argparse
+import codecs
 import math
 import os
 import signal
@@ -42,24 +43,19 @@ def read_lines(file: BinaryIO, fixed_size: bool = False) -> Iterator[list[str]]:
 
     A list is what can be read without waiting: one line of a terminal, thousands of a file. With
     fixed_size, it is about CHUNK_BYTES, even if they arrive slowly. Bytes that are not UTF-8 become
-    U+FFFD, with a warning for the first of them. Raises OSError.
+    U+FFFD, with a warning. Raises OSError.
     """
     read = file.read if fixed_size else file.read1
-    data, rest, number, valid = b"\n", b"", 0, True
-    while data:
-        data = read(CHUNK_BYTES)
-        *lines, rest = (rest + data).split(b"\n")
+    data = rest = read(CHUNK_BYTES).removeprefix(codecs.BOM_UTF8)
+    while data or rest:
+        *lines, rest = rest.split(b"\n")
         if rest and not data:
-            lines.append(rest)
-        texts = []
-        for line in lines:
-            number += 1
-            text = line.removesuffix(b"\r").decode("utf-8", "surrogateescape")
-            text = text.removeprefix("\ufeff") if number == 1 else text
-            texts.append(command_line.valid_text(text, f"{file.name}, line {number},", warn=valid))
-            valid = valid and texts[-1] == text
+            lines, rest = [*lines, rest], b""
+        texts = [line.removesuffix(b"\r").decode("utf-8", "surrogateescape") for line in lines]
         if texts:
-            yield texts
+            yield [command_line.valid_text(text, file.name) for text in texts]
+        data = read(CHUNK_BYTES) if data else data
+        rest += data
 
 
 def main(flags: argparse.Namespace) -> None:
@@ -74,9 +70,7 @@ def main(flags: argparse.Namespace) -> None:
     interactive = not flags.texts and file.isatty()
     translator = command_line.load(flags)
     if interactive:
-        # Traces the graph, so that the first answer is fast, too.
-        translator.n_best(["a"])
-        translator.incomplete = translator.unknown = 0
+        translator.trace()  # so that the first answer is fast, too
         print("Type a sentence and press Enter; end with Ctrl-D", file=sys.stderr)
     # Samples depend on their batch, which must not depend on when the lines arrive.
     fixed_size, first = flags.search.sample and not interactive, 1

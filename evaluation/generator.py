@@ -8,7 +8,6 @@ import numpy as np
 import tensorflow as tf
 
 from data.arrays import Text
-from data.encoding import encode_texts
 from data.tokenizer import EOS, Tokenizer
 from evaluation.page import Attention
 from evaluation.predictor import GREEDY, Predictor
@@ -46,8 +45,8 @@ class Generator(Predictor):
         start: int,
         search: Search = GREEDY,
     ):
-        super().__init__(model, tokenizer, tokenizer, max_length, search)
-        self.tokenizer, self.start = tokenizer, start
+        super().__init__(model, tokenizer, tokenizer, max_length, search, start)
+        self.tokenizer = tokenizer
 
         @tf.function(input_signature=[IDS], autograph=False)
         def read(ids):
@@ -85,13 +84,6 @@ class Generator(Predictor):
         self.generate("", tokens=1)
         self.token_losses(np.zeros((1, 0), np.int32), np.int32([[self.start, EOS]]))
 
-    # ---- Scores ----
-
-    def encode(self, texts: Sequence[str], documents: bool) -> Text:
-        """Encode texts. documents: whether each is a document, which ends in eos."""
-        rows = encode_texts(texts, self.tokenizer, [EOS] if documents else [])
-        return Text(rows, self.start, self.max_length)
-
     def token_scores(self, text: Text, stride: int | None = None) -> TokenScores:
         """Score each token of a text once, in blocks that begin every `stride` tokens.
 
@@ -119,37 +111,26 @@ class Generator(Predictor):
         scores = self.token_scores(text)
         return float(np.mean(scores.losses, dtype=float)), float(np.mean(scores.correct))
 
-    # ---- Texts ----
-
-    def generate(
-        self, prompts: str | Sequence[str], tokens: int = TOKENS, number: int = 0
-    ) -> list[str]:
-        """Continue each prompt by up to `tokens` tokens. Returns the continuations only.
-
-        A prompt may be empty. Samples depend on `number`, that of the first prompt.
-        """
-        prompts = [prompts] if isinstance(prompts, str) else prompts
-        return ["".join(self.stream(x, tokens, i)) for i, x in enumerate(prompts, number)]
+    def generate(self, prompt: str, tokens: int = TOKENS, number: int = 0) -> str:
+        """Return a continuation of a prompt, which may be empty. Samples depend on `number`."""
+        return "".join(self.stream(prompt, tokens, number))
 
     def stream(self, prompt: str, tokens: int = TOKENS, number: int = 0) -> Iterator[str]:
-        """Continue a prompt. Yields parts of the text as they are generated, whole characters.
+        """Yield the parts of a continuation as they are generated, whole characters.
 
         A last character of which not all bytes are generated is left out.
         """
         (row,) = self.encode_source([prompt])
-        before, waiting = row, []  # the last ids of complete text; those after it
+        before, waiting, text = row, [], ""  # the last ids of complete text; those after it
         for token in self.ids(row, tokens, number):
             waiting.append(token)
-            text = self.text_after(before, waiting)
+            start, whole = self.tokenizer.decode([before, before + waiting])
+            text = whole[len(start) :]
             if not text.endswith(INCOMPLETE):
                 yield text
                 before, waiting = (before + waiting)[-4:], []
-        yield self.text_after(before, waiting).rstrip(INCOMPLETE)
-
-    def text_after(self, before: list[int], ids: list[int]) -> str:
-        """Return the text of ids that follow others."""
-        start, whole = self.tokenizer.decode([before, before + ids])
-        return whole[len(start) :]
+        if waiting:
+            yield text.rstrip(INCOMPLETE)
 
     def ids(self, row: Sequence[int], tokens: int, number: int = 0) -> Iterator[int]:
         """Yield up to `tokens` ids that continue a row of ids, the last of which may be eos.
@@ -192,4 +173,4 @@ class Generator(Predictor):
         ids = self.encode_source([text + (target or "")])[0][: self.max_length]
         if not ids:
             raise UserError("the text is empty: give one with words")
-        return self.weights_by_kind([], ids, self.start)
+        return self.weights_by_kind([], ids)

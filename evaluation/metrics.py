@@ -31,9 +31,8 @@ def score(hypotheses: Texts, references: Texts) -> dict:
     ROUGE-1, -2 and -L F1 (Lin 2004), METEOR (Banerjee & Lavie 2005) and exact match are means over
     sentences. BLEU counts 4-grams: a corpus of shorter sentences scores 0, even if it is perfect.
     Sentence BLEU uses n-grams up to the length of the sentence (sacreBLEU's effective order); its
-    mean is not corpus BLEU. Raises ValueError for an empty corpus or unequal lengths.
+    mean is not corpus BLEU. Raises ValueError for unequal lengths.
     """
-    check_lengths(hypotheses, references)
     corpus_bleu, chrf, wordnet = make_bleu(), CHRF(), load_wordnet()
     sentence_bleu = make_bleu(effective_order=True)
     pairs = list(zip(hypotheses, references, strict=True))
@@ -45,10 +44,8 @@ def score(hypotheses: Texts, references: Texts) -> dict:
         "exact_match": exact_matches(hypotheses, references),
     }
     corpus = {name: fmean(values) for name, values in sentences.items()}
-    corpus |= {
-        "bleu": corpus_bleu.corpus_score(hypotheses, [references]).score,
-        "chrf": chrf.corpus_score(hypotheses, [references]).score,
-    }
+    for name, metric in (("bleu", corpus_bleu), ("chrf", chrf)):
+        corpus[name] = metric.corpus_score(hypotheses, [references]).score
     rouge = "nrefs:1|case:lc|tok:unicode-words-marks|stem:no|mean:sentences"
     matches = "exact+stem, no WordNet" if wordnet is NO_WORDNET else "exact+stem+wordnet"
     meteor = f"nrefs:1|case:lc|tok:13a|match:{matches}|mean:sentences|version:nltk-"
@@ -62,33 +59,16 @@ def score(hypotheses: Texts, references: Texts) -> dict:
 
 
 def bleu(hypotheses: Texts, references: Texts) -> float:
-    """Compute corpus BLEU, the same as `score` does. Raises ValueError as `score` does."""
-    check_lengths(hypotheses, references)
+    """Compute corpus BLEU, the same as `score` does."""
     return make_bleu().corpus_score(hypotheses, [references]).score
 
 
 def by_tag(hypotheses: Texts, references: Texts, tags: Texts) -> dict[str, tuple[int, float]]:
-    """Return the number of sentences and the percentage of exact matches of each tag, sorted.
-
-    Raises ValueError for an empty corpus or unequal lengths.
-    """
-    check_lengths(hypotheses, references)
-    if len(tags) != len(references):
-        raise ValueError(f"Got {len(tags)} tags for {len(references)} references.")
+    """Return the number of sentences and the percentage of exact matches of each tag, sorted."""
     groups: dict[str, list[float]] = {tag: [] for tag in sorted(set(tags))}
     for tag, exact in zip(tags, exact_matches(hypotheses, references), strict=True):
         groups[tag].append(exact)
     return {tag: (len(values), fmean(values)) for tag, values in groups.items()}
-
-
-def check_lengths(hypotheses: Texts, references: Texts) -> None:
-    """Raise ValueError for an empty corpus or unequal lengths, or for strings instead of lists."""
-    if isinstance(hypotheses, str) or isinstance(references, str):
-        raise ValueError("Got a single string: give a list of sentences, such as [sentence].")
-    if len(hypotheses) != len(references):
-        raise ValueError(f"Got {len(hypotheses)} hypotheses for {len(references)} references.")
-    if not hypotheses:
-        raise ValueError("There are no sentences to score.")
 
 
 def make_bleu(effective_order: bool = False) -> BLEU:

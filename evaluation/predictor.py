@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import tensorflow as tf
 
-from data.tokenizer import BOS, EOS, UNK, Labels, Tokenizer, preprocess
+from data.tokenizer import BOS, EOS, UNK, Labels, Tokenizer
 from evaluation.page import Attention
 from evaluation.search import Search
 from model.decoding import beam_search, greedy, sample
@@ -38,8 +38,7 @@ def decode_with(
     `batch_number`, a scalar. bos, limit: see `decode_loop`.
     """
     if search.sample:
-        stream = tf.cast(batch_number, tf.int64) * 2**20
-        seed = tf.stack([tf.constant(search.seed or 0, tf.int64), stream])
+        seed = tf.stack([search.seed or 0, tf.cast(batch_number, tf.int64) * 2**20])
         filters = search.temperature, search.top_k, search.top_p
         outputs = sample(model, source, bos, EOS, seed, *filters, limit=limit)
     elif search.beam == 1 and not scores:
@@ -60,10 +59,12 @@ class Predictor:
         target_tokenizer: Tokenizer | Labels,
         max_length: int,
         search: Search = GREEDY,
+        start: int = BOS,
     ):
-        self.model, self.max_length, self.search = model, max_length, search
+        """start: the id before the first token of an output."""
+        self.model, self.max_length, self.search, self.start = model, max_length, search, start
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
-        self.unknown = 0  # number of characters so far that are not in the vocabulary
+        self.unknown = 0  # number of unknown tokens so far
         self.pool = ThreadPoolExecutor(tf.config.threading.get_inter_op_parallelism_threads() or 1)
 
     @property
@@ -72,34 +73,27 @@ class Predictor:
         return sum(variable.shape.num_elements() for variable in self.model.trainable_variables)
 
     def encode_source(self, texts: Sequence[str]) -> list[list[int]]:
-        """Encode texts that the model reads. Counts characters that are not in the vocabulary.
+        """Encode texts that the model reads, and count their unknown tokens.
 
-        They are left out, because an id that does not occur in training has a random embedding. An
+        These are left out, because an id that does not occur in training has a random embedding. An
         unknown word of a tokenizer of words occurs in training, and is read as one.
         """
-        tokenizer = self.source_tokenizer
-        rows = tokenizer.encode(texts)
-        for i, row in enumerate(rows):
-            if UNK in row:
-                (text,) = preprocess([texts[i]], tokenizer.lowercase, tokenizer.words)
-                whole, known = ("".join(x.split()) for x in (text, *tokenizer.decode([row])))
-                self.unknown += len(whole) - len(known)
-                if not tokenizer.words:
-                    rows[i] = [token for token in row if token != UNK]
+        rows = self.source_tokenizer.encode(texts)
+        if unknown := sum(row.count(UNK) for row in rows):
+            self.unknown += unknown
+            if not self.source_tokenizer.words:
+                rows = [[token for token in row if token != UNK] for row in rows]
         return rows
 
     def print_warnings(self) -> None:
-        """Warn if texts had characters that are not in the vocabulary."""
+        """Warn if texts had unknown tokens."""
         if self.unknown:
             effect = "read as unknown words" if self.source_tokenizer.words else "left out"
-            count = amount(self.unknown, "character")
-            warn(f"{count} not in the vocabulary of the model: {effect}")
+            warn(f"{amount(self.unknown, 'token')} not in the vocabulary of the model: {effect}")
 
-    def weights_by_kind(
-        self, source: list[int], target_out: list[int], bos: int
-    ) -> dict[str, Attention]:
+    def weights_by_kind(self, source: list[int], target_out: list[int]) -> dict[str, Attention]:
         """Return the attention weights of a source and a target by kind, for `attention`."""
-        target_in = [bos, *target_out[:-1]]
+        target_in = [self.start, *target_out[:-1]]
         tokens = {
             "source": self.source_tokenizer.tokens(source),
             "target_in": self.target_tokenizer.tokens(target_in),

@@ -36,9 +36,7 @@ class Search:
             raise UserError("--temperature 0 is greedy search: use --no-sample instead")
         check_settings(self)
         if self.n_best > self.beam:
-            raise UserError(
-                f"--n-best {self.n_best}: needs as many hypotheses, --beam {self.n_best}"
-            )
+            raise UserError(f"--n-best {self.n_best}: needs --beam {self.n_best} or more")
         if self.top_p > 1:
             raise UserError(f"--top-p {self.top_p}: must be at most 1")
         if self.sample and self.beam > 1:
@@ -55,15 +53,11 @@ class Search:
         return {f.name: value for f, value in values.items() if value != f.default}
 
     def __str__(self) -> str:
-        limit = f", at most {self.max_tokens} tokens" if self.max_tokens else ""
-        if self.sample:
-            return (
-                f"sampled, temperature {self.temperature:g}, top-k {self.top_k}, top-p "
-                f"{self.top_p:g}, seed {self.seed}{limit}"
-            )
-        if self.beam > 1:
-            return f"beam {self.beam}, length penalty {self.length_penalty:g}{limit}"
-        return f"greedy{limit}"
+        names = ["beam", "length_penalty"] if self.beam > 1 else []
+        names = ["temperature", "top_k", "top_p", "seed"] if self.sample else names
+        names += ["max_tokens"] if self.max_tokens else []
+        settings = [f"{name.replace('_', ' ')} {getattr(self, name):g}" for name in names]
+        return ", ".join(["sampled" if self.sample else "greedy"] * (self.beam == 1) + settings)
 
     @property
     def suffix(self) -> str:

@@ -9,7 +9,7 @@ from tqdm import tqdm
 from data.arrays import Pairs, Ragged
 from data.batches import plan_batches
 from data.text import normalize_source, to_line
-from data.tokenizer import BOS, EOS, PAD, Labels, Tokenizer
+from data.tokenizer import EOS, PAD, Labels, Tokenizer
 from evaluation.page import Attention
 from evaluation.predictor import GREEDY, Predictor, decode_with
 from evaluation.search import Search
@@ -35,14 +35,13 @@ class Translator(Predictor):
         """margin: of the maximum length of an output, see `model.decoding.output_limit`."""
         super().__init__(model, source_tokenizer, target_tokenizer, max_length, search)
         self.labelled, self.margin = isinstance(target_tokenizer, Labels), margin
-        self.warned = False  # that a text was truncated
-        self.incomplete = 0  # number of outputs so far that reached the maximum length
+        if self.labelled and search.n_best > len(target_tokenizer.names):
+            raise UserError(f"there are {len(target_tokenizer.names)} labels: lower --n-best")
+        self.truncated = self.incomplete = 0  # number of texts, and of outputs, so far
         # evaluate.py reports the probability of a label, but not that of a translation.
         scores = search.n_best > 1 or self.labelled
 
-        number = tf.TensorSpec([], tf.int64)
-
-        @tf.function(input_signature=[IDS, number], autograph=False)
+        @tf.function(input_signature=[IDS, tf.TensorSpec([], tf.int64)], autograph=False)
         def decode(source, batch_number):
             limit = self.output_limit(source)
             return decode_with(search, model, source, batch_number, scores, limit=limit)
@@ -63,7 +62,7 @@ class Translator(Predictor):
 
     def trace(self) -> None:
         """Call both graphs on a tiny batch: the first call traces them, which takes seconds."""
-        ids = np.array([[BOS, EOS]], np.int32)
+        ids = np.int32([[self.start, EOS]])
         self.decode(ids, 0)
         self.totals(ids, ids)
 
@@ -97,22 +96,15 @@ class Translator(Predictor):
     ) -> list[list[tuple[float, str]]]:
         """Return `search.n_best` pairs of score and translation for each text, best first.
 
-        Texts of more than `max_length` tokens are truncated, with a warning for the first of them,
-        which numbers the texts from `first`.
+        Texts of more than `max_length` tokens are truncated. Samples depend on `first`, the number
+        of the first text.
         """
         if isinstance(texts, str):
             raise UserError("texts is a single string: give a list of texts, such as [text]")
         texts = [normalize_source(text) for text in texts]
         indices = [i for i, text in enumerate(texts) if text]
         rows = self.encode_source([texts[i] for i in indices])
-        long = [i for i, row in zip(indices, rows, strict=True) if len(row) > self.max_length]
-        # Texts with labels are truncated in training, too.
-        if long and not self.labelled and not self.warned:
-            self.warned = True
-            warn(
-                f"text {first + long[0]:,} has more than {self.max_length} tokens; only the first "
-                f"{self.max_length} tokens of such texts are translated"
-            )
+        self.truncated += sum(len(row) > self.max_length for row in rows)
         source = Ragged.of([[*row[: self.max_length], EOS] for row in rows])
         # The lengths of the outputs are unknown, so the sources take their place. The longest batch
         # comes first: no core should be left with a long batch at the end.
@@ -133,8 +125,10 @@ class Translator(Predictor):
         return outputs
 
     def print_warnings(self) -> None:
-        """Warn of unknown characters, and of outputs that reached the maximum length."""
+        """Warn of unknown characters, and of texts and outputs at their maximum length."""
         super().print_warnings()
+        if self.truncated and not self.labelled:  # with labels, in training, too
+            warn(f"{amount(self.truncated, 'text')} cut off after {self.max_length} tokens")
         if self.incomplete:
             warn(
                 f"{amount(self.incomplete, 'output')} cut off at the maximum number of tokens; "
@@ -146,15 +140,12 @@ class Translator(Predictor):
 
         weights (num_layers, num_heads, query_len, key_len) come with their query and key tokens. A
         row of the decoder has the token that is predicted there, target_out. target: used in place
-        of the model's own output. Raises UserError for an empty text.
+        of the model's own output.
         """
-        source = self.encode_source([normalize_source(text)])[0][: self.max_length]
-        if not source:
-            raise UserError("the text is empty: give one with words")
-        source = [*source, EOS]
+        source = [*self.encode_source([normalize_source(text)])[0][: self.max_length], EOS]
         if target is None:
             target_out = self.decode(np.int32([source]), 0)[0].numpy()[0, 0]
             target_out = target_out[target_out != PAD].tolist()
         else:
             target_out = self.target_tokenizer.encode([target])[0] + self.target_tokenizer.ending
-        return self.weights_by_kind(source, target_out, BOS)
+        return self.weights_by_kind(source, target_out)

@@ -105,24 +105,16 @@ def test_the_table_and_the_file_have_every_score(copy, score, texts):
     status, out, _ = score(copy)
     assert status == 0
     scores = read_json(copy / "scores-test.json")
-    names = "bleu chrf rouge_1 rouge_2 rouge_l meteor exact_match loss accuracy tokens_per_second"
+    names = "bleu chrf rouge_1 rouge_2 rouge_l meteor exact_match loss accuracy"
     for name in names.split():
         (shown,) = re.findall(rf"^{name} +(\S+)", out, re.MULTILINE)
         assert float(shown.replace(",", "")) == pytest.approx(scores[name], rel=1e-3, abs=0.01)
     assert scores["signatures"]["bleu"] in out and "tok:13a" in scores["signatures"]["bleu"]
-    assert scores["sentences"] == 30
+    assert scores["texts"] == 30
     table = report.read_outputs(copy, "test")
     assert (table["source"], table["reference"]) == texts[:2]
     assert bleu(table["output"], texts.targets) == scores["bleu"]
     assert np.mean(list(map(float, table["exact_match"]))) == pytest.approx(scores["exact_match"])
-
-
-def test_without_mistakes_there_is_no_file_of_them(copy):
-    table = {"source": ["s"], "reference": ["x"], "chrf": ["50"]}
-    for output in ("y", "x"):
-        written = report.write(copy, "test", {}, table | {"output": [output]})
-        found = "mistakes-test.txt" in written, (copy / "mistakes-test.txt").exists()
-        assert found == ((True, True) if output == "y" else (False, False))
 
 
 def test_the_worst_translations_are_listed_first(copy):
@@ -170,14 +162,6 @@ def test_a_changed_split_is_another_corpus(copy, score, tmp_path):
     assert keyword(score(copy), "test split", "--corpus")
     _, name, _ = report.load_split(copy, config, "test", str(talks))
     assert re.fullmatch(r"talks-test-\w{8}", name)
-
-
-def test_a_missing_corpus_is_named_with_its_folder(copy, score, tmp_path, monkeypatch):
-    """The run was started in another one."""
-    monkeypatch.chdir(tmp_path)
-    config = read_json(copy / "config.json") | {"corpus": "talks.tsv"}
-    (copy / "config.json").write_text(json.dumps(config))
-    assert keyword(score(copy), "talks.tsv", str(tmp_path), "--corpus")
 
 
 def test_the_train_split_is_the_share_that_was_trained_on(tmp_path):
@@ -314,7 +298,7 @@ def test_changed_model_code_is_rejected_unless_accepted(copy, translate):
     assert before
     attention = copy / "source" / "model" / "attention.py"
     attention.write_text(attention.read_text("utf-8") + "print('my own code')\n", "utf-8")
-    own_code = f"python {copy}/source/translate.py {copy}"
+    own_code = f"{copy}/source"
     assert keyword(translate(copy, "a"), "model/attention.py", own_code, "--accept-changes")
     assert translate(copy, "a", "--accept-changes").out == before
     assert (copy / "source" / "translate.py").exists()
@@ -432,8 +416,8 @@ def test_each_line_has_one_translation(translated):
     lines = out.split("\n")[:-1]
     assert len(lines) == len(LINES)
     assert [i for i, line in enumerate(lines) if not line] == [1, 2]  # empty stays empty
-    assert b"text 5 has more than 40 tokens" in translated.stderr
-    assert b"line 12, is not valid" in translated.stderr
+    assert b"3 texts cut off" in translated.stderr
+    assert b"not valid" in translated.stderr
     assert b"cut off at the maximum" in translated.stderr  # it is hardly trained
 
 
@@ -598,13 +582,6 @@ def test_sampling_flags_reach_the_search(run, translate, monkeypatch):
     assert set(filters) == {(0.7, 9, 0.8)}
 
 
-def test_top_p_is_a_share_of_the_probabilities_at_the_temperature():
-    logits = np.log([[0.5, 0.3, 0.2]]).astype(np.float32)
-    for temperature, kept in ((1.0, 2), (0.1, 1), (10.0, 3)):  # likelier first: 0.5, 0.99, 0.35
-        filtered = filter_logits(logits, temperature, top_p=0.69)
-        assert np.isfinite(filtered).sum() == kept
-
-
 # ---- Measuring ----------------------------------------------------------------------------------
 
 
@@ -636,7 +613,6 @@ def test_references_are_in_lower_case_if_translations_are():
         labelled=False,
         num_parameters=1,
         search="greedy",
-        trace=lambda: None,
         n_best=lambda texts, progress: [[(0.0, "a house")]] * len(texts),
         loss_and_accuracy=lambda pairs: (1.0, 0.5),
     )
@@ -677,8 +653,7 @@ def test_scores_are_written_before_they_are_printed(copy, score, measured, monke
 
     monkeypatch.setattr(report, "print_scores", closed)
     score(copy, "--beam", 3, "--length-penalty", 1, "--average", 2)
-    names = files("test-average2-beam3-length-penalty1")
-    assert written(copy) == names - {name for name in names if "mistakes" in name}
+    assert written(copy) == files("test-average2-beam3-length-penalty1")
 
 
 def test_no_dropout_in_loss_and_translations(tiny):
@@ -704,20 +679,16 @@ def test_no_dropout_in_loss_and_translations(tiny):
 # ---- The other commands -------------------------------------------------------------------------
 
 
-def test_figures_are_named_for_the_outputs_that_they_show(copy, run_program, tmp_path):
+def test_figures_are_named_for_the_outputs_that_they_show(copy, run_program):
     assert keyword(run_program("evaluation/figures.py", copy), "evaluate.py")
     texts = [f"a b c d {i}" for i in range(9)]
     table = {"source": texts, "reference": texts, "output": texts, "chrf": ["1"] * 9}
     about = dict.fromkeys(("split", "corpus", "checkpoint", "search"), "beam 2") | {"bleu": 1.0}
-    same, other = (shutil.copytree(copy, tmp_path / name) for name in ("same", "other"))
-    for run, sources in ((copy, texts), (same, texts), (other, texts[::-1])):
-        report.write(run, "test-beam2", about, table | {"source": sources})
-    status, out, err = run_program("evaluation/figures.py", copy, same, other)
+    report.write(copy, "test-beam2", about, table)
+    status, out, _ = run_program("evaluation/figures.py", copy)
     stem = f"{copy}/figures/bleu-by-length-test-beam2"
     assert (status, out.splitlines()) == (0, [f"{stem}.png", f"{stem}.svg"])
-    by_length = Path(f"{stem}.svg").read_text("utf-8")
-    assert f">{same}<" in by_length and f">{other}<" not in by_length
-    assert err.startswith("warning: ") and str(other) in err and "beam 2" in by_length
+    assert "beam 2" in Path(f"{stem}.svg").read_text("utf-8")
 
 
 @pytest.mark.slow
@@ -750,8 +721,7 @@ def test_documented_programs_use_exports_which_are_never_overwritten(
     (translation,) = ast.literal_eval(capsys.readouterr().out)
     expected = translate(run, re.search(r'texts = \["(.*)"\]', program)[1]).out.strip()
     assert expected and translation.startswith(expected)  # CTranslate2 has a higher limit
-    result = run_program("evaluation/export.py", run, kind, tmp_path / "out")
-    assert keyword(result, "name a new directory")
+    assert keyword(run_program("evaluation/export.py", run, kind, tmp_path / "out"), "exists")
 
 
 def test_a_run_is_loaded_in_a_notebook_with_a_warning_if_its_code_has_changed(copy, capsys):
@@ -763,10 +733,6 @@ def test_a_run_is_loaded_in_a_notebook_with_a_warning_if_its_code_has_changed(co
     assert "model/attention.py has changed" in capsys.readouterr().err
     weights, queries, keys = names["weights"], names["queries"], names["keys"]
     assert weights.shape == (1, 2, len(queries), len(keys))
-
-
-def test_commands_have_their_own_names_in_help(run_program):
-    assert "python -m evaluation.export" in run_program("evaluation/export.py", "--help").out
 
 
 @pytest.mark.parametrize("languages", [None, "b,a"])
@@ -789,5 +755,5 @@ def test_a_file_that_a_run_was_trained_on_is_divided_in_the_same_way_again(tmp_p
             Path(name).rename(moved)
         loaded, identity, _ = report.load_split(tmp_path, config, "test", given)
         assert loaded == expected and identity == "test"
-    with pytest.raises(UserError, match="no such file.*; if it was moved, give its path with --c"):
+    with pytest.raises(UserError, match="--corpus"):
         report.load_split(tmp_path, config, "test")

@@ -123,14 +123,14 @@ def test_eos_ends_a_text(bpe):
     (ids,) = bpe.encode(["We meet at noon"])
     generator = reciter(bpe, ids)
     assert [*generator.ids([], 90)] == [*ids, EOS]
-    assert generator.generate("", 90) == generator.generate([""], 90) == ["We meet at noon"]
+    assert generator.generate("", 90) == "We meet at noon"
     assert [*generator.ids([], len(ids))] == ids
 
 
 def test_padding_is_a_token_like_any_other(bpe):
     """A model that was not trained may predict it. Waiting for another token would not end."""
     generator = reciter(bpe, [PAD] * 30, max_length=8)
-    assert [*generator.ids([], 12)] == [PAD] * 12 and generator.generate("", 12) == [""]
+    assert [*generator.ids([], 12)] == [PAD] * 12 and generator.generate("", 12) == ""
 
 
 # ---- Streams -------------------------------------------------------------------------------------
@@ -150,11 +150,11 @@ def test_a_sample_is_drawn_from_the_softmax_as_by_a_translator(make, bpe):
 
 def test_samples_depend_on_seed_and_number_only(make):
     texts = {
-        (seed, number): make(Sampling(seed=seed, temperature=1.5)).generate("We", 12, number)[0]
+        (seed, number): make(Sampling(seed=seed, temperature=1.5)).generate("We", 12, number)
         for seed, number in [(3, 0), (3, 1), (4, 0)]
     }
     assert len({*texts.values()}) == 3
-    assert texts[3, 1] == make(SAMPLED).generate("We", 12, 1)[0]
+    assert texts[3, 1] == make(SAMPLED).generate("We", 12, 1)
 
 
 def test_a_part_ends_after_a_whole_character(bpe):
@@ -172,18 +172,18 @@ def test_a_text_never_ends_in_half_a_character(bpe):
     (ids,) = bpe.encode(["😀é你"])
     generator, texts = reciter(bpe, ids), set()
     for length in range(1, len(ids) + 1):
-        texts.add(generator.generate("", length)[0])
+        texts.add(generator.generate("", length))
     assert texts == {"", "😀", "😀é", "😀é你"}
 
 
 def test_a_continuation_begins_with_its_space(bpe):
     (ids,) = bpe.encode(["We meet at noon"])
     generator = reciter(bpe, ids)
-    assert generator.generate("We meet", 9) == [" at noon"]
+    assert generator.generate("We meet", 9) == " at noon"
     words = tokenizer.train(TEXT, 300, kind="word", leading_space=False)
     (ids,) = words.encode(["We meet at noon"])
     generator = reciter(words, ids)
-    assert generator.generate("We meet", 9) == [" at noon"]
+    assert generator.generate("We meet", 9) == " at noon"
 
 
 # ---- generate.py ---------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ def generate(run, run_program):
 def greedy_texts(run):
     """Prompts with their continuations by greedy search."""
     generator = loading.load(run)
-    return lambda *prompts, tokens: [x + generator.generate(x, tokens)[0] for x in prompts]
+    return lambda *prompts, tokens: [x + generator.generate(x, tokens) for x in prompts]
 
 
 LINE = "-" * 40 + "\n"
@@ -233,7 +233,7 @@ def test_each_line_of_standard_input_is_a_prompt(generate, greedy_texts):
     result = generate("--no-sample", "--tokens", 9, stdin=text)
     prompts = ["We meet", "", "naïve\u2028café", "ol\ufffd"]
     assert result.out.removesuffix("\n").split("\n" + LINE) == greedy_texts(*prompts, tokens=9)
-    assert "UTF-8" in result.err and "2 characters" in result.err and result.err.count("\n") == 2
+    assert "UTF-8" in result.err and "2 tokens" in result.err and result.err.count("\n") == 2
 
 
 def test_without_a_prompt_a_text_is_generated_from_its_start(generate, greedy_texts):
@@ -255,7 +255,7 @@ def test_unknown_characters_are_left_out_and_counted(generate):
     plain = generate("We meet", "--no-sample", "--tokens", 9)
     assert plain.err == ""
     odd = generate("We⊕⊗ meet", "--no-sample", "--tokens", 9)
-    assert odd.out == plain.out.replace("We", "We⊕⊗", 1) and "2 characters" in odd.err
+    assert odd.out == plain.out.replace("We", "We⊕⊗", 1) and "not in the vocabulary" in odd.err
     assert "$'" in generate("We\\n", "--no-sample", "--tokens", 1).err
 
 

@@ -111,13 +111,6 @@ def test_perfect_output_scores_100():
     assert result["meteor"] == pytest.approx(sum(one_chunk) / 2)
 
 
-def test_order_of_the_corpus_does_not_matter():
-    hypotheses, references = [CLOSE, PARAPHRASE, "", "the cat sat"], [REFERENCE] * 3 + ["a cat sat"]
-    forward = score(hypotheses, references)
-    backward = score(hypotheses[::-1], references[::-1])  # the same to the last bit
-    assert [backward[name] for name in METRICS] == [forward[name] for name in METRICS]
-
-
 def test_bleu_is_of_the_corpus_not_a_mean_of_sentences():
     hypotheses, references = [CLOSE, "the cat"], [REFERENCE, "the cat"]
     corpus = score(hypotheses, references)["bleu"]
@@ -127,15 +120,6 @@ def test_bleu_is_of_the_corpus_not_a_mean_of_sentences():
     precisions = 15 / 15 * 11 / 13 * 7 / 11 * 4 / 10
     assert corpus == pytest.approx(100 * math.exp(1 - 18 / 15) * precisions**0.25)
     assert metrics.bleu(hypotheses, references) == corpus
-
-
-def test_bleu_is_case_sensitive():
-    hypotheses, references = ["The Cat sat on the mat ."], ["the Cat sat on the mat ."]
-    # The first of seven tokens differs: 6/7, 5/6, 4/5, 3/4 of the n-grams match.
-    expected = pytest.approx(100 * (3 / 7) ** 0.25)
-    assert score(hypotheses, references)["bleu"] == expected
-    assert metrics.bleu(hypotheses, references) == expected
-    assert sentence_scores(hypotheses, references)["bleu"] == [expected]
 
 
 def test_case_and_stems_match_the_signatures():
@@ -210,21 +194,3 @@ def test_by_tag_returns_count_and_percentage():
     hypotheses, references = ["a", "b", "c", "d"], ["a", "b", "x", "x"]
     result = metrics.by_tag(hypotheses, references, ["plural", "past", "plural", "negation"])
     assert list(result.items()) == [("negation", (1, 0)), ("past", (1, 100)), ("plural", (2, 50))]
-
-
-FUNCTIONS = metrics.score, metrics.bleu
-
-
-@pytest.mark.parametrize("function", [*FUNCTIONS, lambda *x: metrics.by_tag(*x, ["past"] * 2)])
-def test_only_equally_many_sentences_are_scored(function):
-    """A single string is not a list of sentences: its characters would be scored."""
-    for word, texts in (
-        ("2 hypotheses", ([CLOSE, CLOSE], [REFERENCE])),
-        ("no sentences", ([], [])),
-        ("single string", ("abc", "abd")),
-        ("single string", (["abc"], "d")),
-    ):
-        with pytest.raises(ValueError, match=word):
-            function(*texts)
-    with pytest.raises(ValueError, match="1 tags"):
-        metrics.by_tag(["a", "b"], ["a", "b"], ["past"])

@@ -27,8 +27,7 @@ MODULES = ("config", "evaluate", "generate", "same_code", "train", "translate", 
 NOT_PARSED = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 # Modules of evaluation/ that describe results, or make them available elsewhere.
-REPORTS = ("__init__", "attention", "command_line", "compare", "export", "figures", "page")
-REPORTS += ("report", "testset")
+REPORTS = ("__init__", "attention", "command_line", "export", "figures", "page", "report")
 
 # What an edit to a file can change. The first pattern that matches decides; one that ends in "/" is
 # a folder.

@@ -169,12 +169,16 @@ def make_parser(description: str, **options) -> argparse.ArgumentParser:
     return parser
 
 
-def add_flags(parser: argparse.ArgumentParser, settings: type) -> None:
+def add_flags(
+    parser: argparse.ArgumentParser, settings: type, leave_out: Sequence[str] = ()
+) -> None:
     """Add a flag for each field of a dataclass of `setting`s. Parsing omits flags not given."""
     hints, group = typing.get_type_hints(settings), parser
     for field in dataclasses.fields(settings):
         if title := field.metadata["group"]:
             group = parser.add_argument_group(title)
+        if field.name in leave_out:
+            continue
         hint, text = hints[field.name], field.metadata["help"].replace("%", "%%")
         options = {"help": text if field.default is None else f"{text} [{field.default}]"}
         if hint is bool:

@@ -8,7 +8,6 @@ import sys
 import utils
 from config import TASKS
 from data import corpora
-from data.splits import is_one_file
 from evaluation import command_line, report
 from evaluation.scores import measure, measure_text
 from evaluation.search import Search
@@ -39,7 +38,7 @@ def parse_flags() -> argparse.Namespace:
         utils.fail("--testset is for models that translate, without --corpus and --split")
     if flags.languages and not (flags.corpus or flags.testset):
         utils.fail("--languages is for another corpus: add --corpus or --testset, or remove it")
-    other_file = is_one_file(flags.corpus or "") and not is_one_file(config.corpus)
+    other_file = corpora.is_one_file(flags.corpus or "") and not corpora.is_one_file(config.corpus)
     flags.split = flags.split or ("all" if other_file else "test")
     if config.task == "language modeling":
         if flags.search != Search():

@@ -1,16 +1,17 @@
 """Encode text as ids, in memory or into files that are memory-mapped."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from data.arrays import Pairs, Ragged, Text
-from data.splits import Split, TextPair, progress_bar
+from config import Config
+from data.arrays import Pairs, Ragged
+from data.splits import TEXT, Row, Split, progress_bar
 from data.tokenizer import BOS, EOS, Labels, Tokenizer
 
-SIDES = ("source", "target")
 PART = 20_000  # pairs that are encoded at a time
 
 
@@ -49,54 +50,34 @@ def start_id(tokenizer: Tokenizer, documents: bool) -> int:
     return EOS if documents or len(line_feed) != 1 else line_feed[0]
 
 
-def encode_to_files(
+def encode_split(
     folder: Path,
     name: str,
-    pairs: Iterable[TextPair],
+    pairs: Iterable[Row],
     total: int,
     tokenizers: tuple[Tokenizer, Tokenizer | Labels],
-    max_length: int,
-) -> tuple[int, int]:
-    """Encode the `total` pairs of a split in parts, into the files that `map_pairs` reads.
+    config: Config,
+    ending: Sequence[int] = (),
+) -> Counter[str]:
+    """Encode the `total` pairs of a split in parts, into files that `map_array` reads.
 
-    Returns the number of pairs that were written, and of those longer than `max_length` tokens.
-    Raises UserError and OSError.
+    Returns the number of pairs that were used, and of those that were dropped or cut because they
+    are longer than --max-length; for a language model the number of tokens. ending: the ids after
+    each of its texts. Raises UserError and OSError.
     """
-    used, too_long = 0, 0
-    for part in in_parts(pairs, name, total):
-        encoded, longer = encode(part, *tokenizers, max_length)
-        used += len(encoded.source.lengths)
-        too_long += longer
-        for side, rows, trained in zip(SIDES, encoded, tokenizers, strict=True):
-            append(folder, f"{name}.{side}", rows, trained)
-    return used, too_long
-
-
-def encode_texts_to_files(
-    folder: Path,
-    name: str,
-    pairs: Iterable[TextPair],
-    total: int,
-    tokenizer: Tokenizer,
-    documents: bool,
-) -> int:
-    """Encode the `total` texts of a split in parts, into the files that `map_text` reads.
-
-    pairs: with an empty source. Returns the number of tokens. Raises OSError.
-    """
-    tokens = 0
-    for part in in_parts(pairs, name, total):
-        rows = encode_texts(part.targets, tokenizer, [EOS] if documents else [])
-        append(folder, f"{name}.text", rows, tokenizer)
-        tokens += len(rows.ids)
-    return tokens
-
-
-def in_parts(pairs: Iterable[TextPair], name: str, total: int) -> Iterator[Split]:
-    """Yield PART pairs of a split at a time, and show the progress."""
-    texts = iter(progress_bar(pairs, f"encoding {name}", total))
-    while part := list(itertools.islice(texts, PART)):
-        yield Split.of(part)
+    counts, rest = Counter(), iter(progress_bar(pairs, f"encoding {name}", total))
+    while part := list(itertools.islice(rest, PART)):
+        if config.task == TEXT:
+            sides = {"text": encode_texts(Split.of(part).targets, tokenizers[1], ending)}
+            counts["tokens"] += len(sides["text"].ids)
+        else:
+            encoded, too_long = encode(Split.of(part), *tokenizers, config.max_length)
+            sides = encoded._asdict()
+            counts["used"] += len(encoded.source.lengths)
+            counts["cut" if config.is_classifier else "dropped"] += too_long
+        for side, rows in sides.items():
+            append(folder, f"{name}.{side}", rows, tokenizers[side != "source"])
+    return counts
 
 
 def append(folder: Path, name: str, rows: Ragged, tokenizer: Tokenizer | Labels) -> None:
@@ -130,12 +111,11 @@ def map_array(folder: Path, name: str, tokenizer: Tokenizer | Labels) -> Ragged:
     return Ragged(np.asarray(ids), np.asarray(offsets))
 
 
-def map_pairs(folder: Path, name: str, tokenizers: tuple[Tokenizer, Tokenizer | Labels]) -> Pairs:
-    """Memory-map the pairs of a split. Raises OSError and ValueError."""
-    sides = zip(SIDES, tokenizers, strict=True)
-    return Pairs(*(map_array(folder, f"{name}.{side}", tokenizer) for side, tokenizer in sides))
-
-
-def map_text(folder: Path, name: str, tokenizer: Tokenizer, start: int, block: int) -> Text:
-    """Memory-map the texts of a split. Raises OSError and ValueError."""
-    return Text(map_array(folder, f"{name}.text", tokenizer), start, block)
+def map_split(
+    folder: Path, name: str, tokenizers: tuple[Tokenizer, Tokenizer | Labels], task: str
+) -> list[Ragged]:
+    """Memory-map a split: its texts, or its sources and targets. Raises OSError and ValueError."""
+    sides = [("text", tokenizers[1])]
+    if task != TEXT:
+        sides = zip(("source", "target"), tokenizers, strict=True)
+    return [map_array(folder, f"{name}.{side}", tokenizer) for side, tokenizer in sides]

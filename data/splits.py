@@ -1,49 +1,29 @@
-"""`Corpus` and `Split`, and how a corpus without splits is split."""
+"""`Corpus` and `Split`: the rows of a corpus, divided into splits and normalized."""
 
-import functools
 import hashlib
-import itertools
 import json
 import os
-import re
 import sys
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from tqdm import tqdm
 
-from data.text import normalize_source, to_line, to_nfc
-from same_code import file_hash
-from utils import UserError, amount, did_you_mean, first_few, warn
-
-if TYPE_CHECKING:
-    from data.tokenizer import Labels, Tokenizer
+from config import TASKS, Config
+from data.text import CorpusError, normalize_source, to_line, to_nfc, visible_text
+from utils import amount, warn
 
 SPLITS = ("train", "validation", "test")
-TABLES, TEXTS, PARQUET = (".tsv", ".tsv.gz"), (".txt", ".txt.gz"), ".parquet"
-SUPPORTED = (
-    "mini, mini:SIZE, spa-eng, a translation dataset of tensorflow_datasets such as "
-    "ted_hrlr_translate/pt_to_en, a directory with train.SRC and train.TGT, a .tsv file, or one or "
-    "more .parquet files; with --model classifier a dataset such as imdb_reviews, a directory with "
-    "train/LABEL/*.txt, or a .tsv file; with --model language_model also shakespeare, a dataset "
-    "with texts such as lm1b, a directory with train.txt and validation.txt, or a .txt file"
-)
+# The splits that a part is divided into. None: a corpus with splits of its own.
+DIVIDED = {"all": SPLITS, "train": ("train", "validation"), None: ()}
+TEXT = "language modeling"
 
-
-class CorpusError(UserError):
-    """A corpus cannot be used. The message names the place, the reason and the remedy."""
-
-
-def is_one_file(name: str) -> bool:
-    """Return whether a corpus is a single file, which has a split `all`: see `Corpus.read`."""
-    return name.endswith((*TABLES, *TEXTS, PARQUET)) and not Path(name).is_dir()
-
-
-# A source and a target; in `mini` also a tag. A text of a language model has the source "".
-TextPair = tuple[str, ...]
+# The texts of a reader's columns; in some corpora also a tag. Or a source, a target and a tag.
+Row = tuple[str, ...]
 
 
 class Split(NamedTuple):
@@ -51,16 +31,14 @@ class Split(NamedTuple):
 
     sources: list[str]
     targets: list[str]  # targets[i] is the translation or the label of sources[i]
-    tags: list[str] | None = None  # the phenomenon that each pair tests; `mini` only
+    tags: list[str] | None = None  # the phenomenon that each pair tests, if the corpus has tags
 
-    def match_case(self, tokenizer: "Tokenizer | Labels") -> "Split":
-        """Return the split with targets in lower case if the tokenizer decodes to lower case."""
-        if tokenizer.lowercase:
-            return self._replace(targets=[text.lower() for text in self.targets])
-        return self
+    def match_case(self, lowercase: bool) -> "Split":
+        """Return the split with targets in lower case, as a tokenizer with `lowercase` decodes."""
+        return self._replace(targets=[t.lower() for t in self.targets]) if lowercase else self
 
     @classmethod
-    def of(cls, pairs: Iterable[TextPair]) -> "Split":
+    def of(cls, pairs: Iterable[Row]) -> "Split":
         """Collect pairs in memory."""
         columns = [list(column) for column in zip(*pairs, strict=True)]
         return cls(*(columns or ([], [])))
@@ -76,7 +54,7 @@ class Summary(NamedTuple):
 
     pairs: int  # their number
     sha256: str  # of the texts; depends on their order and on the direction
-    sample: list[TextPair]  # all pairs, or evenly spaced ones if there are too many
+    sample: list[Row]  # all pairs, or evenly spaced ones if there are too many
     labels: set[str]  # the targets, in labelled corpora
     sources: set[int]  # hashes of the different sources that were asked for
 
@@ -85,61 +63,73 @@ class Summary(NamedTuple):
 class Corpus:
     """A corpus of translations, of texts with labels, or of texts.
 
-    Only `files` and `pairs`, and the methods that call them, need the data. `files` downloads it if
-    necessary, and is called before `pairs`. They raise CorpusError.
+    A reader gives the rows of each part: a split, or `all`, which `divide` divides. Only `files`
+    and `rows`, and the methods that call them, need the data. `files` downloads it if necessary,
+    and is called before `rows`. They raise CorpusError.
     """
 
     name: str
-    languages: tuple[str, ...]  # source and target, such as ("pt", "en"); one of texts
-    files: Callable[[], dict[str, list[Path]]]  # returns the files of each existing split
-    pairs: Callable[[str], Iterator[TextPair]]  # yields the pairs of an existing split
+    languages: tuple[str, ...]  # of the columns of a row, such as ("pt", "en"), ("text", "label")
+    files: Callable[[], dict[str, list[Path]]]  # returns the files of each part
+    rows: Callable[[str], Iterator[Row]]  # yields the rows of a part
     task: str = "translation"  # what it is for: a value of `config.TASKS`
     local: bool = False  # whether the files are the user's own
     documents: bool = True  # of texts: whether they are separate, not the lines of one file
-    # If hashes divide the corpus: `select_by_hash` with its name and share. `pairs` reads "all".
-    select: Callable[..., Iterator[TextPair]] | None = None
+    # Set by `for_task`.
+    columns: tuple[int, ...] = (0, 1)  # those that are used; the last one is the target
+    held_out_share: float | None = None
+    train_share: float | None = None
 
     @property
     def labelled(self) -> bool:
         """Whether the targets are labels."""
         return self.task == "classification"
 
-    def read(self, split: str) -> Iterator[TextPair]:
-        """Read a split, always in the same order. Pairs with an empty text are left out.
+    @property
+    def divided(self) -> str | None:
+        """The part that is divided into splits: `all`, or `train` if no other part validates."""
+        files = self.files()
+        if "all" in files:
+            return "all"
+        held_out = self.documents and "train" in files and "validation" not in files
+        return "train" if held_out else None
+
+    @property
+    def splits(self) -> list[str]:
+        """The names of the splits, which `read` reads. It also reads `all`, if that is divided."""
+        return [x for x in dict.fromkeys([*DIVIDED[self.divided], *self.files()]) if x != "all"]
+
+    @cached_property
+    def size(self) -> int:
+        """Number of rows to hold some out of, or of characters to divide: needs another pass."""
+        if self.documents:
+            return sum(1 for _ in self.rows("train"))
+        return sum(len(text) for (text,) in self.rows("all"))
+
+    def read(self, split: str) -> Iterator[Row]:
+        """Read the pairs of a split, always in the same order. Those with an empty text are left
+        out. A text of a language model has the source "".
 
         Texts are in Unicode's form NFC (a text that is divided into lines or parts, each of them).
         Sources have no other white space than single spaces, translations are one line, as outputs
-        are, and labels are stripped.
-
-        split: one of `files()`, or `all`, which is every line of a file. Raises CorpusError if it
-        does not exist.
+        are, and labels are stripped. Raises CorpusError if the split does not exist.
         """
-        if split not in self.files() and not (split == "all" and is_one_file(self.name)):
-            raise CorpusError(f"{self.name} has no {split} split; {self.found(split)}")
-        empty = 0
-        texts = self.task == "language modeling"
-        for source, target, *tag in self.pairs(split):
-            source = normalize_source(source)
+        if split not in self.splits and split not in self.files():
+            raise CorpusError(f"{self.name} has no {split} split; it has {', '.join(self.splits)}")
+        share = self.train_share if split == "train" else None
+        texts, empty = self.task == TEXT, 0
+        for row in divide(self, split) if split in DIVIDED[self.divided] else self.rows(split):
+            source = "" if texts else normalize_source(row[self.columns[0]])
+            target = row[self.columns[-1]]
             target = to_nfc(target) if texts else to_line(target)
             target = target.strip() if self.labelled else target
-            if not self.documents or ((texts or source) and target.strip()):
-                yield source, target, *tag
-            else:
+            if self.documents and not ((texts or source) and target.strip()):
                 empty += 1
+            elif share is None or hash_share(source or target) < share:
+                yield source, target, *(() if texts else row[2:])
         if empty:
             pairs = amount(empty, "pair")
             warn(f"{self.name}: skipped {pairs} of the {split} split that had an empty text")
-
-    def found(self, split: str) -> str:
-        """Return what the corpus has instead of this split: files of a directory, or splits."""
-        folder = Path(self.name)
-        if not self.local or not folder.is_dir() or any(folder.glob("*" + PARQUET)):
-            return f"it has {', '.join(self.files())}"
-        expected = [f"{split}.{language}" for language in self.languages]
-        if self.labelled or not self.documents:
-            expected = [f"{split}/" if self.labelled else f"{split}.txt"]
-        names = sorted(file.name for file in visible(folder))
-        return f"expected {' and '.join(expected)}, found {first_few(names, 12)}"
 
     def load(self, split: str) -> Split:
         """Load a split into memory. Raises CorpusError if it does not exist."""
@@ -154,7 +144,7 @@ class Corpus:
         other than those of the training split, keeps the first ones, because they belong together.
         sources: the hashes of the sources to look for; None collects all.
         """
-        in_order = self.task == "language modeling" and split != "train"
+        in_order = self.task == TEXT and split != "train"
         digest, pairs, sample, step, labels, found = hashlib.sha256(), 0, [], 1, set(), set()
         for pair in progress_bar(self.read(split), f"reading {split}"):
             digest.update(json.dumps(pair[:2]).encode())
@@ -169,92 +159,78 @@ class Corpus:
             pairs += 1
         return Summary(pairs, digest.hexdigest(), sample, labels, found)
 
-    def texts_only(self) -> "Corpus":
-        """Return the targets of translations, or the texts without their labels, as texts.
-
-        If hashes divide the corpus, equal texts are in the same split, whatever their sources.
-        """
-        column = 0 if self.labelled else 1
-
-        def texts(split: str) -> Iterator[TextPair]:
-            return (("", pair[column]) for pair in self.pairs(split))
-
-        def pairs(split: str) -> Iterator[TextPair]:
-            return self.select(texts("all"), split, column=1) if self.select else texts(split)
-
-        languages = (self.languages[column],)
-        return replace(self, languages=languages, pairs=pairs, task="language modeling")
-
-    def swap(self) -> "Corpus":
-        """Exchange source and target language."""
-
-        def pairs(split: str) -> Iterator[TextPair]:
-            return ((target, source, *tag) for source, target, *tag in self.pairs(split))
-
-        return replace(self, languages=self.languages[::-1], pairs=pairs)
-
     def fingerprint(self) -> str:
         """Hex digest of the corpus' files. Does not depend on where they are."""
-        digest = hashlib.sha256(os.fsencode(Path(self.name).name))  # mini:9 has the files of mini
-        for file in sorted(set(itertools.chain(*self.files().values()))):
-            inside = file.is_relative_to(self.name)
-            path = file.relative_to(self.name).as_posix() if inside else file.name
-            if file.suffix == ".py":  # the generator of `mini`
-                content = file_hash(file)
-            else:
-                with file.open("rb") as opened:  # may be too large for the memory
-                    content = hashlib.file_digest(opened, "sha256").hexdigest()
-            digest.update(os.fsencode(path) + content.encode())
+        digest = hashlib.sha256(os.fsencode(Path(self.name).name))  # `mini` has no files
+        for file in sorted({file for files in self.files().values() for file in files}):
+            path = file.relative_to(self.name) if file.is_relative_to(self.name) else file.name
+            with file.open("rb") as opened:  # may be too large for the memory
+                content = hashlib.file_digest(opened, "sha256").digest()
+            digest.update(os.fsencode(path) + content)
         return digest.hexdigest()
 
 
-def strip_markup(text: str) -> str:
-    """Replace line breaks, including <br>, and runs of white space with single spaces."""
-    return " ".join(re.sub(r"<br\s*/?>", " ", text).split())
-
-
-def markup_to_text(text: str) -> str:
-    """Replace <br /> with line feeds, and remove those at the ends."""
-    return text.replace("<br />", "\n").strip("\n")
-
-
-def visible(folder: Path) -> list[Path]:
-    """Return what a directory contains, sorted, without names that begin with a dot."""
-    return sorted(path for path in folder.iterdir() if path.name[0] != ".")
-
-
-def assign_split(text: str, share: float = 0.02) -> str:
-    """Assign a text to a split by its hash: this share to validation, the same to test.
-
-    share: a multiple of 0.0001. Texts that `normalize_source` makes equal are in the same split,
-    and adding texts to a corpus does not move the others.
+def divide(corpus: Corpus, split: str) -> Iterator[Row]:
+    """Yield the rows of a split from the part that is divided. Raises CorpusError if a split of it
+    is empty.
     """
-    digest = hashlib.sha256(normalize_source(text).encode()).digest()
-    number, size = int.from_bytes(digest[:8], "big"), round(share * 10_000)
-    place = number % 100 * 100 + number // 100 % 100  # from 0 to 9,999
+    counts = dict.fromkeys(DIVIDED[corpus.divided], 0)
+    for assigned, row in assign_rows(corpus):
+        counts[assigned] += 1
+        if assigned == split:
+            yield row
+    for name, count in counts.items():
+        if not count:
+            raise CorpusError(
+                f"{corpus.name}: none of its {sum(counts.values())} lines is in the {name} split: "
+                "add text, use a larger --held-out-share, or a directory with files for each split"
+            )
+
+
+def assign_rows(corpus: Corpus) -> Iterator[tuple[str, Row]]:
+    """Yield each row of the part that is divided, and its split.
+
+    One text is divided by position: a line is in the split of its first character. Other rows are
+    divided by a hash of their first column, in both directions of translation, or of the text of a
+    language model. If no part validates, random rows of the training split do: by default a fifth,
+    and without labels, where there can be millions of texts, at most 5,000.
+    """
+    share, part = corpus.held_out_share, corpus.divided
+    if part == "train":
+        most = sys.maxsize if corpus.labelled or share else 5_000
+        held_out = np.zeros(corpus.size, bool)
+        size = min(int(corpus.size * (share or 0.2)), most)
+        held_out[np.random.default_rng(0).permutation(corpus.size)[:size]] = True
+        for is_held_out, row in zip(held_out, corpus.rows(part), strict=True):
+            yield ("validation" if is_held_out else "train"), row
+    elif corpus.documents:
+        column = corpus.columns[0] if corpus.task == TEXT else 0
+        for row in corpus.rows(part):
+            yield assign_split(row[column], share or 0.02), row
+    else:
+        position = 0
+        for row in corpus.rows(part):
+            yield split_at(10_000 * position / corpus.size, share or 0.05), row
+            position += len(row[0])
+
+
+def split_at(place: float, share: float) -> str:
+    """Return the split of a place from 0 to 10,000: the last ones test, as many before validate."""
+    size = round(share * 10_000)
     if place < 10_000 - 2 * size:
         return "train"
     return "validation" if place < 10_000 - size else "test"
 
 
-def keep_share(corpus: Corpus, share: float) -> Corpus:
-    """Keep this share of the training split, chosen by the hashes of the sources.
+def assign_split(text: str, share: float = 0.02) -> str:
+    """Assign a text to a split by its hash: this share to validation, the same to test.
 
-    Equal sources are kept or left out together, and a larger share includes all of a smaller one.
-    Raises CorpusError for the lines of one text.
+    share: a multiple of 0.0001. Texts that `visible_text` makes equal are in the same split, and
+    adding texts to a corpus does not move the others.
     """
-    if not corpus.documents:
-        raise CorpusError(
-            f"--train-share {share}: {corpus.name} is one text, of which no lines can "
-            "be left out: shorten the file"
-        )
-
-    def pairs(split: str) -> Iterator[TextPair]:
-        if split != "train":
-            return corpus.pairs(split)
-        return (pair for pair in corpus.pairs(split) if hash_share(pair[0] or pair[1]) < share)
-
-    return replace(corpus, pairs=pairs)
+    digest = hashlib.sha256(visible_text(text).encode()).digest()
+    number = int.from_bytes(digest[:8], "big")
+    return split_at(number % 100 * 100 + number // 100 % 100, share)
 
 
 def hash_share(text: str) -> float:
@@ -263,65 +239,50 @@ def hash_share(text: str) -> float:
     return int.from_bytes(digest[8:16], "big") / 2**64
 
 
-def suggestion(name: str) -> str:
-    """Return a hint for a name that is nearly that of a corpus with a short name."""
-    return did_you_mean(name, ("mini", "spa-eng", "shakespeare"))
+# What rows are, by task.
+CONTENTS = {"translation": "translations", "classification": "texts with labels", TEXT: "texts"}
 
 
-def select_by_hash(
-    name: str, pairs: Iterable[TextPair], split: str, column: int = 0, share: float | None = None
-) -> Iterator[TextPair]:
-    """Yield the pairs whose source, or the text in another column, is assigned to `split`.
+def for_task(corpus: Corpus, config: Config) -> Corpus:
+    """Choose the columns of a corpus and their order, and its shares. Raises CorpusError.
 
-    split: "all" yields every pair. name: used in error messages. share: see `assign_split`; by
-    default 0.02. Raises CorpusError if one of the splits is empty.
+    A language model gets the target side of translations, or texts without their labels.
     """
-    if split == "all":
-        yield from pairs
-        return
-    counts = dict.fromkeys(SPLITS, 0)
-    for pair in pairs:
-        assigned = assign_split(pair[column], share or 0.02)
-        counts[assigned] += 1
-        if assigned == split:
-            yield pair
-    for each, count in counts.items():
-        if not count:
+    columns = [*range(len(corpus.languages))]
+    if config.languages:
+        names = config.languages.split(",")
+        if {*names} != {*corpus.languages}:
             raise CorpusError(
-                f"{name}: none of its {sum(counts.values())} lines is in the {each} split; use at "
-                "least 300 different sources, a larger --held-out-share, or a directory with one "
-                "file per split"
+                f"{corpus.name} has {', '.join(corpus.languages)}, not {config.languages}: change "
+                "or remove --languages"
             )
+        columns = columns if corpus.labelled else [corpus.languages.index(name) for name in names]
+    if config.reverse and not corpus.labelled:
+        columns.reverse()
+    if config.task == TEXT:
+        columns = columns[:1] if corpus.labelled else columns[-1:]
+    elif config.task != corpus.task:
+        model = next(model for model, task in TASKS.items() if task == corpus.task)
+        raise CorpusError(
+            f"{corpus.name} has {CONTENTS[corpus.task]}, not {CONTENTS[config.task]}: train with "
+            f"--model {model}, or choose another corpus"
+        )
+    if config.train_share is not None and not corpus.documents:
+        raise CorpusError(
+            f"--train-share {config.train_share}: {corpus.name} is one text, of which no lines can "
+            "be left out: shorten the file"
+        )
+    return replace(
+        corpus,
+        languages=tuple(corpus.languages[i] for i in columns),
+        task=config.task,
+        columns=tuple(columns),
+        held_out_share=config.held_out_share,
+        train_share=config.train_share,
+    )
 
 
-def hold_out(corpus: Corpus, share: float | None = None) -> Corpus:
-    """Use a random part of the training split for validation if there is no such split.
-
-    share: that part; by default a fifth, and without labels, where there can be millions of texts,
-    at most 5,000 of them.
-    """
-    count = functools.cache(lambda: sum(1 for _ in corpus.pairs("train")))
-    most = sys.maxsize if corpus.labelled or share else 5_000
-
-    def files() -> dict[str, list[Path]]:
-        existing = corpus.files()
-        if "validation" in existing or "train" not in existing:
-            return existing
-        return {"train": existing["train"], "validation": existing["train"]} | existing
-
-    def pairs(split: str) -> Iterator[TextPair]:
-        if split not in ("train", "validation") or "validation" in corpus.files():
-            return corpus.pairs(split)
-        held_out = np.zeros(count(), bool)
-        size = min(int(count() * (share or 0.2)), most)
-        held_out[np.random.default_rng(0).permutation(count())[:size]] = True
-        kept = held_out if split == "validation" else ~held_out
-        return itertools.compress(corpus.pairs("train"), kept)
-
-    return replace(corpus, files=files, pairs=pairs)
-
-
-def progress_bar(pairs: Iterable[TextPair], label: str, total: int | None = None) -> tqdm:
+def progress_bar(pairs: Iterable[Row], label: str, total: int | None = None) -> tqdm:
     """Show the progress on standard error if it takes more than two seconds."""
     interval = 0.5 if sys.stderr.isatty() else 30
     options = {"leave": False, "delay": 2, "mininterval": interval, "unit": "pair"}

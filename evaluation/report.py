@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from config import Config
@@ -49,10 +50,11 @@ def load_split(
         names = languages.split(",") if languages else record["languages"]
         corpus = open_testset(testset, names)
     else:
-        if corpora.is_same(name, config.corpus):
-            languages = languages or config.languages
-        options = (config.task, languages, config.held_out_share)
-        sides = [corpora.find(name, reverse, *options) for reverse in (False, True)]
+        languages = languages or (
+            config.languages if corpora.is_same(name, config.corpus) else None
+        )
+        other = replace(config, corpus=name, languages=languages, train_share=None)
+        sides = [corpora.from_config(replace(other, reverse=x)) for x in (False, True)]
         fitting = (each for each in sides if [*each.languages] == record["languages"])
         corpus = next(fitting, sides[0])
     summary = corpus.summarize(split, limit=sys.maxsize)

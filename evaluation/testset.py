@@ -4,9 +4,9 @@ import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from data.download import TIMEOUT
-from data.local import read_lines
-from data.splits import Corpus, CorpusError, TextPair
+from data.remote import TIMEOUT
+from data.splits import Corpus, CorpusError, Row
+from data.text import read_lines
 from utils import first_line, warn
 
 
@@ -44,7 +44,7 @@ def testset(name: str, languages: Sequence[str]) -> Corpus:
             warn(f"{name}: the first of {len(references)} references is used")
         return {"test": [Path(source), Path(references[0])]}
 
-    def pairs_of(split: str) -> Iterator[TextPair]:
+    def pairs_of(split: str) -> Iterator[Row]:
         return zip(*map(read_lines, files()[split]), strict=True)
 
     return Corpus(name, tuple(languages), files, pairs_of)

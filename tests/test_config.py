@@ -189,7 +189,7 @@ def test_mistakes_are_reported_before_tensorflow_loads(train, flags):
 @pytest.mark.parametrize(
     ("content", "keyword"),
     [
-        ("", "empty"),
+        ("", "0 lines"),
         ("no tab", "a.tsv:1:"),
         ("".join(f"pos\tb{n}\n" for n in range(900)), "another label"),
     ],

@@ -13,11 +13,11 @@ from data import pipeline
 from data.arrays import Text
 from data.batches import plan_batches
 from data.pipeline import Dataset
-from data.tokenizer import UNK
+from data.tokenizer import UNK, Labels
 
 FLAGS = [name for name in utils.names_in_group(Config, "data") if name != "corpus"]
 FLAGS += ["seed", "cache_dir", "model"]
-TEXTS_SHOWN, CHARACTERS_SHOWN, TOKENS_SHOWN = 6, 200, 64
+TEXTS_SHOWN, TOKENS_SHOWN = 6, 64
 
 
 def parse_config() -> Config:
@@ -35,50 +35,28 @@ def show(settings: Config) -> None:
     dataset = pipeline.load(settings)
     languages = dataset.corpus_info["languages"]
     print(f"{settings.corpus}: {' → '.join(languages)}\n{dataset.describe_splits()}")
-    if settings.is_classifier:
-        ids, counts = np.unique(dataset.train.target.ids, return_counts=True)
-        labels = zip(dataset.target_tokenizer.tokens(ids), counts, strict=True)
-        print("train:", ", ".join(f"{count:,} {label}" for label, count in labels if label))
     sides = [dataset.train.tokens] if isinstance(dataset.train, Text) else dataset.train
     tokenizers = [dataset.source_tokenizer, dataset.target_tokenizer][-len(sides) :]
-    columns = dataset.validation_texts[2 - len(sides) : 2]
-
-    print("\ntraining split, evenly spaced: do these belong together?")
-    for i in spaced(len(sides[0].lengths)):
+    print("\ntraining texts, evenly spaced, and their tokens: do these belong together?")
+    count = len(sides[0].lengths)
+    for i in np.linspace(0, count - 1, min(count, TEXTS_SHOWN)).astype(int):
         for rows, tokenizer in zip(sides, tokenizers, strict=True):
-            ids = rows.ids[rows.offsets[i] :][:CHARACTERS_SHOWN]  # decoding ends at the first eos
-            print(f"  {one_line(tokenizer.decode([ids])[0])}")
-    print("\nvalidation split, and its tokens")
-    tags = dataset.validation_texts.tags
-    for i in spaced(len(columns[0]), 3):
-        for column, tokenizer in zip(columns, tokenizers, strict=True):
-            tokens = tokenizer.tokens(tokenizer.encode(column[i : i + 1])[0][:TOKENS_SHOWN])
-            tag = f"  [{tags[i]}]" if tags else ""
-            print(f"  {one_line(column[i])}{tag}\n      {one_line(' '.join(tokens), 10_000)}")
-    for language, tokenizer, rows, texts in zip(languages, tokenizers, sides, columns, strict=True):
+            ids = rows.ids[rows.offsets[i] : rows.offsets[i + 1]][:TOKENS_SHOWN]
+            for shown in tokenizer.decode([ids])[0], "    " + " ".join(tokenizer.tokens(ids)):
+                print(f"  {shown.replace(chr(10), '⏎')}")
+    for language, rows, tokenizer in zip(languages, sides, tokenizers, strict=True):
         low, median, high, top = np.quantile(rows.lengths, (0, 0.5, 0.99, 1)).astype(int)
-        ids = tokenizer.encode(texts)
-        expected = [text.lower() if tokenizer.lowercase else text for text in texts]
-        unchanged = sum(map(str.__eq__, tokenizer.decode(ids), expected))
-        ids = np.concatenate(ids)
-        print(
-            f"\n{language}: {tokenizer.vocab_size:,} tokens\n"
-            f"  {low} to {top} tokens per training text, median {median}, 99 % at most {high}\n"
-            f"  {sum(map(len, texts)) / max(1, len(ids)):.2f} characters per validation token, "
-            f"{np.mean(ids == UNK):.2%} unknown tokens\n  {unchanged:,} of {len(texts):,} "
-            "validation texts are unchanged by encoding and decoding"
-        )
+        print(f"\n{language}: {tokenizer.vocab_size:,} tokens in the vocabulary")
+        print(f"  {low} to {top} per training text, median {median}, 99 % at most {high}")
+        print(f"  {np.mean(rows.ids == UNK):.2%} unknown in the training texts")
+        if isinstance(tokenizer, Labels):
+            ids, counts = np.unique(rows.ids, return_counts=True)
+            print(
+                ", ".join(
+                    f"{n:,} {x}" for x, n in zip(tokenizer.tokens(ids), counts, strict=True) if x
+                )
+            )
     show_batches(dataset, settings)
-
-
-def spaced(count: int, most: int = TEXTS_SHOWN) -> np.ndarray:
-    """Return at most `most` evenly spaced indices."""
-    return np.linspace(0, count - 1, min(count, most)).astype(int)
-
-
-def one_line(text: str, length: int = CHARACTERS_SHOWN) -> str:
-    """Return the beginning of a text, with ⏎ for a line feed."""
-    return text[:length].replace("\n", "⏎")
 
 
 def show_batches(dataset: Dataset, settings: Config) -> None:

@@ -1,16 +1,15 @@
-"""Find a corpus by its name: see docs/data.md.
+"""Open a corpus by its name: see docs/data.md.
 
 To add a corpus, write a function that returns a `Corpus`, in readers.py or remote.py, and name it
 in `NAMED`.
 """
 
 import os
-import re
 from pathlib import Path
 
 from config import Config
 from data import mini, readers, remote
-from data.splits import Corpus, CorpusError, for_task
+from data.splits import Corpus, CorpusError, divided, for_task
 from utils import did_you_mean
 
 NAMED = {"mini": readers.built_in, "spa-eng": remote.spa_eng, "shakespeare": remote.shakespeare}
@@ -22,38 +21,37 @@ SUPPORTED = (
 
 def from_config(config: Config) -> Corpus:
     """Return the corpus of a configuration, in its direction. Raises CorpusError."""
-    return for_task(open_corpus(config), config)
+    corpus = open_corpus(config)
+    corpus = divided(corpus, config)
+    return for_task(corpus, config)
 
 
 def open_corpus(config: Config) -> Corpus:
-    """Return the corpus with the name that `--corpus` gives, with all its columns.
+    """Return the corpus that `--corpus` names. Neither downloads it nor imports TensorFlow.
 
-    Neither downloads it nor imports TensorFlow. Raises CorpusError.
+    Raises CorpusError.
     """
     name, path = config.corpus, Path(config.corpus)
-    short, _, size = name.partition(":")
     if name in NAMED:
         return NAMED[name]()
-    if short == "mini":
-        if not (size.isdecimal() and 1 <= int(size) <= mini.LIMITS["train"]):
-            limit = f"{mini.LIMITS['train']:,}"
-            raise CorpusError(f"{name!r}: the SIZE of mini:SIZE must be from 1 to {limit}")
+    if name.startswith("mini:"):
+        size, limit = name.removeprefix("mini:"), mini.LIMITS["train"]
+        if not (size.isdecimal() and 1 <= int(size) <= limit):
+            raise CorpusError(f"{name!r}: the SIZE of mini:SIZE must be from 1 to {limit:,}")
         return readers.built_in(int(size))
-    if os.path.isdir(name):
+    if path.is_dir():
         return readers.directory(path, config)
-    if os.path.isfile(name):
+    if path.is_file():
         return readers.file(path, config)
-    hint = did_you_mean(name, NAMED)
-    if is_one_file(name) or not re.fullmatch(r"\w+(/[\w.:*+/-]+)?", name):
-        raise CorpusError(f"{name!r}: no such file or directory{hint}; use {SUPPORTED}")
     try:
         return remote.dataset(name)
     except CorpusError as error:
+        hint = did_you_mean(name, NAMED)
         raise CorpusError(f"{error}{hint}; or use {SUPPORTED}") from error
 
 
 def is_one_file(name: str) -> bool:
-    """Return whether a corpus is a single file, which has a part `all`: see `Corpus.read`."""
+    """Return whether a corpus is a single file, which has a part `all`."""
     return name.endswith(readers.FILES) and not os.path.isdir(name)
 
 

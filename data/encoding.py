@@ -82,17 +82,11 @@ def encode_split(
 
 def append(folder: Path, name: str, rows: Ragged, tokenizer: Tokenizer | Labels) -> None:
     """Append sequences to the files of an array. Raises OSError."""
-    ids_file, offsets_file = array_files(folder, name)
-    with ids_file.open("ab") as ids, offsets_file.open("ab") as offsets:
+    with open(folder / f"{name}.ids", "ab") as ids, open(folder / f"{name}.offsets", "ab") as ends:
         start = ids.tell() // id_type(tokenizer).itemsize
-        first = 1 if offsets.tell() else 0  # offset 0 is in the first part only
+        first = 1 if ends.tell() else 0  # offset 0 is in the first part only
         ids.write(rows.ids.astype(id_type(tokenizer)))
-        offsets.write(rows.offsets[first:] + start)
-
-
-def array_files(folder: Path, name: str) -> tuple[Path, Path]:
-    """Return the files of the ids and of the offsets of one side of a split."""
-    return folder / f"{name}.ids", folder / f"{name}.offsets"
+        ends.write(rows.offsets[first:] + start)
 
 
 def id_type(tokenizer: Tokenizer | Labels) -> np.dtype:
@@ -100,22 +94,18 @@ def id_type(tokenizer: Tokenizer | Labels) -> np.dtype:
     return np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.int32)
 
 
-def map_array(folder: Path, name: str, tokenizer: Tokenizer | Labels) -> Ragged:
-    """Memory-map the files of an array. Raises OSError, and ValueError if they are inconsistent."""
-    ids_file, offsets_file = array_files(folder, name)
-    ids = np.memmap(ids_file, id_type(tokenizer), "r")
-    offsets = np.memmap(offsets_file, np.int64, "r")
-    if offsets[-1] != len(ids):
-        raise ValueError(f"{ids_file.name} has {len(ids)} ids instead of {offsets[-1]}")
-    # Plain arrays are faster to index than np.memmap.
-    return Ragged(np.asarray(ids), np.asarray(offsets))
-
-
 def map_split(
     folder: Path, name: str, tokenizers: tuple[Tokenizer, Tokenizer | Labels], task: str
 ) -> list[Ragged]:
-    """Memory-map a split: its texts, or its sources and targets. Raises OSError and ValueError."""
-    sides = [("text", tokenizers[1])]
-    if task != TEXT:
-        sides = zip(("source", "target"), tokenizers, strict=True)
-    return [map_array(folder, f"{name}.{side}", tokenizer) for side, tokenizer in sides]
+    """Memory-map a split: its texts, or its sources and targets. Raises OSError, and ValueError if
+    the files are inconsistent.
+    """
+    sides, names = [], ["text"] if task == TEXT else ["source", "target"]
+    for side, tokenizer in zip(names, tokenizers[-len(names) :], strict=True):
+        ids = np.memmap(folder / f"{name}.{side}.ids", id_type(tokenizer), "r")
+        offsets = np.memmap(folder / f"{name}.{side}.offsets", np.int64, "r")
+        if offsets[-1] != len(ids):
+            raise ValueError(f"{name}.{side}.ids has {len(ids)} ids instead of {offsets[-1]}")
+        # Plain arrays are faster to index than np.memmap.
+        sides.append(Ragged(np.asarray(ids), np.asarray(offsets)))
+    return sides

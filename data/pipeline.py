@@ -17,14 +17,13 @@ from config import Config
 from data import corpora, tokenizer
 from data.arrays import Pairs, Ragged, Text
 from data.encoding import encode_split, map_split, start_id
-from data.splits import DIVIDED, TEXT, Corpus, CorpusError, Split, Summary
+from data.splits import TEXT, Corpus, CorpusError, Split, Summary
 from data.tokenizer import EOS, Labels, Tokenizer
 from same_code import fingerprint
 from utils import first_line, lock, names_in_group, warn, write_json
 
 TOKENIZER_PAIRS = 120_000  # maximum number of pairs used to train the tokenizers
 VALIDATION_PAIRS = 5_000  # maximum number of validation pairs used
-FEW_TEXTS = 100  # the scores of fewer texts differ too much from those of others
 
 
 class Dataset(NamedTuple):
@@ -41,38 +40,13 @@ class Dataset(NamedTuple):
     corpus_info: dict
 
     def describe_splits(self) -> str:
-        """Return the sizes: "train 7 of 9 pairs (2 longer than 8 tokens), validation 3 pairs"."""
-        unit = "texts" if isinstance(self.target_tokenizer, Labels) else "pairs"
-        if (documents := self.corpus_info.get("documents")) is not None:
-            unit = "texts" if documents else "lines"
-        length, splits = f"{self.corpus_info['max_length']} tokens", []
-        notes = {
-            "tokens": "tokens",
-            "dropped": f"longer than {length}",
-            "cut": f"cut to {length}",
-            "in_train": "sources also in train",
-        }
+        """Return the sizes, such as "train 9 pairs (2 dropped), validation 3 pairs"."""
+        unit, sizes = "texts" if isinstance(self.train, Text) else "pairs", []
         for name, counts in self.corpus_info["splits"].items():
-            pairs = counts["pairs"]
-            used, dropped = counts.get("used", pairs), counts.get("dropped", 0)
-            shown = [f"{counts[key]:,} {note}" for key, note in notes.items() if counts.get(key)]
-            if used + dropped < pairs:
-                evenly = f"{used + dropped:,} evenly spaced"
-                shown.insert(0, evenly if documents is None else "the first ones")
-            of = f" of {pairs:,}" if used < pairs else ""
-            note = f" ({', '.join(shown)})" if shown else ""
-            splits.append(f"{name} {used:,}{of} {unit}{note}")
-        return ", ".join(splits)
-
-
-def check(config: Config) -> None:
-    """Raise UserError if the corpus cannot be used: an invalid name, or faults of local files.
-
-    To find these, local files are encoded and cached. Does not download anything or import
-    TensorFlow.
-    """
-    if corpora.from_config(config).local:
-        load(config)
+            notes = [f"{counts[x]:,} {x}" for x in ("dropped", "cut", "in_train") if counts.get(x)]
+            note = f" ({', '.join(notes)})" if notes else ""
+            sizes.append(f"{name} {counts['pairs']:,} {unit}{note}")
+        return ", ".join(sizes)
 
 
 def load(config: Config) -> Dataset:
@@ -88,21 +62,7 @@ def load(config: Config) -> Dataset:
         with lock(folder.with_suffix(".lock"), wait=waiting):
             if not folder.exists():  # another process may have written it meanwhile
                 write(folder, config, corpus)
-    dataset = read(folder, config)
-    check_held_out(config, corpus, dataset)
-    return dataset
-
-
-def check_held_out(config: Config, corpus: Corpus, dataset: Dataset) -> None:
-    """Warn if validation or test have few texts, or if --held-out-share has no effect."""
-    splits, divided = dataset.corpus_info["splits"], DIVIDED[corpus.divided]
-    if config.held_out_share and not divided:
-        warn(f"--held-out-share has no effect: {corpus.name} has its own splits")
-    few = [x for x in splits if x != "train" and splits[x]["pairs"] < FEW_TEXTS]
-    if few and dataset.corpus_info.get("documents", True):
-        counts = " and ".join(f"{splits[name]['pairs']} {name} texts" for name in few)
-        more = "a larger --held-out-share or " if {*few} <= {*divided} else ""
-        warn(f"{corpus.name} has only {counts}, so scores are imprecise: use {more}more text")
+    return read(folder, config)
 
 
 def cache_folder(config: Config, corpus: Corpus) -> Path:
@@ -150,7 +110,7 @@ def encode(folder: Path, config: Config, corpus: Corpus) -> None:
     Raises UserError and OSError.
     """
     splits = summarize(corpus)
-    tokenizers = prepare_tokenizers(config, corpus, splits["train"])
+    tokenizers = prepare_tokenizers(config, splits["train"])
     tokenizer.save_pair(folder, *tokenizers)
     write_json(folder / "validation.json", Split.of(splits["validation"].sample))
     counts = {name: {"sha256": x.sha256, "pairs": x.pairs} for name, x in splits.items()}
@@ -178,18 +138,10 @@ def encode(folder: Path, config: Config, corpus: Corpus) -> None:
     write_json(folder / "corpus.json", info)
 
 
-def prepare_tokenizers(
-    config: Config, corpus: Corpus, train: Summary
-) -> tuple[Tokenizer, Tokenizer | Labels]:
+def prepare_tokenizers(config: Config, train: Summary) -> tuple[Tokenizer, Tokenizer | Labels]:
     """Train the tokenizers, or load those of `--init-from`. Raises UserError."""
     if config.init_from:
-        tokenizers = initial_tokenizers(config)
-        if corpus.labelled and (new := sorted(train.labels - {*tokenizers[1].names})):
-            raise CorpusError(
-                f"{corpus.name} has labels that {config.init_from} does not have, such as "
-                f"{new[0]!r}: train without --init-from, or remove their texts"
-            )
-        return tokenizers
+        return initial_tokenizers(config)
     log(f"training the tokenizer on {len(train.sample):,} of {train.pairs:,} pairs")
     tokenizers = tokenizer.train_pair(Split.of(train.sample), train.labels, config)
     for size in {x.vocab_size for x in tokenizers if isinstance(x, Tokenizer)}:
@@ -228,14 +180,9 @@ def summarize(corpus: Corpus) -> dict[str, Summary]:
         splits[name] = corpus.summarize(name, limits.get(name, 1), looked_for)
         sources |= splits[name].sources
         if not splits[name].pairs:
-            raise CorpusError(f"{corpus.name}: its {name} split is empty: add texts")
-    labels = sorted(splits["train"].labels)
-    if corpus.labelled and len(labels) < 2:
-        raise CorpusError(
-            f"{corpus.name}: all texts have the label {labels[0]!r}: add another label"
-        )
-    for split in splits.values():
-        Labels(labels).encode(sorted(split.labels))  # raises UserError
+            raise CorpusError(
+                f"{corpus.name}: its {name} split is empty: add texts, or give files for each split"
+            )
     return {name: splits[name] for name in names}
 
 
@@ -246,9 +193,7 @@ def read(folder: Path, config: Config) -> Dataset:
         texts = Split(*json.loads((folder / "validation.json").read_text("utf-8")))
         info = json.loads((folder / "corpus.json").read_text("utf-8"))
         info["max_length"] = config.max_length
-        data = [
-            map_split(folder, name, tokenizers, config.task) for name in ("train", "validation")
-        ]
+        data = [map_split(folder, x, tokenizers, config.task) for x in ("train", "validation")]
         if config.task == TEXT:
             start = start_id(tokenizers[1], info["documents"])
             data = [Text(*rows, start, config.max_length) for rows in data]

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import http.client
 import os
+import shutil
 import sys
 import urllib.request
 import zipfile
@@ -12,12 +13,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tqdm import tqdm
-
-from data.readers import Files, read_table, read_text
-from data.splits import SPLITS, TEXT, Corpus, CorpusError, Row
+from data.readers import read_table, read_text
+from data.splits import SPLITS, TEXT, Corpus, CorpusError, Files, Row
 from data.text import without_markup
-from utils import first_few, first_line, lock, warn
+from utils import first_line, lock
 
 if TYPE_CHECKING:
     from tensorflow_datasets.core import DatasetBuilder
@@ -28,14 +27,12 @@ TED_URL = "http://www.phontron.com/data/qi18naacl-dataset.tar.gz"
 TED_URLS = (TED_URL, "https://web.archive.org/web/20240301220426if_/" + TED_URL)
 
 ANKI_URL = "https://storage.googleapis.com/download.tensorflow.org/data/spa-eng.zip"
-ANKI_SIZE = 2_700_000  # bytes, approximately
 ANKI_TEXT = "spa-eng/spa.txt"  # English TAB Spanish
 ANKI_SHA256 = "6ec60e212f812ee3430f7568ea6f33b6fb080e32193c5952e8da0ee8ba45574c"  # of the text
 
 SHAKESPEARE_URL = (
     "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 )
-SHAKESPEARE_SIZE = 1_115_394  # bytes
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 
 
@@ -47,39 +44,33 @@ def data_folder() -> Path:
     return Path(os.environ.get("TFDS_DATA_DIR") or Path.home() / "tensorflow_datasets")
 
 
-def downloaded(name: str, urls: Sequence[str], size: int, sha256: str | None = None) -> Path:
+def downloaded(name: str, urls: Sequence[str], sha256: str | None = None) -> Path:
     """Return the path of a file in `downloads/manual`, and download it if it is not there.
 
-    urls: the first one that works is used. size: in bytes, for the progress bar. sha256: verified
-    if it is given. Raises CorpusError.
+    urls: the first one that works is used. sha256: verified if it is given. Raises CorpusError.
     """
     path = data_folder() / "downloads" / "manual" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            for url in urls:
-                print(f"downloading {url}", file=sys.stderr)
-                try:
-                    fetch(url, path, size, sha256)
-                    break
-                except (OSError, http.client.HTTPException) as error:
-                    print(f"failed: {first_line(error)}", file=sys.stderr)
-            else:
-                raise OSError(f"{name} cannot be downloaded")
+        for url in urls if not path.exists() else ():
+            print(f"downloading {url}", file=sys.stderr)
+            try:
+                fetch(url, path, sha256)
+                break
+            except (OSError, http.client.HTTPException) as error:
+                print(f"failed: {first_line(error)}", file=sys.stderr)
         verify(path, sha256)
     except OSError as error:
         raise CorpusError(f"{first_line(error)}; save {urls[0]} as {path}") from error
     return path
 
 
-def fetch(url: str, path: Path, size: int, sha256: str | None) -> None:
+def fetch(url: str, path: Path, sha256: str | None) -> None:
     """Download a file. Raises OSError and HTTPException."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT) as response, part.open("wb") as file:
-            with tqdm(total=size, unit="B", unit_scale=True, disable=None) as progress:
-                while block := response.read(1 << 20):
-                    progress.update(file.write(block))
+            shutil.copyfileobj(response, file)
         verify(part, sha256)
         part.replace(path)
     finally:
@@ -97,19 +88,17 @@ def spa_eng() -> Corpus:
     """Open the English-Spanish sentence pairs of TensorFlow's tutorials: 118,964 pairs."""
 
     def files() -> Files:
-        return {"all": [downloaded("spa-eng.zip", [ANKI_URL], ANKI_SIZE)]}
+        return {"all": [downloaded("spa-eng.zip", [ANKI_URL])]}
 
     def rows(part: str) -> Iterator[Row]:
         (archive,) = files()[part]
         try:
             table = zipfile.Path(archive, ANKI_TEXT)
-            if hashlib.sha256(table.read_bytes()).hexdigest() != ANKI_SHA256:
-                warn(f"{archive} is not the edition that the published results are from")
-        except (OSError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-            raise CorpusError(
-                f"{archive} is damaged ({first_line(error)}): delete it and try again, or save "
-                f"{ANKI_URL} as it"
-            ) from error
+            digest = hashlib.sha256(table.read_bytes()).hexdigest()
+        except (OSError, KeyError, zipfile.BadZipFile, zlib.error):
+            digest = None
+        if digest != ANKI_SHA256:
+            raise CorpusError(f"{archive} is truncated or altered: delete it and try again")
         return read_table(table)
 
     return Corpus("spa-eng", ("en", "es"), files, rows)
@@ -119,8 +108,7 @@ def shakespeare() -> Corpus:
     """Open Karpathy's tiny Shakespeare, one text of 1,115,394 characters (Karpathy 2015)."""
 
     def files() -> Files:
-        name, urls = "tinyshakespeare.txt", [SHAKESPEARE_URL]
-        return {"all": [downloaded(name, urls, SHAKESPEARE_SIZE, SHAKESPEARE_SHA256)]}
+        return {"all": [downloaded("tinyshakespeare.txt", [SHAKESPEARE_URL], SHAKESPEARE_SHA256)]}
 
     def rows(part: str) -> Iterator[Row]:
         return read_text(*files()[part])
@@ -136,9 +124,30 @@ def dataset(name: str) -> Corpus:
 
     Raises CorpusError.
     """
-    builder = make_builder(name)
-    task, keys, decoders = choose_features(name, builder)
-    columns = keys if task == "translation" else ("text", "label")[: len(keys)]
+    import tensorflow_datasets as tfds  # imports TensorFlow only to read or write data
+
+    folder = data_folder()  # tfds itself reads TFDS_DATA_DIR only once, when it is imported
+    try:
+        builder = tfds.builder(name, data_dir=folder)
+    except Exception as error:  # tfds documents none: ValueError, AssertionError, ParseError, …
+        # The reason is between the arguments and a long list of names.
+        reason = first_line(error).rpartition('": ')[2].partition(". ")[0].partition(" with ")[0]
+        raise CorpusError(
+            f"{name!r}: neither a file, a directory nor a dataset ({reason})"
+        ) from None
+    features, keys = builder.info.features, builder.info.supervised_keys
+    kinds = [type(features[key]) for key in keys or ()]
+    if isinstance(features, tfds.features.Translation) and len(features) == 2:
+        # The features of a dataset that is read from disk are sorted; `supervised_keys` are not.
+        task, keys = "translation", keys or tuple(features)
+        columns, decoders = keys, (bytes.decode, bytes.decode)
+    elif kinds == [tfds.features.Text, tfds.features.ClassLabel]:
+        task, columns = "classification", ("text", "label")
+        decoders = decode_markup, features[keys[-1]].int2str
+    elif "text" in features and isinstance(features["text"], tfds.features.Text):
+        task, keys, columns, decoders = TEXT, ("text",), ("text",), (decode_markup,)
+    else:
+        raise CorpusError(f"{name}: has no translations, labels or texts")
 
     def files() -> Files:
         prepare(name, builder)
@@ -150,59 +159,19 @@ def dataset(name: str) -> Corpus:
         }
 
     def rows(part: str) -> Iterator[Row]:
-        import tensorflow_datasets
-
         # Always in the same order.
-        config = tensorflow_datasets.ReadConfig(interleave_cycle_length=1, try_autocache=False)
+        config = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
         examples = builder.as_dataset(split=part, shuffle_files=False, read_config=config)
         for batch in examples.batch(1024).as_numpy_iterator():  # 60 times as fast as row by row
-            # tfds' value for a missing label is -1.
-            if task == "classification" and min(batch[keys[1]]) < 0:
-                raise CorpusError(f"{name}: its {part} split has texts without a label")
             texts = [map(f, batch[key]) for f, key in zip(decoders, keys, strict=True)]
             yield from zip(*texts, strict=True)
 
     return Corpus(name, columns, files, rows, task)
 
 
-def choose_features(name: str, builder: "DatasetBuilder") -> tuple[str, tuple[str, ...], tuple]:
-    """Return the task of a dataset, its features to read, and their decoders.
-
-    Raises CorpusError.
-    """
-    from tensorflow_datasets import features  # 0.3 s; imports TensorFlow only to read or write data
-
-    present, keys = builder.info.features, builder.info.supervised_keys
-    if isinstance(present, features.Translation) and len(present) == 2:
-        if "/" not in name and builder.builder_config:  # tfds would take the first language pair
-            pairs = list(builder.builder_configs) or [builder.builder_config.name]
-            choices = first_few([f"{name}/{pair}" for pair in pairs], 9)
-            raise CorpusError(f"{name} has several language pairs: use {choices}")
-        # The features of a dataset that is read from disk are sorted; `supervised_keys` are not.
-        return "translation", keys or tuple(present), (bytes.decode, bytes.decode)
-
-    def decode(text: bytes) -> str:
-        return without_markup(text.decode())
-
-    kinds = [type(present[key]) for key in keys] if keys and len(keys) == 2 else None
-    if kinds == [features.Text, features.ClassLabel]:
-        return "classification", keys, (decode, present[keys[1]].int2str)
-    if "text" in present and isinstance(present["text"], features.Text):
-        return TEXT, ("text",), (decode,)
-    raise CorpusError(f"{name}: has neither translations of two languages, nor labels, nor texts")
-
-
-def make_builder(name: str) -> "DatasetBuilder":
-    """Return the tfds builder of a dataset. Raises CorpusError if there is none."""
-    import tensorflow_datasets
-
-    folder = data_folder()  # tfds itself reads TFDS_DATA_DIR only once, when it is imported
-    try:
-        return tensorflow_datasets.builder(name, data_dir=folder)
-    except Exception as error:  # tfds documents none: ValueError, AssertionError, ParseError, …
-        # The reason is between the arguments and a long list of names.
-        reason = first_line(error).rpartition('": ')[2].partition(". ")[0].partition(" with ")[0]
-        raise CorpusError(f"{name!r}: neither a directory nor a dataset ({reason})") from error
+def decode_markup(text: bytes) -> str:
+    """Decode a text, and remove its markup."""
+    return without_markup(text.decode())
 
 
 def prepare(name: str, builder: "DatasetBuilder") -> None:
@@ -212,22 +181,23 @@ def prepare(name: str, builder: "DatasetBuilder") -> None:
     """
     if builder.data_path.exists() and builder.info.splits:
         return
-    try:
-        data_folder().mkdir(parents=True, exist_ok=True)
-        waiting = f"waiting for another process that prepares {name}"
-        with (
-            contextlib.redirect_stdout(sys.stderr),  # tfds prints to standard output
-            lock(data_folder() / f".{builder.name}.lock", wait=waiting),
-        ):
-            if builder.data_path.exists():
-                builder.info.read_from_directory(builder.data_path)
-                return
-            if builder.name == "ted_hrlr_translate":
-                (expected,) = builder.url_infos.values()
-                downloaded(Path(TED_URL).name, TED_URLS, expected.size, expected.checksum)
+    data_folder().mkdir(parents=True, exist_ok=True)
+    waiting = f"waiting for another process that prepares {name}"
+    # tfds prints to standard output.
+    with (
+        contextlib.redirect_stdout(sys.stderr),
+        lock(data_folder() / f".{builder.name}.lock", wait=waiting),
+    ):
+        if builder.data_path.exists():
+            builder.info.read_from_directory(builder.data_path)
+            return
+        if builder.name == "ted_hrlr_translate":
+            (expected,) = builder.url_infos.values()
+            downloaded(Path(TED_URL).name, TED_URLS, expected.checksum)
+        try:
             builder.download_and_prepare()
-    except Exception as error:  # the code of a dataset may raise anything
-        raise CorpusError(
-            f"{name} cannot be prepared: {first_line(error)}; set TFDS_DATA_DIR to a directory "
-            "with the prepared dataset, or use --corpus mini"
-        ) from error
+        except Exception as error:  # the code of a dataset may raise anything
+            raise CorpusError(
+                f"{name} cannot be prepared: {first_line(error)}; set TFDS_DATA_DIR to a directory "
+                "with the prepared dataset, or use --corpus mini"
+            ) from error

@@ -1,12 +1,12 @@
-"""`Corpus` and `Split`: the rows of a corpus, divided into splits and normalized."""
+"""`Corpus`: rows of a reader, which are divided into splits and normalized for a task."""
 
 import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,12 +18,11 @@ from data.text import CorpusError, normalize_source, to_line, to_nfc, visible_te
 from utils import amount, warn
 
 SPLITS = ("train", "validation", "test")
-# The splits that a part is divided into. None: a corpus with splits of its own.
-DIVIDED = {"all": SPLITS, "train": ("train", "validation"), None: ()}
 TEXT = "language modeling"
 
 # The texts of a reader's columns; in some corpora also a tag. Or a source, a target and a tag.
 Row = tuple[str, ...]
+Files = dict[str, list[Path]]  # of each part or split
 
 
 class Split(NamedTuple):
@@ -50,7 +49,7 @@ class Split(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """The statistics that one pass over a split collects."""
+    """What one pass over a split collects."""
 
     pairs: int  # their number
     sha256: str  # of the texts; depends on their order and on the direction
@@ -63,22 +62,18 @@ class Summary(NamedTuple):
 class Corpus:
     """A corpus of translations, of texts with labels, or of texts.
 
-    A reader gives the rows of each part: a split, or `all`, which `divide` divides. Only `files`
-    and `rows`, and the methods that call them, need the data. `files` downloads it if necessary,
-    and is called before `rows`. They raise CorpusError.
+    A reader returns one whose parts are splits, or a single part `all`. `divided` returns one whose
+    parts are splits, and `for_task` one whose rows are pairs. `files` downloads the corpus if
+    necessary, and is called before `rows`. Both raise CorpusError.
     """
 
     name: str
     languages: tuple[str, ...]  # of the columns of a row, such as ("pt", "en"), ("text", "label")
-    files: Callable[[], dict[str, list[Path]]]  # returns the files of each part
+    files: Callable[[], Files]  # returns the files of each part
     rows: Callable[[str], Iterator[Row]]  # yields the rows of a part
     task: str = "translation"  # what it is for: a value of `config.TASKS`
     local: bool = False  # whether the files are the user's own
     documents: bool = True  # of texts: whether they are separate, not the lines of one file
-    # Set by `for_task`.
-    columns: tuple[int, ...] = (0, 1)  # those that are used; the last one is the target
-    held_out_share: float | None = None
-    train_share: float | None = None
 
     @property
     def labelled(self) -> bool:
@@ -86,50 +81,15 @@ class Corpus:
         return self.task == "classification"
 
     @property
-    def divided(self) -> str | None:
-        """The part that is divided into splits: `all`, or `train` if no other part validates."""
-        files = self.files()
-        if "all" in files:
-            return "all"
-        held_out = self.documents and "train" in files and "validation" not in files
-        return "train" if held_out else None
-
-    @property
     def splits(self) -> list[str]:
-        """The names of the splits, which `read` reads. It also reads `all`, if that is divided."""
-        return [x for x in dict.fromkeys([*DIVIDED[self.divided], *self.files()]) if x != "all"]
-
-    @cached_property
-    def size(self) -> int:
-        """Number of rows to hold some out of, or of characters to divide: needs another pass."""
-        if self.documents:
-            return sum(1 for _ in self.rows("train"))
-        return sum(len(text) for (text,) in self.rows("all"))
+        """The names of the splits."""
+        return [part for part in self.files() if part != "all"]
 
     def read(self, split: str) -> Iterator[Row]:
-        """Read the pairs of a split, always in the same order. Those with an empty text are left
-        out. A text of a language model has the source "".
-
-        Texts are in Unicode's form NFC (a text that is divided into lines or parts, each of them).
-        Sources have no other white space than single spaces, translations are one line, as outputs
-        are, and labels are stripped. Raises CorpusError if the split does not exist.
-        """
-        if split not in self.splits and split not in self.files():
+        """Read a split, always in the same order. Raises CorpusError if it does not exist."""
+        if split not in self.files():
             raise CorpusError(f"{self.name} has no {split} split; it has {', '.join(self.splits)}")
-        share = self.train_share if split == "train" else None
-        texts, empty = self.task == TEXT, 0
-        for row in divide(self, split) if split in DIVIDED[self.divided] else self.rows(split):
-            source = "" if texts else normalize_source(row[self.columns[0]])
-            target = row[self.columns[-1]]
-            target = to_nfc(target) if texts else to_line(target)
-            target = target.strip() if self.labelled else target
-            if self.documents and not ((texts or source) and target.strip()):
-                empty += 1
-            elif share is None or hash_share(source or target) < share:
-                yield source, target, *(() if texts else row[2:])
-        if empty:
-            pairs = amount(empty, "pair")
-            warn(f"{self.name}: skipped {pairs} of the {split} split that had an empty text")
+        return self.rows(split)
 
     def load(self, split: str) -> Split:
         """Load a split into memory. Raises CorpusError if it does not exist."""
@@ -145,19 +105,19 @@ class Corpus:
         sources: the hashes of the sources to look for; None collects all.
         """
         in_order = self.task == TEXT and split != "train"
-        digest, pairs, sample, step, labels, found = hashlib.sha256(), 0, [], 1, set(), set()
+        digest, count, sample, step, labels, matches = hashlib.sha256(), 0, [], 1, set(), set()
         for pair in progress_bar(self.read(split), f"reading {split}"):
             digest.update(json.dumps(pair[:2]).encode())
-            if pairs % step == 0 and not (in_order and pairs >= limit):
+            if count % step == 0 and not (in_order and count >= limit):
                 sample.append(pair)
             if len(sample) > limit:
                 sample, step = sample[::2], 2 * step
             if self.labelled:
                 labels.add(pair[1])
             if sources is None or hash(pair[0]) in sources:
-                found.add(hash(pair[0]))
-            pairs += 1
-        return Summary(pairs, digest.hexdigest(), sample, labels, found)
+                matches.add(hash(pair[0]))
+            count += 1
+        return Summary(count, digest.hexdigest(), sample, labels, matches)
 
     def fingerprint(self) -> str:
         """Hex digest of the corpus' files. Does not depend on where they are."""
@@ -170,47 +130,66 @@ class Corpus:
         return digest.hexdigest()
 
 
-def divide(corpus: Corpus, split: str) -> Iterator[Row]:
-    """Yield the rows of a split from the part that is divided. Raises CorpusError if a split of it
-    is empty.
+# ---- Splits --------------------------------------------------------------------------------------
+
+
+def divided(corpus: Corpus, config: Config) -> Corpus:
+    """Divide the part `all` into splits, or, if no part validates, `train` into two.
+
+    The part `all` can still be read. Does not need the data.
     """
-    counts = dict.fromkeys(DIVIDED[corpus.divided], 0)
-    for assigned, row in assign_rows(corpus):
-        counts[assigned] += 1
-        if assigned == split:
-            yield row
-    for name, count in counts.items():
-        if not count:
-            raise CorpusError(
-                f"{corpus.name}: none of its {sum(counts.values())} lines is in the {name} split: "
-                "add text, use a larger --held-out-share, or a directory with files for each split"
-            )
+    column = columns_of(corpus, config)[0] if config.task == TEXT else 0
+    assign = partial(assign_rows, corpus, column, config.held_out_share)
+
+    def files() -> Files:
+        parts = corpus.files()
+        part, splits = divided_part(corpus)
+        return dict.fromkeys(splits, parts.get(part)) | parts
+
+    def rows(split: str) -> Iterator[Row]:
+        part, splits = divided_part(corpus)
+        if split not in splits:
+            return corpus.rows(split)
+        return (row for assigned, row in assign(part) if assigned == split)
+
+    return replace(corpus, files=files, rows=rows)
 
 
-def assign_rows(corpus: Corpus) -> Iterator[tuple[str, Row]]:
-    """Yield each row of the part that is divided, and its split.
+def divided_part(corpus: Corpus) -> tuple[str | None, Sequence[str]]:
+    """Return the part that is divided, or None, and the splits that it is divided into."""
+    parts = corpus.files()
+    if "all" in parts:
+        return "all", SPLITS
+    if corpus.documents and "train" in parts and "validation" not in parts:
+        return "train", SPLITS[:2]
+    return None, ()
+
+
+def assign_rows(
+    corpus: Corpus, column: int, share: float | None, part: str
+) -> Iterator[tuple[str, Row]]:
+    """Yield each row of a part, and its split.
 
     One text is divided by position: a line is in the split of its first character. Other rows are
     divided by a hash of their first column, in both directions of translation, or of the text of a
     language model. If no part validates, random rows of the training split do: by default a fifth,
     and without labels, where there can be millions of texts, at most 5,000.
     """
-    share, part = corpus.held_out_share, corpus.divided
     if part == "train":
-        most = sys.maxsize if corpus.labelled or share else 5_000
-        held_out = np.zeros(corpus.size, bool)
-        size = min(int(corpus.size * (share or 0.2)), most)
-        held_out[np.random.default_rng(0).permutation(corpus.size)[:size]] = True
+        count = sum(1 for _ in corpus.rows(part))
+        size = int(count * (share or 0.2))
+        size = size if corpus.labelled or share else min(size, 5_000)
+        held_out = np.zeros(count, bool)
+        held_out[np.random.default_rng(0).permutation(count)[:size]] = True
         for is_held_out, row in zip(held_out, corpus.rows(part), strict=True):
             yield ("validation" if is_held_out else "train"), row
     elif corpus.documents:
-        column = corpus.columns[0] if corpus.task == TEXT else 0
         for row in corpus.rows(part):
             yield assign_split(row[column], share or 0.02), row
     else:
-        position = 0
+        position, size = 0, sum(len(text) for (text,) in corpus.rows(part))
         for row in corpus.rows(part):
-            yield split_at(10_000 * position / corpus.size, share or 0.05), row
+            yield split_at(10_000 * position / size, share or 0.05), row
             position += len(row[0])
 
 
@@ -239,47 +218,66 @@ def hash_share(text: str) -> float:
     return int.from_bytes(digest[8:16], "big") / 2**64
 
 
-# What rows are, by task.
-CONTENTS = {"translation": "translations", "classification": "texts with labels", TEXT: "texts"}
+# ---- Pairs ---------------------------------------------------------------------------------------
 
 
 def for_task(corpus: Corpus, config: Config) -> Corpus:
-    """Choose the columns of a corpus and their order, and its shares. Raises CorpusError.
+    """Choose the columns of a corpus, their order, and a share of its training split.
 
-    A language model gets the target side of translations, or texts without their labels.
+    A language model gets the target side of translations, or texts without their labels. Raises
+    CorpusError if the corpus is for another task.
     """
-    columns = [*range(len(corpus.languages))]
-    if config.languages:
-        names = config.languages.split(",")
-        if {*names} != {*corpus.languages}:
-            raise CorpusError(
-                f"{corpus.name} has {', '.join(corpus.languages)}, not {config.languages}: change "
-                "or remove --languages"
-            )
-        columns = columns if corpus.labelled else [corpus.languages.index(name) for name in names]
-    if config.reverse and not corpus.labelled:
-        columns.reverse()
-    if config.task == TEXT:
-        columns = columns[:1] if corpus.labelled else columns[-1:]
-    elif config.task != corpus.task:
+    columns = columns_of(corpus, config)
+    if config.task not in (TEXT, corpus.task):
         model = next(model for model, task in TASKS.items() if task == corpus.task)
         raise CorpusError(
-            f"{corpus.name} has {CONTENTS[corpus.task]}, not {CONTENTS[config.task]}: train with "
-            f"--model {model}, or choose another corpus"
+            f"{corpus.name} is for {corpus.task}, not {config.task}: train with --model {model}, "
+            "or choose another corpus"
         )
     if config.train_share is not None and not corpus.documents:
+        raise CorpusError(f"--train-share cannot shorten {corpus.name}, which is one text")
+    languages = tuple(corpus.languages[i] for i in columns)
+    chosen = replace(corpus, languages=languages, task=config.task)
+    return replace(chosen, rows=partial(normalized, chosen, columns, config.train_share))
+
+
+def columns_of(corpus: Corpus, config: Config) -> list[int]:
+    """Return the indices of the columns to use, of which the last is the target."""
+    names = config.languages.split(",") if config.languages else corpus.languages
+    if {*names} != {*corpus.languages}:
         raise CorpusError(
-            f"--train-share {config.train_share}: {corpus.name} is one text, of which no lines can "
-            "be left out: shorten the file"
+            f"{corpus.name} has {', '.join(corpus.languages)}, not {config.languages}: change or "
+            "remove --languages"
         )
-    return replace(
-        corpus,
-        languages=tuple(corpus.languages[i] for i in columns),
-        task=config.task,
-        columns=tuple(columns),
-        held_out_share=config.held_out_share,
-        train_share=config.train_share,
-    )
+    if corpus.labelled:
+        return [0] if config.task == TEXT else [0, 1]
+    columns = [corpus.languages.index(name) for name in names][:: -1 if config.reverse else 1]
+    return columns[-1:] if config.task == TEXT else columns
+
+
+def normalized(
+    corpus: Corpus, columns: Sequence[int], train_share: float | None, split: str
+) -> Iterator[Row]:
+    """Yield the pairs of a split. Those with an empty text are left out. A text of a language model
+    has the source "".
+
+    Texts are in Unicode's form NFC (a text that is divided into lines or parts, each of them).
+    Sources have no other white space than single spaces, translations are one line, as outputs are,
+    and labels are stripped.
+    """
+    share = train_share if split == "train" else None
+    texts, empty = corpus.task == TEXT, 0
+    for row in corpus.rows(split):
+        source = "" if texts else normalize_source(row[columns[0]])
+        target = (to_nfc if texts else to_line)(row[columns[-1]])
+        target = target.strip() if corpus.labelled else target
+        if corpus.documents and not ((texts or source) and target.strip()):
+            empty += 1
+        elif share is None or hash_share(source or target) < share:
+            yield source, target, *(() if texts else row[2:])
+    if empty:
+        pairs = amount(empty, "pair")
+        warn(f"{corpus.name}: skipped {pairs} of the {split} split that had an empty text")
 
 
 def progress_bar(pairs: Iterable[Row], label: str, total: int | None = None) -> tqdm:

@@ -1,6 +1,5 @@
 """Lines of files, and the normalization of texts: Unicode's form NFC, line breaks, white space."""
 
-import codecs
 import gzip
 import re
 import unicodedata
@@ -22,26 +21,20 @@ def read_lines(path: Path, longest: int = -1) -> Iterator[str]:
     """Read the lines of a UTF-8 file, compressed if its name ends in .gz. Raises CorpusError.
 
     Lines end in LF, CRLF or CR, which are read as a line feed, and nowhere else: U+2028, for
-    example, does not end a line. A byte order mark is removed. longest: in bytes; a longer line is
-    divided.
+    example, does not end a line. A byte order mark is removed. longest: in characters; a longer
+    line is divided.
     """
-    decoder, number = codecs.getincrementaldecoder("utf-8-sig")(), 1
+    number, form = 1, {"encoding": "utf-8-sig"}
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            while part := file.readline(longest):
-                while part.endswith(b"\r") and (following := file.readline(1)):
-                    part += following  # perhaps the LF of CRLF
-                text = decoder.decode(part).replace("\r\n", "\n").replace("\r", "\n")
-                *lines, rest = text.split("\n")
-                yield from (line + "\n" for line in lines)
-                if rest:
-                    yield rest
-                number += len(lines)
-            decoder.decode(b"", final=True)
+        with gzip.open(path, "rt", **form) if path.suffix == ".gz" else path.open(**form) as file:
+            while line := file.readline(longest):
+                yield line
+                number += line.endswith("\n")
+    except UnicodeDecodeError as error:
+        number += error.object[: error.start].count(b"\n")
+        raise CorpusError(f"{path}:{number}: not UTF-8; convert the file") from error
     except (OSError, EOFError, zlib.error) as error:
         raise CorpusError(f"{path}: cannot be read: {first_line(error)}") from error
-    except UnicodeDecodeError as error:
-        raise CorpusError(f"{path}:{number}: not UTF-8; convert the file") from error
 
 
 def to_nfc(text: str) -> str:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from config import MAY_CHANGE_ON_RESUME, OF_THE_MODEL, Config, no_effect
-from data import corpora, pipeline
+from data import corpora
 from data.splits import CorpusError
 from same_code import PACKAGES, ROOT
 from training.records import check_path, find_run, load_config, read_corpus_info
@@ -124,9 +124,9 @@ def config_from_flags(flags: dict) -> Config:
         runs.mkdir(parents=True, exist_ok=True)
     Path(config.cache_dir).mkdir(parents=True, exist_ok=True)
     try:
-        pipeline.check(config)
+        corpora.from_config(config)
     except CorpusError as error:
-        if not config.resume or not re.search("no such file|neither a directory", str(error)):
+        if not config.resume or not re.search("neither a file", str(error)):
             raise
         raise UserError(
             f"{error}; {config.resume} was trained on it: restore it, or give its new path with "

@@ -36,25 +36,35 @@ def file(path: Path, config: Config) -> Corpus:
     if path.name.endswith(PARQUET):
         return parquet(path, files, config)
     if path.name.endswith(TEXTS):
-        return in_files(path, ("text",), files, read_text, TEXT)
+        return of_files(path, ("text",), files, read_text, TEXT)
     if not path.name.endswith(TABLES):
         raise CorpusError(f"{path}: not a .tsv (source TAB target), .txt or .parquet file")
     if config.task == "classification":
-        return in_files(path, ("text", "label"), files, read_labelled_table, config.task)
-    return in_files(path, ("source", "target"), files, read_table)
+        return of_files(path, ("text", "label"), files, read_labelled_table, config.task)
+    return of_files(path, ("source", "target"), files, read_table)
 
 
-def in_files(
-    path: Path,
-    columns: tuple[str, ...],
-    files: Files,
+def of_files(
+    name: str | Path,
+    columns: Sequence[str],
+    files: Files | Callable[[], Files],
     read: Callable[..., Iterator[Row]],
     task: str = "translation",
 ) -> Corpus:
-    """Return a corpus of the user's own files. read: yields the rows of the files of a part."""
+    """Return a corpus of files. files: of each part, or a function that downloads them.
+
+    read: yields the rows of the files of a part.
+    """
+    parts = files if callable(files) else lambda: files
     documents = read is not read_text  # otherwise the lines of one text
     return Corpus(
-        str(path), columns, lambda: files, lambda part: read(*files[part]), task, True, documents
+        str(name),
+        tuple(columns),
+        parts,
+        lambda part: read(*parts()[part]),
+        task,
+        local=not callable(files),
+        documents=documents,
     )
 
 
@@ -109,8 +119,8 @@ def parallel(path: Path, files: Files, config: Config) -> Corpus:
         )
     files = {split: [side[x] for x in extensions] for split, side in sides.items()}
     if len(extensions) == 1:
-        return in_files(path, ("text",), files, read_text, TEXT)
-    return in_files(path, tuple(extensions), files, read_parallel)
+        return of_files(path, ("text",), files, read_text, TEXT)
+    return of_files(path, extensions, files, read_parallel)
 
 
 def labelled_folder(path: Path, splits: Sequence[str]) -> Corpus:
@@ -132,7 +142,7 @@ def labelled_folder(path: Path, splits: Sequence[str]) -> Corpus:
         split: [x for y in labels for x in visible(path / split / y) if x.suffix == ".txt"]
         for split in splits
     }
-    return in_files(path, ("text", "label"), files, read_labelled_files, "classification")
+    return of_files(path, ("text", "label"), files, read_labelled_files, "classification")
 
 
 def visible(folder: Path) -> list[Path]:
@@ -212,7 +222,7 @@ def parquet(path: Path, files: Files, config: Config) -> Corpus:
     labelled = config.task == "classification" or names == ["text", "label"]
     task = TEXT if len(names) == 1 else "classification" if labelled else "translation"
     read = functools.partial(read_parquet, columns=[paths[name] for name in names])
-    return in_files(path, tuple(names), files, read, task)
+    return of_files(path, names, files, read, task)
 
 
 def read_parquet(*paths: Path, columns: Sequence[str]) -> Iterator[Row]:

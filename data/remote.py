@@ -10,10 +10,11 @@ import urllib.request
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data.readers import read_table, read_text
+from data.readers import of_files, read_table, read_text
 from data.splits import SPLITS, TEXT, Corpus, CorpusError, Files, Row
 from data.text import without_markup
 from utils import first_line, lock
@@ -44,8 +45,9 @@ def data_folder() -> Path:
     return Path(os.environ.get("TFDS_DATA_DIR") or Path.home() / "tensorflow_datasets")
 
 
-def downloaded(name: str, urls: Sequence[str], sha256: str | None = None) -> Path:
-    """Return the path of a file in `downloads/manual`, and download it if it is not there.
+def download(name: str, urls: Sequence[str], sha256: str | None = None) -> Files:
+    """Return the path of a file in `downloads/manual` as the part `all`, and download it if it is
+    not there.
 
     urls: the first one that works is used. sha256: verified if it is given. Raises CorpusError.
     """
@@ -62,7 +64,7 @@ def downloaded(name: str, urls: Sequence[str], sha256: str | None = None) -> Pat
         verify(path, sha256)
     except OSError as error:
         raise CorpusError(f"{first_line(error)}; save {urls[0]} as {path}") from error
-    return path
+    return {"all": [path]}
 
 
 def fetch(url: str, path: Path, sha256: str | None) -> None:
@@ -86,34 +88,26 @@ def verify(path: Path, sha256: str | None) -> None:
 
 def spa_eng() -> Corpus:
     """Open the English-Spanish sentence pairs of TensorFlow's tutorials: 118,964 pairs."""
+    files = partial(download, "spa-eng.zip", [ANKI_URL])
+    return of_files("spa-eng", ("en", "es"), files, read_anki)
 
-    def files() -> Files:
-        return {"all": [downloaded("spa-eng.zip", [ANKI_URL])]}
 
-    def rows(part: str) -> Iterator[Row]:
-        (archive,) = files()[part]
-        try:
-            table = zipfile.Path(archive, ANKI_TEXT)
-            digest = hashlib.sha256(table.read_bytes()).hexdigest()
-        except (OSError, KeyError, zipfile.BadZipFile, zlib.error):
-            digest = None
-        if digest != ANKI_SHA256:
-            raise CorpusError(f"{archive} is truncated or altered: delete it and try again")
-        return read_table(table)
-
-    return Corpus("spa-eng", ("en", "es"), files, rows)
+def read_anki(archive: Path) -> Iterator[Row]:
+    """Read the pairs in the archive of `spa-eng`. Raises CorpusError if their hash differs."""
+    try:
+        table = zipfile.Path(archive, ANKI_TEXT)
+        digest = hashlib.sha256(table.read_bytes()).hexdigest()
+    except (OSError, KeyError, zipfile.BadZipFile, zlib.error):
+        digest = None
+    if digest != ANKI_SHA256:
+        raise CorpusError(f"{archive} is truncated or altered: delete it and try again")
+    return read_table(table)
 
 
 def shakespeare() -> Corpus:
     """Open Karpathy's tiny Shakespeare, one text of 1,115,394 characters (Karpathy 2015)."""
-
-    def files() -> Files:
-        return {"all": [downloaded("tinyshakespeare.txt", [SHAKESPEARE_URL], SHAKESPEARE_SHA256)]}
-
-    def rows(part: str) -> Iterator[Row]:
-        return read_text(*files()[part])
-
-    return Corpus("shakespeare", ("text",), files, rows, TEXT, documents=False)
+    files = partial(download, "tinyshakespeare.txt", [SHAKESPEARE_URL], SHAKESPEARE_SHA256)
+    return of_files("shakespeare", ("text",), files, read_text, TEXT)
 
 
 # ---- tensorflow_datasets -------------------------------------------------------------------------
@@ -193,7 +187,7 @@ def prepare(name: str, builder: "DatasetBuilder") -> None:
             return
         if builder.name == "ted_hrlr_translate":
             (expected,) = builder.url_infos.values()
-            downloaded(Path(TED_URL).name, TED_URLS, expected.checksum)
+            download(Path(TED_URL).name, TED_URLS, expected.checksum)
         try:
             builder.download_and_prepare()
         except Exception as error:  # the code of a dataset may raise anything

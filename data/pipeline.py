@@ -49,6 +49,15 @@ class Dataset(NamedTuple):
         return ", ".join(sizes)
 
 
+def check(config: Config) -> None:
+    """Raise UserError if a corpus cannot be used. To find out, local files are encoded and cached.
+
+    Neither downloads anything nor imports TensorFlow.
+    """
+    if corpora.from_config(config).local:
+        load(config)
+
+
 def load(config: Config) -> Dataset:
     """Return the corpus of `config`, encoded: from the cache, or else encode and cache it.
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from config import MAY_CHANGE_ON_RESUME, OF_THE_MODEL, Config, no_effect
-from data import corpora
+from data import corpora, pipeline
 from data.splits import CorpusError
 from same_code import PACKAGES, ROOT
 from training.records import check_path, find_run, load_config, read_corpus_info
@@ -124,7 +124,7 @@ def config_from_flags(flags: dict) -> Config:
         runs.mkdir(parents=True, exist_ok=True)
     Path(config.cache_dir).mkdir(parents=True, exist_ok=True)
     try:
-        corpora.from_config(config)
+        pipeline.check(config)
     except CorpusError as error:
         if not config.resume or not re.search("neither a file", str(error)):
             raise

@@ -6,7 +6,7 @@ import argparse
 
 import utils
 from config import TASKS
-from data.splits import is_one_file
+from data import corpora
 from evaluation import command_line, report
 from evaluation.scores import measure, measure_text
 from evaluation.search import Search
@@ -30,7 +30,7 @@ def parse_flags() -> argparse.Namespace:
     config = flags.config
     if flags.languages and not flags.corpus:
         utils.fail("--languages is for another corpus: add --corpus, or remove it")
-    other_file = is_one_file(flags.corpus or "") and not is_one_file(config.corpus)
+    other_file = corpora.is_one_file(flags.corpus or "") and not corpora.is_one_file(config.corpus)
     flags.split = flags.split or ("all" if other_file else "test")
     if config.task == "language modeling":
         if flags.search != Search():

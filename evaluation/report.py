@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from config import Config
@@ -33,12 +34,12 @@ def load_split(
     """
     record = read_corpus_info(run)
     if name is not None:
-        if corpora.is_same(name, config.corpus):
-            languages = languages or config.languages
-        options = (config.task, languages, config.held_out_share)
-        sides = [corpora.find(name, reverse, *options) for reverse in (False, True)]
-        direction = record["languages"]
-        corpus = next((side for side in sides if [*side.languages] == direction), sides[0])
+        same = corpora.is_same(name, config.corpus)
+        languages = languages or (config.languages if same else None)
+        other = replace(config, corpus=name, languages=languages, train_share=None)
+        sides = [corpora.from_config(replace(other, reverse=x)) for x in (False, True)]
+        fitting = (side for side in sides if [*side.languages] == record["languages"])
+        corpus = next(fitting, sides[0])
     elif split not in record["splits"]:
         raise UserError(f"{run} has no split {split!r}: choose from {', '.join(record['splits'])}")
     else:

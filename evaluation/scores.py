@@ -35,7 +35,7 @@ def validation_metrics(
     values = {"validation_loss": loss, "validation_accuracy": accuracy}
     count = len(dataset.validation_texts.sources)
     spaced = np.linspace(0, count - 1, min(count, max_sentences)).astype(int)
-    texts = dataset.validation_texts.take(spaced).match_case(predictor.target_tokenizer)
+    texts = dataset.validation_texts.take(spaced).match_case(predictor.target_tokenizer.lowercase)
     sources, references, _ = texts
     shown = [0, len(sources) // 2, len(sources) - 1]
     if predictor.labelled:
@@ -83,7 +83,7 @@ def measure(translator: "Translator", split: Split, full: bool = True) -> tuple[
     outputs are. full: False leaves out all metrics of translations but BLEU and exact match. Raises
     UserError for a label that the model does not have.
     """
-    split = split.match_case(translator.target_tokenizer)
+    split = split.match_case(translator.target_tokenizer.lowercase)
     outputs = [best[0] for best in translator.n_best(split.sources, progress=True)]
     texts = [text for _, text in outputs]
     loss, too_long = loss_scores(translator, split)
@@ -141,7 +141,7 @@ def measure_text(
     The loss is in nats per token. stride: see `Generator.token_scores`. Raises UserError if the
     texts have no tokens.
     """
-    texts = split.match_case(generator.tokenizer).targets
+    texts = split.match_case(generator.tokenizer.lowercase).targets
     rows = encoding.encode_texts(texts, generator.tokenizer, [EOS] if documents else [])
     text = Text(rows, generator.start, generator.max_length)
     if not len(text.tokens.ids):

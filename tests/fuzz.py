@@ -32,13 +32,13 @@ import evaluate
 import translate
 import utils
 from config import Config
-from data import corpora, local, pipeline, tokenizer
+from data import corpora, pipeline, tokenizer
 from data.splits import SPLITS
 from evaluation import command_line
 from evaluation.search import Search
 from evaluation.translator import Translator
 from model import build
-from tests.helpers import load_split
+from tests.helpers import load_split, open_corpus
 from training import records
 from training.checkpoints import readable_checkpoints
 from training.command_line import parse_config
@@ -171,13 +171,13 @@ class Readers:
         assert not any("\n" in text for column in split[:2] for text in column)
         return True
 
-    def table(self, draws, task="translation"):
+    def table(self, draws, model="transformer"):
         """A .tsv: each line is in one split, but for those with an empty text."""
-        labelled = task == "classification"
+        labelled = model == "classifier"
         content = damaged(draws, self.labels if labelled else self.rows)
         path = self.new("table.tsv")
         path.write_bytes(content)
-        splits = [load_split(str(path), name, task=task) for name in SPLITS]
+        splits = [load_split(path, name, model=model) for name in SPLITS]
         columns = 1 if labelled else -1
         pairs = ((line + "\t").split("\t", columns)[:2] for line in text_lines(content))
         assert sum(len(split.sources) for split in splits) == count_pairs(pairs)
@@ -185,16 +185,16 @@ class Readers:
 
     def labelled_table(self, draws):
         """A .tsv of labels and texts."""
-        return self.table(draws, task="classification")
+        return self.table(draws, model="classifier")
 
     def text(self, draws):
         """A .txt for a language model: every character is in one split."""
         content = damaged(draws, self.rows)
         path = self.new("text.txt")
         path.write_bytes(content)
-        splits = [load_split(str(path), name, task="language modeling") for name in SPLITS]
+        splits = [load_split(path, name, model="language_model") for name in SPLITS]
         text = "".join(line for split in splits for line in split.targets)
-        assert text == content.decode("utf-8-sig").replace("\r\n", "\n")
+        assert text == content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
         return True
 
     def labelled_folder(self, draws):
@@ -206,8 +206,8 @@ class Readers:
             path = root / "train" / label / f"{i}.txt"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(text)
-        corpus = local.labelled_folder(root)
-        for split in corpus.files():
+        corpus = open_corpus(root, model="classifier")
+        for split in corpus.splits:
             corpus.load(split)
         return True
 

@@ -13,8 +13,9 @@ import tensorflow as tf
 from tensorflow.python.framework.config import disable_op_determinism
 
 import train
+from config import Config
 from data import corpora
-from data.splits import Split
+from data.splits import Corpus, Split
 from evaluation.translator import Translator
 from training import machine, run
 from training.command_line import config_from_flags
@@ -34,9 +35,14 @@ TINY = {
 METRICS = {"objective": 1.5, "loss": 1.0, "accuracy": 0.5, "grad_norm": 2.0, "learning_rate": 0.1}
 
 
-def load_split(name: str, split: str, reverse: bool = False, task: str = "translation") -> Split:
+def open_corpus(name: str | Path, **settings) -> Corpus:
+    """Return the corpus of a configuration with these settings."""
+    return corpora.from_config(Config(corpus=str(name), **settings))
+
+
+def load_split(name: str | Path, split: str, **settings) -> Split:
     """Load one split of a corpus."""
-    return corpora.find(name, reverse, task).load(split)
+    return open_corpus(name, **settings).load(split)
 
 
 def command_line(settings: dict) -> list[str]:

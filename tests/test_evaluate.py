@@ -517,7 +517,7 @@ def test_a_margin_suffices_for_the_training_targets(tmp_path):
     for count, expected in ((1, 20), (10, 90 - 1 - 2 * 3)):
         targets = [[9] * 4] * (5000 - count) + [[9] * 90] * count
         pairs = Pairs(Ragged.of([[9] * 3] * 5000), Ragged.of(targets))
-        assert pipeline.output_margin(pairs) == expected
+        assert pipeline.output_margin(*pairs) == expected
 
 
 def test_a_model_has_the_margin_of_its_run(copy):

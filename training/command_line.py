@@ -126,7 +126,7 @@ def config_from_flags(flags: dict) -> Config:
     try:
         pipeline.check(config)
     except CorpusError as error:
-        if not config.resume or not re.search("no such file|neither a directory", str(error)):
+        if not config.resume or not re.search("neither a file", str(error)):
             raise
         raise UserError(
             f"{error}; {config.resume} was trained on it: restore it, or give its new path with "

@@ -4,15 +4,17 @@ Imports TensorFlow only to read a checkpoint.
 """
 
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from training.records import RunError
-from utils import UserError, first_line, quote
+from utils import UserError, amount, first_line, quote, warn
 
 if TYPE_CHECKING:
     import tensorflow as tf
+
+POSITION = "position/.ATTRIBUTES/VARIABLE_VALUE"  # of the next batch in its epoch
+UNFINISHED = "unfinished"
 
 
 def readable_checkpoints(
@@ -21,8 +23,8 @@ def readable_checkpoints(
     """Return the paths of up to `count` intact checkpoints of a directory, newest first.
 
     Reading every value verifies its checksum. A damaged checkpoint is reported on standard error,
-    and an older one takes its place. ends_of_epochs: leave out all others. Raises UserError if
-    there are checkpoints but all are damaged.
+    and an older one takes its place. ends_of_epochs: leave out all others, and the initial weights.
+    Raises UserError if there are checkpoints but all are damaged.
     """
     import tensorflow as tf
 
@@ -34,16 +36,15 @@ def readable_checkpoints(
             reader = tf.train.load_checkpoint(str(path))
             for name in reader.get_variable_to_shape_map():
                 reader.get_tensor(name)
-            if not ends_of_epochs or ends_epoch(path):
+            if not ends_of_epochs or (
+                checkpoint_step(path) > 0 and reader.get_tensor(POSITION) == 0
+            ):
                 intact.append(str(path))
         except (tf.errors.OpError, IndexError, ValueError) as error:
             if path not in saved_checkpoints(folder):  # a running training has just replaced it
                 return readable_checkpoints(folder, count, ends_of_epochs)
             damaged.append(path.name)
-            print(
-                f"warning: {path} is damaged, using an older checkpoint: {first_line(error)}",
-                file=sys.stderr,
-            )
+            warn(f"{path} is damaged, using an older checkpoint: {first_line(error)}")
     if damaged and len(damaged) == len(paths):
         raise UserError(f"{folder}: every checkpoint is damaged ({', '.join(damaged)})")
     return intact
@@ -60,17 +61,11 @@ def assert_fits(path: str | Path, model: "tf.Module") -> None:
         if name.startswith(prefix) and name.endswith(suffix):
             saved[name.removeprefix(prefix).removesuffix(suffix)] = tuple(shape)
     needed = {name: tuple(each.shape) for name, each in named_variables(model).items()}
-    differences = [f"it lacks {name}" for name in needed if name not in saved]
-    differences += [f"the model lacks {name}" for name in saved if name not in needed]
-    differences += [
-        f"{name} has shape {saved[name]} there and {shape} here"
-        for name, shape in needed.items()
-        if name in saved and saved[name] != shape
-    ]
-    if differences:
-        count = f" ({len(differences)} variables differ)" if len(differences) > 1 else ""
+    if differences := sorted({name for name, _ in saved.items() ^ needed.items()}):
+        shapes = [shapes.get(name := differences[0], "missing") for shapes in (saved, needed)]
         raise RunError(
-            f"{path} does not fit the model: {differences[0]}{count}; if the code of the model has "
+            f"{path} does not fit the model: {name} is {shapes[0]} there and {shapes[1]} here, and "
+            f"{amount(len(differences), 'variable')} differ in all; if the code of the model has "
             "changed, use the programs in the source/ of the run"
         )
 
@@ -81,37 +76,6 @@ def restore_model(path: str | Path, model: "tf.Module") -> None:
 
     assert_fits(path, model)
     tf.train.Checkpoint(model=model).restore(str(path)).expect_partial()  # without the optimizer
-
-
-def ends_epoch(path: str | Path) -> bool:
-    """Return whether a checkpoint was saved at the end of an epoch. False if it is damaged.
-
-    Those within an epoch are saved by the clock, so two runs rarely have them at the same steps.
-    """
-    import tensorflow as tf
-
-    try:
-        position = tf.train.load_variable(str(path), "position/.ATTRIBUTES/VARIABLE_VALUE")
-    except (tf.errors.OpError, IndexError, ValueError):
-        return False
-    return checkpoint_step(path) > 0 and position == 0
-
-
-def rewrite_checkpoint_list(folder: str | Path) -> None:
-    """Make TensorFlow's list of checkpoints name exactly those in the directory, in order.
-
-    CheckpointManager deletes what the list names, wherever that is; a copied run would otherwise
-    delete checkpoints of the original.
-    """
-    folder = Path(folder)
-    (folder / "checkpoint").unlink(missing_ok=True)
-    steps = map(checkpoint_step, saved_checkpoints(folder))
-    if steps := [step for step in steps if step >= 0]:
-        lines = [f'model_checkpoint_path: "ckpt-{steps[-1]}"']
-        for step in steps:  # a checkpoint without a timestamp would never be deleted
-            lines.append(f'all_model_checkpoint_paths: "ckpt-{step}"')
-            lines.append("all_model_checkpoint_timestamps: 1")
-        (folder / "checkpoint").write_text("\n".join(lines) + "\n", "utf-8")
 
 
 def checkpoint_folder(run: str | Path, checkpoint: str = "last", average: int = 1) -> Path:
@@ -134,8 +98,12 @@ def checkpoint_folder(run: str | Path, checkpoint: str = "last", average: int = 
 
 
 def saved_checkpoints(folder: str | Path) -> list[Path]:
-    """Return the paths of all checkpoints of a directory, without `.index`, oldest first."""
-    paths = (path.with_suffix("") for path in Path(folder).glob("ckpt-*.index"))
+    """Return the paths of all checkpoints of a directory, without `.index`, oldest first.
+
+    Those of checkpoints/ include the one that was saved within an epoch: see `Checkpoints`.
+    """
+    names = ("ckpt-*.index", f"{UNFINISHED}/ckpt-*.index")
+    paths = (path.with_suffix("") for name in names for path in Path(folder).glob(name))
     return sorted(paths, key=checkpoint_step)
 
 

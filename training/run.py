@@ -8,7 +8,7 @@ A run directory runs/NAME/ contains:
 - corpus.json: languages; the number of pairs and the hash of each split
 - tokenizer.model, or tokenizer.source.model and tokenizer.target.model; labels.txt
 - metrics.jsonl: one line for each logged step and each validation
-- checkpoints/: the latest ones, and best/
+- checkpoints/: those of the latest epochs; unfinished/, within an epoch; and best/
 - train/, validation/: TensorBoard's events; in validation/ also the embeddings for its projector
 """
 
@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tqdm import tqdm
 
 from config import MAY_CHANGE_ON_RESUME, Config
 from data.arrays import Pairs, Text
@@ -33,17 +32,12 @@ from model.layers import named_variables
 from model.optimizer import Adam
 from same_code import fingerprint
 from training import description, distribution, machine
-from training.checkpoints import (
-    checkpoint_folder,
-    checkpoint_step,
-    readable_checkpoints,
-    restore_model,
-)
+from training.checkpoints import checkpoint_folder, readable_checkpoints, restore_model
 from training.logs import Logs
 from training.progress import Progress
 from training.records import Diverged, RunError
 from training.saving import COUNTERS, Checkpoints
-from utils import amount, lock, quote, warn
+from utils import amount, lock, print_line, quote, warn
 
 LOG_EVERY = 50  # steps
 SHORTEST_WARMUP = 100  # steps, that are proposed for a small corpus
@@ -135,9 +129,9 @@ class Run:
         distribution.assert_same_across_workers(self.strategy, checkpoint=str(self.step))
         self.first_step = self.step
         if self.is_chief:
-            if config.resume:  # only now: a failed resume leaves settings and source as they are
+            # Only now, and if anything is left to do: the run is otherwise as it was.
+            if config.resume and self.has_work():
                 description.update(self.path, config, code_changed)
-            self.checkpoints.open()
             self.logs = Logs(self.path)
             self.logs.truncate(self.metrics_size)
 
@@ -192,7 +186,7 @@ class Run:
         self.step += 1
         self.position += 1
         tokens = np.count_nonzero(source) + np.count_nonzero(target[:, 1:])
-        self.progress.advance(self.step, tokens)
+        self.progress.advance(tokens)
 
     def stop_requested(self) -> bool:
         """Return whether any worker has received a signal, or --max-steps is reached.
@@ -202,6 +196,10 @@ class Run:
         signals = distribution.all_gather(self.strategy, self.stop_signal.number)
         self.stopped_by = int(signals.max())
         return self.stopped_by > 0 or self.step >= self.last_step
+
+    def has_work(self) -> bool:
+        """Return whether epochs and steps are left."""
+        return self.epoch < self.config.epochs and self.step < self.last_step
 
     def epoch_finished(self) -> bool:
         """Return whether all batches of the current epoch are done."""
@@ -271,11 +269,12 @@ class Run:
             quality += f", BLEU {values['validation_bleu']:.1f}"
         if "validation_nats_per_character" in values:
             quality += f", {values['validation_nats_per_character']:.3f} nats per character"
-        tqdm.write(
+        source, _, output = map(one_line, samples[0])
+        print_line(
             f"epoch {self.epoch + 1}, step {self.step:,}: validation loss {loss:.3f}, accuracy "
-            f"{quality}; {seconds:.0f} s\n    {one_line(samples[0][0])} → {one_line(samples[0][2])}"
+            f"{quality}; {seconds:.0f} s\n    {source} → {output}",
+            sys.stdout,
         )
-        sys.stdout.flush()
         if loss < self.best_loss:
             self.best_loss = loss
             self.checkpoints.save_best(self.step, self.counters())
@@ -299,9 +298,9 @@ class Run:
         path, counters = self.checkpoints.restore()
         for name, value in counters.items():
             setattr(self, name, value)
-        self.saved_step = checkpoint_step(path)
+        self.saved_step = self.step
         if self.is_chief:
-            print(f"resuming from {path}", file=sys.stderr)
+            print_line(f"resuming from {path}")
 
     def save_due(self) -> bool:
         """Return whether to save within an epoch. Its last step is saved after `end_epoch`."""
@@ -328,7 +327,7 @@ class Run:
 
     def advice(self) -> str:
         """Say what to do when training has diverged."""
-        good = f"the last good checkpoint is {self.path}/checkpoints/ckpt-{self.saved_step}"
+        good = f"the last good checkpoint of {self.path} is that of step {self.saved_step}"
         diff = self.path / "source.diff"
         edited = diff.exists() and diff.stat().st_size > 0
         first = f"check the edit first (see {diff}), then " if edited else ""
@@ -348,34 +347,34 @@ class Run:
         device = amount(replicas, "GPU") if gpus else amount(len(machine.cores()), "CPU core")
         initial = config.init_from and not config.resume
         start = f"starting from the weights of {config.init_from}\n" if initial else ""
-        print(
+        print_line(
             f"{config.corpus}: {' → '.join(self.dataset.corpus_info['languages'])}; "
             f"{self.dataset.describe_splits()}\n"
             f"{config.model}: {size:,} parameters; {config.precision} on {device}\n"
             f"{start}run directory {self.path}; to watch: "
             f"tensorboard --logdir {quote(self.path.parent)}",
-            flush=True,
+            sys.stdout,
         )
         if not (config.resume or config.max_steps):
             check_warmup(config)
 
     def report_end(self) -> None:
         """Print how to continue. After a signal, exit with its status: 128 plus its number."""
-        left = self.epoch < self.config.epochs and self.step < self.last_step
-        stopped = self.stopped_by and left
+        stopped, resume = self.stopped_by and self.has_work(), f"--resume {quote(self.path)}"
         if self.is_chief and stopped:
-            print(f"stopped; resume with\n    python train.py --resume {quote(self.path)}")
+            print_line(f"stopped; resume with\n    python train.py {resume}", sys.stdout)
         elif self.is_chief:
             done = f"{amount(self.epoch, 'epoch')}, {amount(self.step, 'step')}"
             nothing_left = self.config.resume and self.step == self.first_step
             done = f"nothing was left to do after {done}" if nothing_left else f"finished {done}"
             more = "--max-steps" if self.epoch < self.config.epochs else "--epochs"
             split = "" if "test" in self.dataset.corpus_info["splits"] else " --split validation"
-            print(
+            print_line(
                 f"{done}; score the run with\n"
                 f"    python evaluate.py {quote(self.path)}{split}\n"
                 "or continue training with\n"
-                f"    python train.py --resume {quote(self.path)} {more} N"
+                f"    python train.py {resume} {more} N",
+                sys.stdout,
             )
         if stopped:
             raise SystemExit(128 + self.stopped_by)

@@ -7,14 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from training.checkpoints import (
-    assert_fits,
-    checkpoint_step,
-    ends_epoch,
-    readable_checkpoints,
-    rewrite_checkpoint_list,
-    saved_checkpoints,
-)
+from training.checkpoints import UNFINISHED, assert_fits, readable_checkpoints
 from training.records import RunError
 from utils import first_line, quote
 
@@ -27,10 +20,11 @@ COUNTERS = {
 
 
 class Checkpoints:
-    """The checkpoints of a run: the `keep` latest ones, and the best one.
+    """The checkpoints of a run. A `tf.train.CheckpointManager` for each directory deletes old ones.
 
-    Those within an epoch are deleted first, then the oldest: `--average` uses those at the ends of
-    epochs, which do not depend on the clock.
+    - checkpoints/: the `keep` latest ends of epochs, which `--average` uses
+    - checkpoints/unfinished/: the latest one within an epoch
+    - checkpoints/best/: the one with the lowest validation loss
     """
 
     def __init__(self, run: Path, model: tf.Module, optimizer: tf.Module, keep: int):
@@ -42,15 +36,6 @@ class Checkpoints:
         self.sums = tf.Variable("{}", trainable=False)  # JSON: {name of a metric: sum}
         state = {"model": model, "optimizer": optimizer, "sums": self.sums, **self.counters}
         self.checkpoint = tf.train.Checkpoint(**state)
-
-    def open(self) -> None:
-        """Prepare for saving, which only one worker does."""
-        rewrite_checkpoint_list(self.folder)
-        rewrite_checkpoint_list(self.folder / "best")
-        # `delete_old` chooses which to keep.
-        self.latest = tf.train.CheckpointManager(self.checkpoint, self.folder, max_to_keep=None)
-        best = self.folder / "best"
-        self.best = tf.train.CheckpointManager(self.checkpoint, best, max_to_keep=1)
 
     def restore(self) -> tuple[str, dict[str, Any]]:
         """Restore the latest checkpoint. Returns its path and the counters, with step and sums.
@@ -73,39 +58,31 @@ class Checkpoints:
         return paths[0], values
 
     def save(self, step: int, counters: dict[str, Any]) -> None:
-        """Save the latest state, and delete old ones. Raises RunError."""
-        self.write(self.latest, step, counters)
-        self.delete_old(step, within_epoch=counters["position"] > 0)
+        """Save the latest state. Raises RunError."""
+        if counters["position"] > 0:
+            self.write(self.folder / UNFINISHED, 1, step, counters)
+        else:
+            self.write(self.folder, self.keep, step, counters)
 
     def save_best(self, step: int, counters: dict[str, Any]) -> None:
         """Save the state with the lowest validation loss. Raises RunError."""
-        self.write(self.best, step, counters)
+        self.write(self.folder / "best", 1, step, counters)
 
-    def write(
-        self, manager: tf.train.CheckpointManager, step: int, counters: dict[str, Any]
-    ) -> None:
-        """Write a checkpoint. If that fails, older ones stay intact. Raises RunError."""
+    def write(self, folder: Path, keep: int, step: int, counters: dict[str, Any]) -> None:
+        """Write a checkpoint, then delete older ones of a directory, so that `keep` remain.
+
+        If it cannot be written, older ones stay intact. Raises RunError.
+        """
         for name, variable in self.counters.items():
             variable.assign(counters[name])
         self.sums.assign(json.dumps(counters["sums"]))
+        manager = tf.train.CheckpointManager(self.checkpoint, folder, max_to_keep=keep)
         try:
             manager.save(checkpoint_number=step)
         except (tf.errors.OpError, OSError) as error:
-            for path in Path(manager.directory).glob(f"ckpt-{step}[._]*"):
+            for path in folder.glob(f"ckpt-{step}[._]*"):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
             raise RunError(
-                f"cannot save step {step} in {manager.directory}: {first_line(error)}; older "
+                f"cannot save step {step} in {folder}: {first_line(error)}; older "
                 f"checkpoints are intact: free some space, then use --resume {quote(self.run)}"
             ) from None
-
-    def delete_old(self, step: int, within_epoch: bool) -> None:
-        """Delete checkpoints other than that of `step`, so that `keep` remain.
-
-        The present one, if within an epoch, is additional: it displaces none that ends an epoch.
-        """
-        old = [path for path in saved_checkpoints(self.folder) if checkpoint_step(path) != step]
-        if (excess := len(old) + 1 - self.keep - within_epoch) > 0:
-            for path in sorted(old, key=ends_epoch)[:excess]:
-                for file in self.folder.glob(f"{path.name}.*"):
-                    file.unlink()
-            rewrite_checkpoint_list(self.folder)

@@ -1,4 +1,4 @@
-"""Is this the same code, and what can an edit to a file change? The only module that decides both.
+"""Define the source of a run, when two copies of it are equal, and what an edit can change.
 
 Two versions of a Python file are the same code if they differ only in comments, docstrings and
 layout. `CAN_CHANGE` lists what an edit to each file can change. Imports neither TensorFlow nor
@@ -24,6 +24,7 @@ CODE = ("model", "data", "training", "evaluation")  # the packages of a run
 NOT_CODE = ("ablation", "benchmarks", "docs", "experiments", "tests")  # no run imports them
 PACKAGES = CODE + NOT_CODE
 MODULES = ("config", "evaluate", "generate", "same_code", "train", "translate", "utils")
+SETTINGS = ("constraints.txt", "pyproject.toml", "setup.cfg")
 NOT_PARSED = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 # Modules of evaluation/ that describe results, or make them available elsewhere.
@@ -71,12 +72,14 @@ CAN_CHANGE = {
     "evaluation/metrics.py": "score",
     "evaluation/scores.py": "score",
     **{f"evaluation/{name}.py": "" for name in REPORTS},
+    "evaluation/*.html": "",
     "evaluation/": "score",
     "ablation/worker.py": "score",
     "config.py": "score",
     "utils.py": "score",
     **dict.fromkeys(("evaluate.py", "generate.py", "translate.py", "same_code.py"), ""),
     **{f"{name}/": "" for name in NOT_CODE},
+    **dict.fromkeys(SETTINGS, ""),
 }
 ANYTHING = "texts ids batches training state model score"  # of new files
 
@@ -108,20 +111,6 @@ class GitError(UserError):
     """git is missing or has failed."""
 
 
-class CallsForStrings(ast.NodeTransformer):
-    """Replace f-strings with calls: how `ast.unparse` quotes them depends on Python's version."""
-
-    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.Call:
-        self.generic_visit(node)
-        parts = [each for each in node.values if getattr(each, "value", None) != ""]  # of 3.12
-        return ast.Call(ast.Name("join"), parts, [])
-
-    def visit_FormattedValue(self, node: ast.FormattedValue) -> ast.Call:
-        self.generic_visit(node)
-        parts = [node.value, ast.Constant(node.conversion), node.format_spec or ast.Constant("")]
-        return ast.Call(ast.Name("format"), parts, [])
-
-
 @functools.cache  # most files of two copies are equal
 def normalized_code(source: bytes) -> str:
     """Return Python code without comments, docstrings and layout; other text as it is."""
@@ -132,7 +121,7 @@ def normalized_code(source: bytes) -> str:
             if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
                 if isinstance(getattr(body[0].value, "value", None), str):
                     del body[0]
-        return ast.unparse(CallsForStrings().visit(tree))
+        return ast.unparse(tree)
     except NOT_PARSED:
         return repr(source)
 
@@ -159,36 +148,38 @@ def file_hash(path: Path) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-def is_hidden(path: Path) -> bool:
-    """Return whether a part of a relative path begins with a dot, as in `.ipynb_checkpoints`."""
-    return any(part[0] == "." for part in path.parts)
+def source_files(folder: str | Path = ROOT, effect: str | None = None) -> dict[str, Path]:
+    """Return the files of the source in a copy of it: {name: path}, sorted.
 
+    They are the top-level modules and settings, the Python files of `PACKAGES`, the tables (.tsv)
+    and pages next to them, and the new top-level modules and packages that these files import.
 
-def source_files(folder: Path = ROOT, packages: tuple[str, ...] = PACKAGES) -> set[Path]:
-    """Return the Python files and tables (.tsv) of packages, and the top-level modules."""
-    found = {path for module in MODULES if (path := folder / f"{module}.py").exists()}
-    for package in packages:
-        found |= {*folder.glob(f"{package}/**/*.py"), *folder.glob(f"{package}/**/*.tsv")}
-    return {path for path in found if not is_hidden(path.relative_to(folder))}
+    effect: only files whose edit can have this effect, one of those in `CAN_CHANGE`; "": any.
+    """
+    folder = Path(folder)
+    files = {folder / name for name in (*SETTINGS, *(f"{module}.py" for module in MODULES))}
+    for package in PACKAGES:
+        files |= {*folder.glob(f"{package}/**/*.py")}
+        for path in (*folder.glob(f"{package}/**/*.tsv"), *folder.glob(f"{package}/**/*.html")):
+            if path.with_name("__init__.py").exists() and path.parent != folder / "data":
+                files.add(path)  # others are corpora
+    chosen = set()
+    for path in filter(Path.exists, files):
+        effects = can_change(path.relative_to(folder).as_posix())
+        if effect is None or effect in effects or (effect == "" and effects):
+            chosen.add(path)
+    chosen |= new_modules(chosen, folder)
+    names = {path.relative_to(folder): path for path in sorted(chosen)}
+    hidden = {name for name in names if any(part[0] == "." for part in name.parts)}
+    return {name.as_posix(): path for name, path in names.items() if name not in hidden}
 
 
 def code_hashes(effect: str = "", folder: str | Path = ROOT) -> dict[str, str]:
-    """Return the hash of each file in a copy of the source whose edit can have an effect, by name.
+    """Return the hash of each file of `source_files` whose edit can have an effect: {name: hash}.
 
-    effect: one of those in `CAN_CHANGE`; by default, any. Only Python files and tables (.tsv) of
-    packages count, and of new top-level modules and packages those that these files import.
+    effect: one of those in `CAN_CHANGE`; by default, any.
     """
-    folder = Path(folder)
-    chosen = source_files(folder)
-    for path in [*chosen]:
-        effects = can_change(path.relative_to(folder).as_posix())
-        table = path.suffix == ".tsv" and not path.with_name("__init__.py").exists()
-        if table or not effects:
-            chosen.remove(path)
-        elif effect and effect not in effects:
-            chosen.remove(path)
-    chosen |= new_modules(chosen, folder)
-    return {path.relative_to(folder).as_posix(): file_hash(path) for path in sorted(chosen)}
+    return {name: file_hash(path) for name, path in source_files(folder, effect).items()}
 
 
 @functools.cache
@@ -230,17 +221,15 @@ def new_modules(files: set[Path], folder: Path) -> set[Path]:
 
     New ones are those that the project does not have. Of a package, all Python files and tables.
     """
-    found, left = set(), [*files]
+    new = {path.stem: path for path in folder.iterdir() if path.is_dir() or path.suffix == ".py"}
+    new = {name: path for name, path in new.items() if name not in PACKAGES + MODULES}
+    found, left = set(), [path for path in files if path.suffix == ".py"]
     while left:
-        modules = imported_modules(left.pop().read_bytes())
-        names = {name.partition(".")[0] for name in modules}.difference(PACKAGES, MODULES)
-        for package in (folder / name for name in names):
-            module = package.with_suffix(".py")
-            whole = {*package.rglob("*.py"), *package.rglob("*.tsv")}
-            whole = {path for path in whole if not is_hidden(path.relative_to(folder))}
-            more = {module} if module.exists() else whole
-            left += (path for path in more - found if path.suffix == ".py")
-            found |= more
+        names = {name.partition(".")[0] for name in imported_modules(left.pop().read_bytes())}
+        for path in (new.pop(name) for name in names & new.keys()):
+            whole = {*path.rglob("*.py"), *path.rglob("*.tsv")}
+            found |= (more := whole if path.is_dir() else {path})
+            left += (path for path in more if path.suffix == ".py")
     return found
 
 
@@ -267,8 +256,9 @@ def git(*words: str, stdin: str = "", cwd: Path | None = None, **variables: str)
     options = {"input": stdin.encode(), "cwd": cwd or ROOT, "env": environment}
     try:
         done = subprocess.run(["git", *words], capture_output=True, check=True, **options)
-    except FileNotFoundError:
-        raise GitError("git was not found: install it") from None
+    except FileNotFoundError as error:
+        missing = f"{error.filename} was not found"
+        raise GitError(f"{missing}: install it" if error.filename == "git" else missing) from None
     except subprocess.CalledProcessError as error:
         lines = error.stderr.decode("utf-8", "replace").strip().splitlines() or ["no message"]
         raise GitError(f"git {words[0]}: {lines[0]}") from None

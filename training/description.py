@@ -20,26 +20,18 @@ from config import MAY_CHANGE_ON_RESUME, Config
 from data import tokenizer
 from data.pipeline import Dataset
 from same_code import (
-    NOT_CODE,
     PACKAGES,
     ROOT,
     GitError,
     changed_files,
-    code_hashes,
     git,
     is_checkout,
-    is_hidden,
-    new_modules,
+    source_files,
     working_tree_diff,
 )
 from training import records
 from training.records import RunError
 from utils import quote, warn, write_json
-
-SOURCE = ["*.py", "*.cfg", "*.toml", "*.md", "constraints.txt", "data/mini/*.tsv"]
-SOURCE += [f"{package}/**/*.py" for package in PACKAGES]
-TEXTS = ("md", "html", "patch")  # those in data/ may be a corpus
-SOURCE += [f"{p}/**/*.{kind}" for p in PACKAGES if p != "data" for kind in TEXTS]
 
 
 def name_of(config: Config) -> str:
@@ -84,40 +76,31 @@ def write(run: Path, config: Config, dataset: Dataset) -> None:
         hparams.hparams(values, trial_id=run.name)
 
 
-def source_files() -> list[str]:
-    """Return the names of the files that a run copies. A corpus in data/ is not one of them."""
-    paths = (path.relative_to(ROOT) for pattern in SOURCE for path in ROOT.glob(pattern))
-    names = {path.as_posix() for path in paths if not is_hidden(path)}
-    code = {ROOT / x for x in names if x.endswith(".py") and x.partition("/")[0] not in NOT_CODE}
-    names |= {path.relative_to(ROOT).as_posix() for path in new_modules(code, ROOT)}
-    return sorted(names | code_hashes("training").keys())  # with the tables of model/
-
-
 def write_source(run: Path) -> None:
     """Write the source that runs, its diff against the commit, and the versions."""
-    for name in (names := source_files()):
+    for name, path in (files := source_files()).items():
         copy = run / "source" / name
         copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / name, copy)
-    state, diff = checkout_state(names)
+        shutil.copy2(path, copy)
+    state, diff = checkout_state(files)
     (run / "source.diff").write_text(diff, "utf-8", newline="\n")  # for git
     write_json(run / "provenance.json", state | provenance())
 
 
-def checkout_state(names: Iterable[str] = ()) -> tuple[dict, str]:
-    """Return the commit with the changed files, and the diff of the project's source against it.
+def checkout_state(names: Iterable[str]) -> tuple[dict, str]:
+    """Return the commit with the changed files, and the diff of the source against it.
 
-    names: of further files, such as new modules. Deleted files are part of the diff, too. Without
-    a usable git checkout, the commit is None.
+    names: those of `source_files`. Without a usable git checkout, the commit is None.
     """
-    patterns = [f":(glob){pattern}" for pattern in SOURCE]
-    patterns += [f":(literal){name}" for name in names]
     state, diff = {"commit": None, "uncommitted": []}, ""
     if is_checkout() or (ROOT / ".git").exists():
+        deleted = ("*.py", *(f"{package}/**/*.py" for package in PACKAGES))
+        paths = [f":(glob){pattern}" for pattern in deleted]
+        paths += [f":(literal){name}" for name in names]
         try:
             state["commit"] = git("rev-parse", "HEAD").strip()
             state["uncommitted"] = git("status", "--porcelain").splitlines()
-            diff = working_tree_diff(*patterns)
+            diff = working_tree_diff(*paths)
         except GitError as error:
             warn(f"the run's record of the code is incomplete, because {error}")
     return state, diff
@@ -180,16 +163,14 @@ def check_code(run: Path, accept_changes: bool) -> bool:
 
 
 def check_versions(run: Path) -> None:
-    """Warn if a run began with another version of Python or of a package."""
+    """Warn if a run began with another version of Python or of a package that trains."""
     path = run / "provenance.json"
     recorded = records.read_json(path).get("versions", {}) if path.exists() else {}
     for name, version in versions().items():
-        if name == "sacrebleu":
-            continue
-        if (before := recorded.get(name, version)) != version:
+        if recorded.get(name, version) != version and name != "sacrebleu":
             warn(
-                f"{run} began with {name} {before}, and this is {version}: the remaining updates "
-                "may differ from those of a run that was not interrupted"
+                f"{run} began with {name} {recorded[name]}, and this is {version}: the remaining "
+                "updates may differ from those of a run that was not interrupted"
             )
 
 

@@ -31,7 +31,7 @@ class Config:
         "source and target, such as pt,en; or the columns of a Parquet file, such as text,label "
         "[those of the corpus]",
     )
-    reverse: bool = setting(False, "swap source and target language", without=("classifier",))
+    reverse: bool = setting(False, "swap source and target language", ignored_by=("classifier",))
     train_share: float | None = setting(
         None, "use only this share of the training split, chosen by hash", low=0, high=1
     )
@@ -48,7 +48,9 @@ class Config:
         "bpe", "byte-pair encoding, whole words, or characters"
     )
     shared_vocabulary: bool = setting(
-        True, "use one vocabulary for source and target", without=("classifier", "language_model")
+        True,
+        "use one vocabulary for source and target",
+        ignored_by=("classifier", "language_model"),
     )
     lowercase: bool = setting(False, "convert all text to lower case")
     max_length: int = setting(
@@ -67,50 +69,50 @@ class Config:
     )
     num_layers: int = setting(4, "number of encoder layers, and of decoder layers")
     d_model: int = setting(128, "size of embeddings and hidden states")
-    num_heads: int = setting(8, "number of attention heads", without=("recurrent",))
+    num_heads: int = setting(8, "number of attention heads", ignored_by=("recurrent",))
     key_dim: int | None = setting(
         None,
         "size of the queries, keys and values of one head [d_model / num_heads]",
-        without=("recurrent",),
+        ignored_by=("recurrent",),
     )
-    dff: int = setting(512, "inner size of the feed-forward networks", without=("recurrent",))
+    dff: int = setting(512, "inner size of the feed-forward networks", ignored_by=("recurrent",))
     dropout_rate: float = setting(0.1, "dropout rate after embeddings and sublayers", low=0, high=1)
     attention_dropout_rate: float = setting(
         0.0,
         "dropout rate of attention weights, not in the paper",
         low=0,
         high=1,
-        without=("recurrent",),
+        ignored_by=("recurrent",),
     )
     word_dropout: float = setting(
         0.0,
         "fraction of source tokens replaced by padding in training",
         low=0,
         high=1,
-        without=("language_model",),
+        ignored_by=("language_model",),
     )
     norm: Literal["post", "pre"] = setting(
         "pre",
         "layer norm after each sublayer (post, as in the paper) or before it (pre)",
-        without=("recurrent",),
+        ignored_by=("recurrent",),
     )
     positions: Literal["sinusoidal", "learned", "none"] = setting(
-        "sinusoidal", "positional encoding", without=("recurrent",)
+        "sinusoidal", "positional encoding", ignored_by=("recurrent",)
     )
     tie_embeddings: bool = setting(
         True,
         "one table for output projection, target and, with a shared vocabulary, source",
-        without=("classifier",),
+        ignored_by=("classifier",),
     )
     recurrent_attention: Literal["none", "additive", "dot"] = setting(
         "additive",
         "attention of the recurrent model: Bahdanau's (additive) or Luong's (dot)",
-        without=("transformer", "classifier", "language_model"),
+        ignored_by=("transformer", "classifier", "language_model"),
     )
     pooling: Literal["max", "mean", "first"] = setting(
         "mean",
         "how the classifier reduces all positions to one vector",
-        without=("transformer", "recurrent", "language_model"),
+        ignored_by=("transformer", "recurrent", "language_model"),
     )
 
     # Training
@@ -136,7 +138,7 @@ class Config:
     validation_sentences: int = setting(
         1000,
         "maximum sentences to translate in validation",
-        without=("classifier", "language_model"),
+        ignored_by=("classifier", "language_model"),
     )
     precision: Literal["float32", "bfloat16"] = setting(
         "float32", "data type of products with weights in training; everything else is float32"
@@ -222,7 +224,7 @@ class Config:
 
 def no_effect(model: str) -> list[str]:
     """Return the settings that have no effect with a --model."""
-    return [field.name for field in fields(Config) if model in field.metadata["without"]]
+    return [field.name for field in fields(Config) if model in field.metadata["ignored_by"]]
 
 
 # What a run that starts with --init-from takes over: the tokenizer and the model, but not dropout.

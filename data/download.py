@@ -3,14 +3,11 @@
 import hashlib
 import http.client
 import os
-import sys
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
-from tqdm import tqdm
-
-from utils import first_line
+from utils import first_line, print_line, progress_bar
 
 TIMEOUT = 30  # seconds without a response
 
@@ -22,11 +19,11 @@ def fetch(urls: Sequence[str], path: Path, size: int, sha256: str | None = None)
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     for url in urls:
-        print(f"downloading {url}", file=sys.stderr)
+        print_line(f"downloading {url}")
         try:
             return download(url, path, size, sha256)
         except (OSError, http.client.HTTPException) as error:
-            print(f"failed: {first_line(error)}", file=sys.stderr)
+            print_line(f"failed: {first_line(error)}")
     raise OSError(f"{path.name} could not be downloaded")
 
 
@@ -36,7 +33,7 @@ def download(url: str, path: Path, size: int, sha256: str | None) -> None:
     digest = hashlib.sha256()
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT) as response, part.open("wb") as file:
-            with tqdm(total=size, unit="B", unit_scale=True, disable=None) as progress:
+            with progress_bar(total=size, unit="B", unit_scale=True) as progress:
                 while block := response.read(1 << 20):
                     file.write(block)
                     digest.update(block)

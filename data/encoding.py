@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from data.arrays import Pairs, Ragged, Text
-from data.splits import Split, TextPair, progress_bar
+from data.splits import Split, TextPair
 from data.tokenizer import BOS, EOS, Labels, Tokenizer
+from utils import progress_bar
 
 SIDES = ("source", "target")
 PART = 20_000  # pairs that are encoded at a time
@@ -94,7 +95,7 @@ def encode_texts_to_files(
 
 def in_parts(pairs: Iterable[TextPair], name: str, total: int) -> Iterator[Split]:
     """Yield PART pairs of a split at a time, and show the progress."""
-    texts = iter(progress_bar(pairs, f"encoding {name}", total))
+    texts = iter(progress_bar(pairs, desc=f"encoding {name}", total=total, unit="pair"))
     while part := list(itertools.islice(texts, PART)):
         yield Split.of(part)
 

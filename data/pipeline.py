@@ -10,7 +10,6 @@ import json
 import math
 import re
 import shutil
-import sys
 import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
@@ -25,7 +24,7 @@ from data.encoding import encode_texts_to_files, encode_to_files, map_pairs, map
 from data.splits import Corpus, CorpusError, Split, Summary, TextPair
 from data.tokenizer import Labels, Tokenizer
 from same_code import fingerprint
-from utils import first_few, first_line, lock, names_in_group, warn, write_json
+from utils import first_few, first_line, lock, names_in_group, print_line, warn, write_json
 
 TOKENIZER_PAIRS = 120_000  # maximum number of pairs used to train the tokenizers
 VALIDATION_PAIRS = 5_000  # maximum number of validation pairs used
@@ -345,4 +344,4 @@ def read(folder: Path, config: Config) -> Dataset:
 
 def log(message: str) -> None:
     """Print a message on standard error."""
-    print(message, file=sys.stderr, flush=True)
+    print_line(message)

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
 from data.text import normalize_source, to_line, to_nfc
 from same_code import file_hash
-from utils import UserError, amount, did_you_mean, first_few, warn
+from utils import UserError, amount, did_you_mean, first_few, progress_bar, warn
 
 if TYPE_CHECKING:
     from data.tokenizer import Labels, Tokenizer
@@ -156,7 +155,7 @@ class Corpus:
         """
         in_order = self.task == "language modeling" and split != "train"
         digest, pairs, sample, step, labels, found = hashlib.sha256(), 0, [], 1, set(), set()
-        for pair in progress_bar(self.read(split), f"reading {split}"):
+        for pair in progress_bar(self.read(split), desc=f"reading {split}", unit="pair"):
             digest.update(json.dumps(pair[:2]).encode())
             if pairs % step == 0 and not (in_order and pairs >= limit):
                 sample.append(pair)
@@ -319,10 +318,3 @@ def hold_out(corpus: Corpus, share: float | None = None) -> Corpus:
         return itertools.compress(corpus.pairs("train"), kept)
 
     return replace(corpus, files=files, pairs=pairs)
-
-
-def progress_bar(pairs: Iterable[TextPair], label: str, total: int | None = None) -> tqdm:
-    """Show the progress on standard error if it takes more than two seconds."""
-    interval = 0.5 if sys.stderr.isatty() else 30
-    options = {"leave": False, "delay": 2, "mininterval": interval, "unit": "pair"}
-    return tqdm(pairs, label, total, **options)

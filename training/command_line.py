@@ -18,6 +18,7 @@ from utils import (
     flag,
     make_parser,
     prepare_streams,
+    print_line,
     quote,
 )
 
@@ -66,16 +67,7 @@ def initial_config(flags: dict) -> Config:
                 f"{run.held_out_share or 'the default'}; leave the flag out, so that no text that "
                 "it was trained on can validate"
             )
-    config = Config(**values)
-    languages = read_corpus_info(flags["init_from"])["languages"]
-    own = list(corpora.from_config(config).languages)
-    if own != languages and sorted(own) == sorted(languages):
-        other = "--no-reverse" if config.reverse else "--reverse"
-        raise UserError(
-            f"{config.corpus} is {' → '.join(own)}, and {flags['init_from']} translates "
-            f"{' → '.join(languages)}: give {other}"
-        )
-    return config
+    return Config(**values)
 
 
 def parse_config(description: str) -> Config:
@@ -90,7 +82,9 @@ def parse_config(description: str) -> Config:
     add_flags(parser, Config)
     flags = vars(parser.parse_args())
     with errors_in_one_line():
-        return config_from_flags(flags)
+        config = config_from_flags(flags)
+        check_corpus(config)
+    return config
 
 
 def config_from_flags(flags: dict) -> Config:
@@ -113,7 +107,7 @@ def config_from_flags(flags: dict) -> Config:
         )
     for name in no_effect(config.model):
         if name in flags and getattr(config, name) != getattr(Config, name):
-            print(f"note: {flag(name)} has no effect with --model {config.model}", file=sys.stderr)
+            print_line(f"note: {flag(name)} has no effect with --model {config.model}")
     if not config.resume:
         runs = Path(config.runs_dir).resolve()
         if any(runs.is_relative_to(ROOT / package) for package in PACKAGES):
@@ -123,6 +117,11 @@ def config_from_flags(flags: dict) -> Config:
             )
         runs.mkdir(parents=True, exist_ok=True)
     Path(config.cache_dir).mkdir(parents=True, exist_ok=True)
+    return config
+
+
+def check_corpus(config: Config) -> None:
+    """Raise UserError if the corpus cannot be used, or not for the run of --init-from."""
     try:
         pipeline.check(config)
     except CorpusError as error:
@@ -132,4 +131,12 @@ def config_from_flags(flags: dict) -> Config:
             f"{error}; {config.resume} was trained on it: restore it, or give its new path with "
             "--corpus and --accept-changes"
         ) from error
-    return config
+    if config.init_from and not config.resume:
+        languages = read_corpus_info(config.init_from)["languages"]
+        own = list(corpora.from_config(config).languages)
+        if own != languages and sorted(own) == sorted(languages):
+            other = "--no-reverse" if config.reverse else "--reverse"
+            raise UserError(
+                f"{config.corpus} is {' → '.join(own)}, and {config.init_from} translates "
+                f"{' → '.join(languages)}: give {other}"
+            )

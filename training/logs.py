@@ -28,7 +28,7 @@ DESCRIPTIONS = {
     "training/learning_rate": "The learning rate of this update.",
     "training/grad_norm": "Euclidean norm of the gradient of all variables.",
     "training/tokens_per_second": "Real tokens, source and target, per second, without tracing.",
-    "training/seconds": "Seconds since the last validation, without tracing; validation included.",
+    "training/seconds": "Seconds since the last validation; validation included.",
 }
 # Names of the texts of a sample, by task.
 SAMPLE = {

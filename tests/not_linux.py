@@ -1,18 +1,13 @@
 """Run a program of the project as if the system were not Linux.
 
-    python tests/not_linux.py FOLDER PROGRAM [FLAG ...]
+    python tests/not_linux.py PROGRAM [FLAG ...]
 
-PROGRAM: a file such as train.py, or a package such as data. It runs without the modules, functions
-and signals that Windows lacks, macOS lacks, or both, and without /proc. As on Windows, text files
-have the encoding cp1252 and the line end CR LF unless the program names others, and a file below
-FOLDER cannot be renamed or deleted while this process has it open.
-
-What is not simulated: paths with backslashes and drive letters, console events instead of signals,
-and what the libraries do on such a system.
+PROGRAM, such as train.py, runs without the modules, functions and signals that Windows or macOS
+lacks. As on Windows, text files have the encoding cp1252 and the line end CR LF unless the program
+names others. The libraries behave as on Linux.
 """
 
 import builtins
-import contextlib
 import ctypes
 import io
 import os
@@ -86,49 +81,10 @@ def open_as_windows() -> None:
     builtins.open = io.open = windows_open
 
 
-def used_paths() -> set[str]:
-    """Return the paths that this process has open or has mapped into memory."""
-    paths = set()
-    for number in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # of the directory itself
-            paths.add(os.readlink(f"/proc/self/fd/{number}"))
-    maps = os.open("/proc/self/maps", os.O_RDONLY)
-    with open(maps, encoding="utf-8") as lines:
-        paths |= {line.split(maxsplit=5)[-1].rstrip("\n") for line in lines}
-    return paths
-
-
-def watch_files(folder: Path) -> None:
-    """Hide /proc, and let open files below `folder` stay where they are."""
-    folder, looking = os.path.realpath(folder), False
-
-    def hook(event, arguments):
-        nonlocal looking
-        if looking:
-            return
-        if event == "open" and str(arguments[0]).startswith("/proc"):
-            raise FileNotFoundError(2, "No such file or directory", arguments[0])
-        if event in ("os.rename", "os.remove", "os.rmdir"):
-            looking = True
-            try:
-                for path in map(os.path.realpath, arguments[: 1 + (event == "os.rename")]):
-                    used = {x for x in used_paths() if x == path or x.startswith(path + os.sep)}
-                    if path.startswith(folder) and used:
-                        raise PermissionError(13, "a process uses the file", used.pop())
-            finally:
-                looking = False
-
-    sys.addaudithook(hook)
-
-
 if __name__ == "__main__":
-    folder, program, *flags = sys.argv[1:]
+    program, *flags = sys.argv[1:]
     take_away()
     open_as_windows()
-    watch_files(Path(folder))
     sys.path[0] = str(ROOT)
     sys.argv = [program, *flags]
-    if program.endswith(".py"):
-        runpy.run_path(str(ROOT / program), run_name="__main__")
-    else:
-        runpy.run_module(program, run_name="__main__", alter_sys=True)
+    runpy.run_path(str(ROOT / program), run_name="__main__")

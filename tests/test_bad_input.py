@@ -1,7 +1,4 @@
-"""Files that other programs wrote are read completely or rejected in one line.
-
-Property-based tests; `python -m tests.fuzz` tries many more inputs.
-"""
+"""Files that other programs wrote are read completely or rejected in one line."""
 
 import json
 import os
@@ -24,7 +21,7 @@ from utils import UserError
 
 settings.register_profile(
     "suite",
-    max_examples=60,
+    max_examples=30,
     deadline=None,
     derandomize=True,
     database=None,
@@ -245,16 +242,6 @@ def test_docstrings_are_not_part_of_the_code(place):
         versions.append(normalized_code(CODE.format(*docstrings).encode()))
     assert len(set(versions)) == 1 and "text" in versions[0]
     assert normalized_code(CODE.replace("text", "other").encode()) != versions[0]
-
-
-def test_f_strings_are_compared_without_their_quotes():
-    """In 3.11, `ast.unparse` writes other quotes than in 3.12."""
-    code = normalized_code(b'''f"{x['a']:>{n}} b{y!r}"''')
-    assert (
-        code == "join(format(x['a'], -1, join('>', format(n, -1, ''))), ' b', format(y, 114, ''))"
-    )
-    for other in (b'''f"{x['a']:>{n}} b{y}"''', b'''f"{x['a']:<{n}} b{y!r}"'''):
-        assert normalized_code(other) != code
 
 
 def test_code_that_cannot_be_parsed_is_compared_as_text(tmp_path):

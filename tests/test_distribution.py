@@ -15,7 +15,6 @@ import pytest
 import tensorflow as tf
 from helpers import TINY, command_line, metrics_of, steps_saved, train_here, write_corpus
 
-import train
 from training import distribution
 from training.distribution import own_address
 from training.run import RunError
@@ -122,15 +121,6 @@ def test_two_workers_make_the_steps_of_one(settings, single):
     assert f"evaluate.py {run}" in outputs[0][0] and outputs[1][0] == ""  # only the chief prints
 
 
-@pytest.mark.slow
-def test_a_mirrored_strategy_of_one_device_makes_the_same_steps(settings, single, monkeypatch):
-    values = {"validation_loss": 1.0, "validation_accuracy": 0.5}
-    monkeypatch.setattr(train, "validation_metrics", lambda *_: (values, [("", "", "")]))
-    monkeypatch.setattr(train, "attention_image", lambda *_: None)
-    run = train_here(**settings, strategy="mirrored", name="one-device")
-    assert_same_weights(run, single)
-
-
 TWO_DEVICES = """
 import runpy, sys, tensorflow as tf
 (cpu,) = tf.config.list_physical_devices("CPU")
@@ -176,6 +166,7 @@ print(*(int(value) for value in sums.values()))
 """
 
 
+@pytest.mark.slow
 def test_the_parts_of_two_replicas_are_added_up():
     """Adam hides it if they are averaged: it divides a gradient by its size."""
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "-1"}
@@ -274,19 +265,8 @@ def test_a_worker_finds_its_own_address():
     assert own_address(text) == "b:2"
 
 
-def test_an_address_in_use_is_named(monkeypatch):
-    def fail():
-        raise tf.errors.UnknownError(None, None, "Could not start gRPC server")
-
-    task = {"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}}
-    monkeypatch.setenv("TF_CONFIG", json.dumps(task))
-    monkeypatch.setattr(tf.distribute, "MultiWorkerMirroredStrategy", fail)
-    with pytest.raises(RunError, match="b:2"):
-        distribution.make_strategy("multi_worker")
-
-
 @pytest.mark.slow
-def test_an_address_in_use_is_named_in_a_process(settings):
+def test_an_address_in_use_is_named(settings):
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         cluster = {"worker": [address, "127.0.0.1:9"]}

@@ -195,10 +195,11 @@ def graph_size(train_step):
 
 def test_the_graph_does_not_grow_with_the_number_of_parts():
     def size(**parts):
-        return graph_size(model_and_step(config_of(**parts))[2])
+        config = config_of(model="recurrent", recurrent_attention="none", **parts)
+        return graph_size(model_and_step(config)[2])
 
     assert size(accumulate=2) == size(accumulate=5)
-    assert size(shards=4) < 1.5 * size(shards=1)
+    assert size(shards=4) < 2 * size(shards=1)  # not 4 times: the model is traced once
 
 
 @pytest.mark.parametrize("parts", ["shards", "accumulate"])

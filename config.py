@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from utils import UserError, check_settings, is_utf8, names_in_group, setting
+from utils import UserError, check_settings, names_in_group, setting
 
 # What each model is trained on: pairs of texts, texts with labels, or texts only.
 TASKS = {
@@ -33,7 +33,7 @@ class Config:
     )
     reverse: bool = setting(False, "swap source and target language", ignored_by=("classifier",))
     train_share: float | None = setting(
-        None, "use only this share of the training split, chosen by hash", low=0, high=1
+        None, "use only this share of the training split, chosen by hash", low=1e-6, high=1
     )
     held_out_share: float | None = setting(
         None,
@@ -182,28 +182,22 @@ class Config:
     def __post_init__(self):
         check_settings(self)
         if self.label_smoothing is None:
-            label_smoothing = 0.0 if self.task == "language modeling" else 0.1
-            object.__setattr__(self, "label_smoothing", label_smoothing)
+            default = 0.0 if self.task == "language modeling" else 0.1
+            object.__setattr__(self, "label_smoothing", default)
         if self.model != "recurrent" and self.key_dim is None and self.d_model % self.num_heads:
             raise UserError(
                 f"--d-model {self.d_model} is not divisible by --num-heads {self.num_heads}: "
                 "change one of them, or set --key-dim"
             )
         if self.d_model % 2 and (self.model == "recurrent" or self.positions == "sinusoidal"):
-            reason = "--model recurrent" if self.model == "recurrent" else "--positions sinusoidal"
-            raise UserError(f"--d-model {self.d_model}: {reason} needs an even number")
-        if not is_utf8(self.corpus):
-            raise UserError(f"--corpus {self.corpus!r} is not UTF-8: rename the directory or file")
+            raise UserError(f"--d-model {self.d_model}: give an even number, or other --positions")
         names = (self.languages or "text").split(",")
         if len({*names}) != len(names) or len(names) > 2 or not all(names):
             raise UserError(f"--languages {self.languages}: give a source and a target as in pt,en")
-        if self.train_share == 0:
-            raise UserError("--train-share 0: must be more than 0")
-        if self.name == "latest":
-            raise UserError("--name latest: choose another, because runs/latest is the newest run")
-        if self.name is not None and not re.fullmatch(r"\w[\w.+-]*", self.name):
+        # runs/latest is the newest run.
+        if self.name is not None and not re.fullmatch(r"(?!latest$)\w[\w.+-]*", self.name):
             raise UserError(
-                f"--name {self.name!r}: begin with a letter or digit; use only these and _ . + -"
+                f"--name {self.name!r}: use letters, digits and _ . + -, but not latest"
             )
 
     @property

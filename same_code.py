@@ -11,6 +11,7 @@ import functools
 import hashlib
 import json
 import os
+import re
 import subprocess
 import tempfile
 from collections.abc import Iterable
@@ -56,7 +57,6 @@ CAN_CHANGE = {
     "training/run.py": "batches training state",
     "training/distribution.py": "training state",
     "training/checkpoints.py": "state",
-    "training/saving.py": "state",
     "training/__init__.py": "",
     "training/description.py": "",
     "training/logs.py": "",
@@ -95,16 +95,8 @@ def can_change(name: str) -> set[str]:
 
 
 # `git diff`, whatever the user's configuration is. The project may be a folder of a repository.
-DIFF = (
-    "-c",
-    "diff.noprefix=false",
-    "-c",
-    "diff.mnemonicPrefix=false",
-    "-c",
-    "core.quotePath=false",
-)
-DIFF += ("diff", "--no-color", "--no-ext-diff", "--no-textconv", "--unified=3", "--binary")
-DIFF += ("--relative",)
+DIFF = ("-c", "core.quotePath=false", "diff", "--src-prefix=a/", "--dst-prefix=b/", "--no-color")
+DIFF += ("--no-ext-diff", "--no-textconv", "--unified=3", "--binary", "--relative")
 
 
 class GitError(UserError):
@@ -152,7 +144,7 @@ def source_files(folder: str | Path = ROOT, effect: str | None = None) -> dict[s
     """Return the files of the source in a copy of it: {name: path}, sorted.
 
     They are the top-level modules and settings, the Python files of `PACKAGES`, the tables (.tsv)
-    and pages next to them, and the new top-level modules and packages that these files import.
+    and pages next to them, and the new modules that these files import.
 
     effect: only files whose edit can have this effect, one of those in `CAN_CHANGE`; "": any.
     """
@@ -163,15 +155,11 @@ def source_files(folder: str | Path = ROOT, effect: str | None = None) -> dict[s
         for path in (*folder.glob(f"{package}/**/*.tsv"), *folder.glob(f"{package}/**/*.html")):
             if path.with_name("__init__.py").exists() and path.parent != folder / "data":
                 files.add(path)  # others are corpora
-    chosen = set()
-    for path in filter(Path.exists, files):
-        effects = can_change(path.relative_to(folder).as_posix())
-        if effect is None or effect in effects or (effect == "" and effects):
-            chosen.add(path)
-    chosen |= new_modules(chosen, folder)
-    names = {path.relative_to(folder): path for path in sorted(chosen)}
-    hidden = {name for name in names if any(part[0] == "." for part in name.parts)}
-    return {name.as_posix(): path for name, path in names.items() if name not in hidden}
+    names = {path.relative_to(folder).as_posix() for path in files if path.exists()}
+    effects = {name: can_change(name) for name in names if not re.search(r"(^|/)\.", name)}
+    chosen = [x for x, y in effects.items() if effect is None or effect in y or effect == "" and y]
+    chosen += imported_files(chosen, folder) - names  # new ones
+    return {name: folder / name for name in sorted(chosen)}
 
 
 def code_hashes(effect: str = "", folder: str | Path = ROOT) -> dict[str, str]:
@@ -183,17 +171,17 @@ def code_hashes(effect: str = "", folder: str | Path = ROOT) -> dict[str, str]:
 
 
 @functools.cache
-def imported_modules(source: bytes, package: str = "") -> frozenset[str]:
+def imported_modules(source: bytes, package: str) -> frozenset[str]:
     """Return the dotted names of the modules that Python code imports, or may import.
 
-    package: that of the code, for relative imports; by default, these are left out.
+    package: that of the code, for relative imports.
     """
     names = set()
     with contextlib.suppress(*NOT_PARSED):
         for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.Import):
                 names |= {each.name for each in node.names}
-            elif isinstance(node, ast.ImportFrom) and (package or not node.level):
+            elif isinstance(node, ast.ImportFrom):
                 above = package.split(".")[: 1 - node.level or None] if node.level else []
                 module = ".".join([*above, *filter(None, [node.module])])
                 names |= {module, *(f"{module}.{each.name}" for each in node.names)}
@@ -201,35 +189,21 @@ def imported_modules(source: bytes, package: str = "") -> frozenset[str]:
 
 
 def imported_files(names: Iterable[str], folder: Path) -> set[str]:
-    """Return the names of files of a copy of the source and of those that they import, directly or
-    not. The `__init__.py` of the project's own packages is not followed: that of model/ imports
-    every model.
+    """Return the names of Python files of a copy of the source and of those that they import.
+
+    Also indirectly. The `__init__.py` of the project's own packages is not followed: that of model/
+    imports every model.
     """
-    left, found = [*names], set()
+    left, found = [name for name in names if name.endswith(".py")], set()
     while left:
-        found.add(name := left.pop())
-        if (path := folder / name).exists():
-            package = path.relative_to(folder).parent.as_posix().replace("/", ".").strip(".")
-            modules = {x.replace(".", "/") for x in imported_modules(path.read_bytes(), package)}
-            left += {f"{module}.py" for module in modules} - found
-            left += {f"{module}/__init__.py" for module in modules.difference(PACKAGES)} - found
-    return found
-
-
-def new_modules(files: set[Path], folder: Path) -> set[Path]:
-    """Return the files of new top-level modules and packages that `files` import, also indirectly.
-
-    New ones are those that the project does not have. Of a package, all Python files and tables.
-    """
-    new = {path.stem: path for path in folder.iterdir() if path.is_dir() or path.suffix == ".py"}
-    new = {name: path for name, path in new.items() if name not in PACKAGES + MODULES}
-    found, left = set(), [path for path in files if path.suffix == ".py"]
-    while left:
-        names = {name.partition(".")[0] for name in imported_modules(left.pop().read_bytes())}
-        for path in (new.pop(name) for name in names & new.keys()):
-            whole = {*path.rglob("*.py"), *path.rglob("*.tsv")}
-            found |= (more := whole if path.is_dir() else {path})
-            left += (path for path in more if path.suffix == ".py")
+        name = left.pop()
+        if name in found or not (folder / name).exists():
+            continue
+        found.add(name)
+        package = Path(name).parent.as_posix().replace("/", ".").strip(".")
+        for module in imported_modules((folder / name).read_bytes(), package):
+            path = module.replace(".", "/")
+            left += [f"{path}.py"] + [f"{path}/__init__.py"] * (path not in PACKAGES)
     return found
 
 
@@ -248,11 +222,9 @@ def changed_files(effect: str, one: str | Path, other: str | Path = ROOT) -> lis
 def git(*words: str, stdin: str = "", cwd: Path | None = None, **variables: str) -> str:
     """Run git, in the project's root by default, and return its output. Raises GitError.
 
-    variables: added to the environment. The variables that git sets for a hook are removed, because
-    they would lead to another repository.
+    variables: added to the environment, without those of git, which in a hook name a repository.
     """
-    hook = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_OBJECT_DIRECTORY")
-    environment = {name: text for name, text in os.environ.items() if name not in hook} | variables
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")} | variables
     options = {"input": stdin.encode(), "cwd": cwd or ROOT, "env": environment}
     try:
         done = subprocess.run(["git", *words], capture_output=True, check=True, **options)
@@ -263,17 +235,6 @@ def git(*words: str, stdin: str = "", cwd: Path | None = None, **variables: str)
         lines = error.stderr.decode("utf-8", "replace").strip().splitlines() or ["no message"]
         raise GitError(f"git {words[0]}: {lines[0]}") from None
     return done.stdout.decode("utf-8", "replace")
-
-
-def is_checkout() -> bool:
-    """Return whether ROOT is a git checkout of the project.
-
-    The source directory of a run is not one, though it may lie in one.
-    """
-    try:
-        return bool(git("ls-files", "--error-unmatch", "train.py"))
-    except GitError:
-        return False
 
 
 def working_tree_diff(*paths: str, base: str = "HEAD") -> str:

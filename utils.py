@@ -14,7 +14,6 @@ import re
 import shlex
 import signal
 import sys
-import types
 import typing
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
@@ -52,9 +51,8 @@ def setting(
     given, the flag starts a group with this title in --help. ignored_by: the values of --model
     with which it has no effect. resume: whether it may change with --resume.
     """
-    metadata = {"help": text, "low": low, "high": high, "group": group}
-    metadata |= {"ignored_by": ignored_by, "resume": resume}
-    return dataclasses.field(default=default, metadata=metadata)
+    limits = {"low": low, "high": high, "group": group, "ignored_by": ignored_by, "resume": resume}
+    return dataclasses.field(default=default, metadata={"help": text, **limits})
 
 
 def names_in_group(settings: type, title: str) -> list[str]:
@@ -73,33 +71,20 @@ def flag(name: str) -> str:
 
 
 def check_settings(settings: Any) -> None:
-    """Raise UserError if a field of a dataclass of `setting`s has a wrong type or value."""
+    """Raise UserError if a field of a dataclass of `setting`s has an invalid value."""
     hints = typing.get_type_hints(type(settings))
     for field in dataclasses.fields(settings):
-        check_value(field, hints[field.name], getattr(settings, field.name))
-
-
-def check_value(field: dataclasses.Field, hint: Any, value: Any) -> None:
-    """Raise UserError if a value does not have its field's type or is out of bounds."""
-    name = field.name
-    if typing.get_origin(hint) is Literal:
-        if value not in typing.get_args(hint):
-            raise UserError(
-                f"{flag(name)} {value!r}: choose from {', '.join(typing.get_args(hint))}"
-            )
-        return
-    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    if value is None and types.NoneType in kinds:
-        return
-    kinds = (*kinds, int) if float in kinds else kinds
-    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-        raise UserError(f"{flag(name)} {value!r}: must be of type {kinds[0].__name__}")
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        low, high = field.metadata["low"], field.metadata["high"]
-        if not value >= low:  # also true for NaN
-            raise UserError(f"{flag(name)} {value}: must be at least {low:g}")
-        if value >= high:
-            raise UserError(f"{flag(name)} {value}: must be less than {high:,}")
+        value, hint = getattr(settings, field.name), hints[field.name]
+        low, high, wrong = field.metadata["low"], field.metadata["high"], None
+        if typing.get_origin(hint) is Literal:
+            if value not in typing.get_args(hint):
+                wrong = f"choose from {', '.join(typing.get_args(hint))}"
+        elif not isinstance(value, hint | int if "float" in str(hint) else hint):
+            wrong = f"must be of type {getattr(hint, '__name__', hint)}"
+        elif isinstance(value, int | float) and hint is not bool and not low <= value < high:
+            wrong = f"must be at least {low:g} and less than {high:g}"
+        if wrong:
+            raise UserError(f"{flag(field.name)} {value!r}: {wrong}")
 
 
 class BestEffort(io.FileIO):
@@ -117,15 +102,12 @@ def prepare_streams(best_effort: bool = False) -> None:
 
     The streams of a notebook, which are not files, are left as they are.
     """
-    while (unused := os.open(os.devnull, os.O_RDWR)) < 3:  # else the next file is standard output
-        pass
-    os.close(unused)
-    for number, name in ((1, "stdout"), (2, "stderr")):
+    for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        own = best_effort and stream is getattr(sys, f"__{name}__")
-        if own or stream is None:
-            raw, options = BestEffort(number, "w", closefd=False), {"write_through": True}
-            setattr(sys, name, io.TextIOWrapper(raw, "utf-8", "backslashreplace", **options))
+        if best_effort and stream is getattr(sys, f"__{name}__"):
+            raw = BestEffort(stream.fileno(), "w", closefd=False)
+            stream = io.TextIOWrapper(raw, "utf-8", "backslashreplace", write_through=True)
+            setattr(sys, name, stream)
         elif hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
@@ -269,9 +251,8 @@ def write_json(path: str | Path, value: object) -> None:
 def fail(error: object, status: int = 2) -> NoReturn:
     """Print one line on standard error and exit. Status: see docs/faq.md."""
     if isinstance(error, OSError) and error.filename:
-        # Of a copy to a full disk, filename2 is the file that is written.
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-        error = f"{full and error.filename2 or error.filename}: {error.strerror}"
+        # filename2 is the file that a copy writes.
+        error = f"{error.filename2 or error.filename}: {error.strerror}"
     print_line(f"error: {' '.join(str(error).split())}")
     raise SystemExit(status)
 

@@ -16,8 +16,8 @@ import train
 from data import corpora
 from data.splits import Split
 from training import description, machine, run
-from training.checkpoints import checkpoint_step, saved_checkpoints
 from training.command_line import config_from_flags
+from training.records import checkpoint_step, saved_checkpoints
 
 # As in a program: its settings of TensorFlow change the last bits, also in later tests.
 machine.import_tensorflow()

@@ -24,18 +24,18 @@ PROGRAM = """
 from training.command_line import parse_config
 CONFIG = parse_config("train")
 import train
-from training import run, saving
+from training import checkpoints, run
 
 def announced(function, before, after):
-    def wrapped(*arguments):
+    def wrapped(*arguments, **options):
         print(before, flush=True)
-        result = function(*arguments)
+        result = function(*arguments, **options)
         print(after, flush=True)
         return result
     return wrapped
 
 run.SAVE_EVERY = 0.05  # seconds
-saving.Checkpoints.write = announced(saving.Checkpoints.write, "saving", "stepping")
+checkpoints.Checkpoints.save = announced(checkpoints.Checkpoints.save, "saving", "stepping")
 train.validation_metrics = announced(train.validation_metrics, "validating", "validated")
 train.train(CONFIG)
 """

@@ -21,24 +21,6 @@ def test_the_default_number_of_shards_depends_on_the_device(devices, shards, mon
     assert machine.adapt_to_device(Config(shards=3)).shards == 3
 
 
-@pytest.mark.parametrize(("devices", "visible", "warned"), [
-    ([], None, True), ([], "0", True), ([], "-1", False), (["GPU:0"], None, False)
-])  # fmt: skip
-def test_a_gpu_that_tensorflow_does_not_find_is_reported(
-    devices, visible, warned, monkeypatch, tmp_path, capsys
-):
-    monkeypatch.setattr("tensorflow.config.list_physical_devices", lambda kind: devices)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    monkeypatch.setattr(machine, "NVIDIA_DRIVER", tmp_path / "missing")
-    machine.adapt_to_device(Config())
-    assert not capsys.readouterr().err
-    monkeypatch.setattr(machine, "NVIDIA_DRIVER", tmp_path)
-    machine.adapt_to_device(Config())
-    assert ("GPU" in capsys.readouterr().err) == warned
-
-
 @pytest.mark.skipif(not hasattr(ctypes.pythonapi, "mallopt"), reason="needs glibc")
 def test_freed_memory_is_kept_for_the_next_tensors():
     code = """
@@ -83,5 +65,4 @@ def test_a_full_disk_is_distinguished_from_full_memory():
         error = tf.errors.ResourceExhaustedError(None, None, f"runs/x/events; {reason}")
         assert "disk" in machine.out_of_memory_message(error, "use less")
     error = tf.errors.ResourceExhaustedError(None, None, "OOM: tensor with shape[3,4] and type")
-    message = machine.out_of_memory_message(error, "use less")
-    assert "[3,4]" in message and "use less" in message
+    assert machine.out_of_memory_message(error, "use less").endswith("use less")

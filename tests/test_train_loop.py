@@ -7,7 +7,6 @@ import contextlib
 import itertools
 import json
 import os
-import re
 import resource
 import runpy
 import shlex
@@ -38,19 +37,19 @@ import train
 from config import Config
 from data import pipeline
 from data.batches import plan_batches
-from evaluation.translator import Translator
 from model import build
 from training import description, distribution, machine, progress, run
-from training.checkpoints import (
-    assert_fits,
+from training.checkpoints import assert_fits, readable_checkpoints
+from training.command_line import config_from_flags
+from training.logs import Logs
+from training.records import (
+    Diverged,
+    RunError,
     checkpoint_step,
-    readable_checkpoints,
+    find_run,
+    load_config,
     saved_checkpoints,
 )
-from training.command_line import check_corpus, config_from_flags
-from training.logs import Logs
-from training.records import find_run, load_config
-from training.run import Diverged, RunError
 from utils import UserError, lock
 
 EPOCHS = 3
@@ -138,18 +137,6 @@ def resumed(folder, **changes):
 
 
 # ---- Batches and counters ------------------------------------------------------------------------
-
-
-def test_a_long_warm_up_is_reported_with_flags_that_cause_no_warning(capfd):
-    def proposed(**settings):
-        run.check_warmup(Config(**settings))
-        return dict(re.findall(r"--(warmup-steps|epochs) (\d+)", capfd.readouterr().err))
-
-    assert proposed(total_steps=96, epochs=3) == {"warmup-steps": "100", "epochs": "16"}
-    assert proposed(total_steps=1500, epochs=5) == {"warmup-steps": "300"}
-    assert proposed(total_steps=100, epochs=2, warmup_steps=80) == {"epochs": "8"}
-    assert proposed(total_steps=500, epochs=16, warmup_steps=100) == {}
-    assert proposed(total_steps=2000) == {}
 
 
 def test_every_epoch_trains_on_all_batches_of_its_own_plan(loop, expected):
@@ -280,19 +267,6 @@ def test_metrics_after_the_checkpoint_are_written_again(settings, finished, tmp_
     assert metrics_of(tmp_path / "run") == metrics_of(finished)
 
 
-def test_dropout_and_word_dropout_are_off_in_validation(settings, monkeypatch):
-    """The train step changes nothing, so that a validation depends on the initial weights only."""
-    monkeypatch.setattr(Translator, "translate", lambda self, texts, **options: texts)
-    values = []
-    for rate in (0.0, 0.9):
-        name = f"rate{rate}"
-        changes = TINY | {"model": "transformer", "recurrent_attention": "additive", "name": name}
-        changes |= {"dropout_rate": rate, "word_dropout": rate, "max_steps": 1}
-        run_loop(settings | changes, validation_losses=None)
-        values.append(metrics_of(Path(settings["runs_dir"], name))[-1])
-    assert values[0] == values[1] and values[0]["validation_loss"] > 1
-
-
 # ---- Stopping and resuming -----------------------------------------------------------------------
 
 
@@ -306,7 +280,8 @@ def test_a_signal_saves_and_the_next_batch_follows(
 
     first = run_loop(settings, stop)
     assert first.status == 128 + number
-    assert f"--resume {tmp_path / 'run'}" in capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert f"--resume {tmp_path / 'run'}" in out and "My corpus is small" in err  # a long warm-up
     assert steps_saved(tmp_path / "run")[-1] == 55
     second = run_loop(resumed(tmp_path / "run"))
     assert second.status == 0
@@ -356,7 +331,7 @@ def test_a_run_directory_has_one_process_and_one_run(copied, settings):
     before = {path: path.stat().st_mtime_ns for path in copied.rglob("*")}
     with pytest.raises(UserError, match="--resume"):
         run_loop(settings)
-    with lock(copied / ".lock"), pytest.raises(RunError, match="another process"):
+    with lock(copied / ".lock"), pytest.raises(BlockingIOError):
         run_loop(resumed(copied, epochs=9))
     del before[copied / ".lock"]
     assert before == {path: path.stat().st_mtime_ns for path in before}
@@ -449,21 +424,15 @@ def test_a_damaged_checkpoint_is_reported_and_an_older_one_is_used(copied, damag
 
 def test_a_checkpoint_that_a_running_training_replaces_is_not_reported(copied, capsys, monkeypatch):
     def replace(path):
-        for file in Path(path).parent.glob("ckpt-1.*"):
-            file.rename(file.with_name(file.name.replace("ckpt-1", "ckpt-2")))
+        for file in folder.glob(f"{last}.*"):
+            file.rename(folder / file.name.replace(last, "ckpt-9999"))
         return load(path)
 
-    folder, last = copied / "checkpoints", steps_saved(copied)[-1]
-    for file in folder.glob("ckpt-*"):
-        number, _, ending = file.name.partition(".")
-        if number == f"ckpt-{last}":
-            file.rename(folder / f"ckpt-1.{ending}")
-        else:
-            file.unlink()
-    load = tf.train.load_checkpoint
+    load, folder, last = tf.train.load_checkpoint, copied / "checkpoints", steps_saved(copied)[-1]
+    last = f"ckpt-{last}"
     monkeypatch.setattr(tf.train, "load_checkpoint", replace)
     (path,) = readable_checkpoints(folder)
-    assert path.endswith("ckpt-2") and capsys.readouterr().err == ""
+    assert path.endswith("ckpt-9999") and capsys.readouterr().err == ""
 
 
 def test_a_run_resumes_from_an_older_checkpoint(copied, finished, expected, capsys):
@@ -493,15 +462,6 @@ def test_a_full_disk_leaves_older_checkpoints_intact(copied, finished):
     assert {path: path.read_bytes() for path in copied.glob("checkpoints/ckpt-*")} == before
     run_loop(resumed(copied), change_weights)
     assert_same_state(state(copied), state(finished))
-
-
-def test_metrics_are_in_the_files_before_the_run_ends(tmp_path):
-    logs = Logs(tmp_path)
-    logs.write("train", 1, {"loss": 1.0})
-    (events,) = tmp_path.glob("train/events.*")
-    assert b"metrics/loss" in events.read_bytes()
-    assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1, "loss": 1.0}\n'
-    logs.close()
 
 
 def test_metrics_that_do_not_fit_on_the_disk_are_reported(tmp_path):
@@ -645,11 +605,9 @@ def test_flags_that_contradict_the_initial_run_are_rejected(finished, copied, se
         ({"d_model": 32}, "--d-model 32.* has 16"),
         ({"resume": str(finished)}, "remove one"),
         ({"held_out_share": 0.2}, "--held-out-share 0.2"),
-        # It translates en → pt, as the files of its corpus are named; mini is pt → en.
-        ({"corpus": "mini:50"}, "give --reverse"),
     ):
         with pytest.raises(UserError, match=keywords):
-            check_corpus(config_from_flags(flags(finished, **changes)))
+            config_from_flags(flags(finished, **changes))
     path = copied / "config.json"
     old = {"positions": "learned", "held_out_share": 0.1}
     path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | old), "utf-8")
@@ -661,13 +619,6 @@ def test_flags_that_contradict_the_initial_run_are_rejected(finished, copied, se
     with pytest.raises(UserError, match="no checkpoint"):
         run_loop(flags(copied, corpus="mini:50", reverse=True, name="new"))
     assert not (tmp_path / "new").exists()
-
-
-def test_runs_are_not_put_where_each_run_would_copy_them(settings):
-    runs = description.ROOT / "docs" / "runs"
-    with pytest.raises(UserError, match="--runs-dir"):
-        config_from_flags(settings | {"runs_dir": str(runs)})
-    assert not runs.exists()
 
 
 def test_a_checkpoint_of_other_variables_does_not_fit(tmp_path):

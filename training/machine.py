@@ -7,11 +7,10 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 from config import Config
-from utils import first_line, print_line, warn
+from utils import first_line, print_line
 
 # TensorFlow's graph optimizers that are switched off on a CPU. Without them, the step and the
 # searches are as fast as with them, and the first call of a graph takes 7 to 30 % less time.
@@ -24,46 +23,25 @@ DISABLED_OPTIMIZERS = (
     "remapping",
     "shape_optimization",
 )
-NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def import_tensorflow() -> None:
-    """Import TensorFlow without its messages and, on a CPU, without DISABLED_OPTIMIZERS.
+    """Import TensorFlow with the settings of a program.
 
-    Meanwhile, a terminal shows "loading TensorFlow", and Ctrl-C ends the process at once: an
-    exception within the import would show its traceback. Keras 3, which takes a quarter of the
-    import's time, is imported when `tf.keras` is first used: TensorFlow looks for Keras 2 instead,
-    which is usually not installed, and continues without it.
+    On a CPU, it is without DISABLED_OPTIMIZERS. Ctrl-C meanwhile ends the process at once. Keras 3,
+    which takes a quarter of the import's time, is imported when `tf.keras` is first used:
+    TensorFlow looks for Keras 2 instead, which is usually not installed.
     """
     keep_freed_memory()  # before TensorFlow's threads start
     set_gpu_defaults()
-    if sys.stderr.isatty():
-        print("loading TensorFlow", end="\r", file=sys.stderr, flush=True)
     handler = signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
-    with without_stderr():
-        import tensorflow as tf
+    import tensorflow as tf
 
-        if not tf.config.list_physical_devices("GPU"):
-            tf.config.optimizer.set_experimental_options(dict.fromkeys(DISABLED_OPTIMIZERS, False))
     del os.environ["TF_USE_LEGACY_KERAS"]
+    if not tf.config.list_physical_devices("GPU"):
+        tf.config.optimizer.set_experimental_options(dict.fromkeys(DISABLED_OPTIMIZERS, False))
     signal.signal(signal.SIGINT, handler)
-    if sys.stderr.isatty():
-        print("\033[K", end="", file=sys.stderr, flush=True)  # erases the line
-
-
-@contextlib.contextmanager
-def without_stderr() -> Iterator[None]:
-    """Discard what is written to standard error in a `with` statement, also by C++ code."""
-    sys.stderr.flush()
-    stderr, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 2)
-    try:
-        yield
-    finally:
-        os.dup2(stderr, 2)
-        os.close(stderr)
-        os.close(null)
 
 
 def keep_freed_memory() -> None:
@@ -95,16 +73,12 @@ def set_gpu_defaults() -> None:
 def adapt_to_device(config: Config) -> Config:
     """Return the config with `shards` set: by default 2 on a CPU and 1 on a GPU.
 
-    Not the number of cores, because the dropout masks depend on the number of shards. Warns if
-    TensorFlow does not find the GPU.
+    Not the number of cores, because the dropout masks depend on the number of shards.
     """
     import tensorflow as tf
 
-    gpu = bool(tf.config.list_physical_devices("GPU"))
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
-    if not gpu and not hidden and NVIDIA_DRIVER.exists():
-        warn('TensorFlow does not find the GPU and uses the CPU: pip install -e ".[cuda]"')
-    return dataclasses.replace(config, shards=config.shards or (1 if gpu else 2))
+    gpus = tf.config.list_physical_devices("GPU")
+    return dataclasses.replace(config, shards=config.shards or (1 if gpus else 2))
 
 
 def cpu_info() -> dict[str, str]:
@@ -171,7 +145,4 @@ def out_of_memory_message(error: Exception, hint: str) -> str:
     """Describe one of the `out_of_memory_errors`. hint: which settings need less memory."""
     if re.search("No space left|quota exceeded", str(error), re.IGNORECASE):
         return f"{first_line(error)}: free some disk space"
-    shape = re.search(r"tensor with shape\s*(\[[\d,]+\])", str(error))
-    return (
-        f"out of memory{f' while allocating a tensor of shape {shape[1]}' if shape else ''}: {hint}"
-    )
+    return f"out of memory: {hint}"

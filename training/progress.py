@@ -43,11 +43,3 @@ class Progress:
     def seconds(self) -> float:
         """Return the seconds since the clocks were restarted."""
         return time.monotonic() - self.started
-
-    def show(self, text: str) -> None:
-        """Show a text at the end of the bar."""
-        self.bar.set_postfix_str(text, refresh=False)
-
-    def close(self) -> None:
-        """Remove the bar."""
-        self.bar.close()

@@ -1,19 +1,16 @@
-"""Systems other than Linux, as far as Linux can simulate them: see not_linux.py."""
+"""Paths of Windows, and file locks."""
 
-import functools
 import subprocess
 import sys
 import threading
 from pathlib import Path, PureWindowsPath
 
 import pytest
-from helpers import assert_same_state, state
 
 from same_code import ROOT
 from training.records import check_path
 from utils import UserError, lock, quote
 
-SMALL = "--num-layers=1 --d-model=16 --num-heads=2 --dff=32 --vocab-size=400 --batch-tokens=256"
 HOLD = """
 import sys
 from pathlib import Path
@@ -23,29 +20,6 @@ held = lock(Path(sys.argv[1]))
 print("locked", flush=True)
 sys.stdin.read()
 """
-
-
-def python(*words, stdin=""):
-    """Run Python in the project's root, and return its output."""
-    command = [sys.executable, *map(str, words)]
-    options = {"cwd": ROOT, "input": stdin, "encoding": "utf-8", "capture_output": True}
-    done = subprocess.run(command, **options)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-@pytest.mark.slow
-def test_a_run_without_what_only_linux_has_is_the_same(tmp_path):
-    flags = f"--corpus=mini:300 {SMALL} --runs-dir={tmp_path}/runs --cache-dir={tmp_path}/cache"
-    run, flags = tmp_path / "runs" / "run", flags.split()
-    not_linux = functools.partial(python, "tests/not_linux.py")
-    not_linux("train.py", *flags, "--name=run", "--max-steps=4")
-    not_linux("train.py", f"--resume={run}", "--max-steps=8", *flags[-2:])
-    python("train.py", *flags, "--name=expected", "--max-steps=8")
-    assert_same_state(state(run), state(tmp_path / "runs" / "expected"))
-    assert "exact_match" in not_linux("evaluate.py", run, "--split=validation", "--beam=2")
-    assert b"\r" not in (run / "outputs-validation-beam2.tsv").read_bytes()
-    assert not_linux("translate.py", run, stdin="O menino lê um livro.\n").count("\n") == 1
 
 
 def test_paths_of_windows_are_accepted_and_printed_with_slashes():

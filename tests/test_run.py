@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from importlib import metadata
 from pathlib import Path
 
@@ -184,14 +183,6 @@ def test_edits_and_new_files_are_in_source_diff(run):
     assert "--- a/evaluation/export.py" in diff and "data/large" not in diff
 
 
-def test_git_names_what_is_missing(tmp_path, monkeypatch):
-    with pytest.raises(same_code.GitError, match="nowhere was not found$"):
-        same_code.git("status", cwd=tmp_path / "nowhere")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(same_code.GitError, match="install"):
-        same_code.git("status", cwd=tmp_path)
-
-
 def test_the_source_of_a_run_is_not_a_checkout(run, checkout, monkeypatch):
     """Though it lies in one."""
     monkeypatch.setattr(same_code, "ROOT", checkout)
@@ -350,37 +341,6 @@ def test_a_run_is_resumed_with_its_own_code(run, call, tmp_path):
     process = call(folder / "source" / "train.py", *flags, "--accumulate=2", "--accept-changes")
     assert process.returncode == 0 and steps_saved(folder)[-1] == next_step, process.stderr
     assert "ANOTHER" in (folder / "source" / "model" / "loss.py").read_text()
-
-
-@pytest.mark.slow
-def test_ctrl_c_to_a_pipeline_saves_though_nobody_reads_its_output(checkout, tmp_path):
-    """As of `train.py … 2>&1 | tee LOG`: a terminal sends the signal to both processes."""
-    command = [sys.executable, "train.py", *FLAGS, "--name=pipeline", "--epochs=9999"]
-    folder = checkout / "runs" / "pipeline"
-    tee = subprocess.Popen(
-        ["tee", tmp_path / "log"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        process_group=0,
-        # Of a process that was started in the background, SIGINT may be ignored.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-    streams = {"stdout": tee.stdin, "stderr": subprocess.STDOUT}
-    training = subprocess.Popen(command, cwd=checkout, process_group=tee.pid, **streams)
-    tee.stdin.close()
-    try:
-        until = time.monotonic() + TIMEOUT
-        while not (folder / "metrics.jsonl").exists() or not metrics_of(folder):  # of step 1
-            assert training.poll() is None and time.monotonic() < until
-            time.sleep(0.01)
-        os.killpg(tee.pid, signal.SIGINT)
-        assert tee.wait(TIMEOUT) == -signal.SIGINT
-        assert training.wait(TIMEOUT) == 128 + signal.SIGINT
-    finally:
-        training.kill()
-        tee.kill()
-    assert steps_saved(folder)[-1] > 0
-    assert "Traceback" not in (tmp_path / "log").read_text("utf-8")
 
 
 # train.py, with at most 3 GB of memory.

@@ -13,7 +13,6 @@ import shlex
 import shutil
 import signal
 import sys
-from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -497,15 +496,6 @@ def test_changed_code_is_not_resumed_unless_accepted(copied):
         description.check_code(copied, accept_changes=False)
 
 
-def test_the_runs_own_code_is_not_replaced(copied, monkeypatch):
-    """New settings with `python RUN/source/train.py`."""
-    monkeypatch.setattr(description, "ROOT", (copied / "source").resolve())
-    description.update(copied, replace(load_config(copied), dropout_rate=0.3), code_changed=False)
-    assert (copied / "source" / "model" / "loss.py").exists()
-    (old,) = copied.glob("*.until-*")
-    assert old.name.startswith("config.json")
-
-
 def test_other_versions_of_packages_are_named(copied, capsys):
     path = copied / "provenance.json"
     record = json.loads(path.read_text())
@@ -603,7 +593,7 @@ def test_flags_that_contradict_the_initial_run_are_rejected(finished, copied, se
 
     for changes, keywords in (
         ({"d_model": 32}, "--d-model 32.* has 16"),
-        ({"resume": str(finished)}, "remove one"),
+        ({"resume": str(finished)}, "remove --init-from"),
         ({"held_out_share": 0.2}, "--held-out-share 0.2"),
     ):
         with pytest.raises(UserError, match=keywords):

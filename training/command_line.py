@@ -80,7 +80,7 @@ def parse_config(description: str) -> Config:
 def config_from_flags(flags: dict) -> Config:
     """Return the Config for the flags given on a command line. Raises UserError and OSError."""
     if "resume" in flags and "init_from" in flags:
-        raise UserError("--init-from starts a new run, and --resume continues one: remove one")
+        raise UserError(f"--resume {flags['resume']}: remove --init-from, which starts a new run")
     for name in flags.keys() & {"resume", "init_from"}:
         flags[name] = str(find_run(flags[name]))
     if "resume" in flags:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from config import Config
-from utils import UserError, amount, did_you_mean, quote, warn
+from utils import UserError, did_you_mean, quote, warn
 
 UNFINISHED = "unfinished"  # the folder of the checkpoint within an epoch
 
@@ -85,7 +85,8 @@ def load_config(run: str | Path) -> Config:
     check_path(run)
     path = Path(run) / "config.json"
     if not path.exists():
-        what = "not a run directory (no config.json)" if Path(run).exists() else "no such directory"
+        exists = Path(run).exists()
+        what = "not a run directory (no config.json)" if exists else "no such run directory"
         runs = [each.parent.name for each in Path(run).parent.glob("*/config.json")]
         raise UserError(f"{run}: {what}{did_you_mean(Path(run).name, runs)}")
     values = read_json(path)
@@ -109,8 +110,8 @@ def checkpoint_folder(run: str | Path, checkpoint: str = "last", average: int = 
         paths = [path for path in paths if checkpoint_step(path) > 0]
     if len(paths) < average:
         raise UserError(
-            f"{folder} has {amount(len(paths), 'checkpoint')}, and {average} are needed: lower "
-            f"--average, or train longer with python train.py --resume {quote(run)} --epochs N"
+            f"{folder} has {len(paths) or 'no'} checkpoints, fewer than {average}: lower --average, "
+            f"or train longer with python train.py --resume {quote(run)} --epochs N"
         )
     return folder
 

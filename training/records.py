@@ -110,8 +110,8 @@ def checkpoint_folder(run: str | Path, checkpoint: str = "last", average: int = 
         paths = [path for path in paths if checkpoint_step(path) > 0]
     if len(paths) < average:
         raise UserError(
-            f"{folder} has {len(paths) or 'no'} checkpoints, fewer than {average}: lower --average, "
-            f"or train longer with python train.py --resume {quote(run)} --epochs N"
+            f"{folder} has {len(paths) or 'no'} checkpoints, fewer than {average}: lower "
+            f"--average, or train longer with python train.py --resume {quote(run)} --epochs N"
         )
     return folder
 

@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import NamedTuple, TextIO
 
 import pytest
+from hypothesis import settings
 
+settings.register_profile("suite", max_examples=30, deadline=None, derandomize=True, database=None)
+settings.load_profile("suite")
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))

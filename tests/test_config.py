@@ -86,11 +86,6 @@ def test_a_flag_sets_its_field(parse):
     )
 
 
-def test_heads_share_d_model_evenly_without_key_dim():
-    assert Config(d_model=48, num_heads=6).head_dim == 8
-    assert Config(d_model=50, num_heads=6, key_dim=16).head_dim == 16
-
-
 def test_everything_that_names_models_names_the_same_ones():
     from model import MODELS  # here, because it imports TensorFlow
 
@@ -157,14 +152,6 @@ def test_mistakes_are_reported_before_tensorflow_loads(train, tmp_path):
         process = train(*flags.split())
         assert process.returncode == 2 and process.stdout == "" and keyword in process.stderr
         assert process.stderr.startswith("error: ") and process.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("content", "keyword"), [("", "empty"), ("".join(f"pos\tb{n}\n" for n in range(900)), "label")]
-)
-def test_bad_corpora_are_reported(parse, tmp_path, content, keyword):
-    (tmp_path / "a.tsv").write_text(content)
-    assert keyword in parse("--corpus", "a.tsv", "--model", "classifier")
 
 
 NUMBERS = [field for field in FIELDS if "int" in str(field.type) or "float" in str(field.type)]

@@ -159,7 +159,7 @@ def source_files(folder: str | Path = ROOT, effect: str | None = None) -> dict[s
     effects = {name: can_change(name) for name in names if not re.search(r"(^|/)\.", name)}
     chosen = [x for x, y in effects.items() if effect is None or effect in y or effect == "" and y]
     chosen += imported_files(chosen, folder) - names  # new ones
-    return {name: folder / name for name in sorted(chosen)}
+    return {name: folder / name for name in sorted(chosen) if (folder / name).exists()}
 
 
 def code_hashes(effect: str = "", folder: str | Path = ROOT) -> dict[str, str]:
@@ -191,19 +191,19 @@ def imported_modules(source: bytes, package: str) -> frozenset[str]:
 def imported_files(names: Iterable[str], folder: Path) -> set[str]:
     """Return the names of Python files of a copy of the source and of those that they import.
 
-    Also indirectly. The `__init__.py` of the project's own packages is not followed: that of model/
-    imports every model.
+    Also indirectly, whether these files exist or not. The `__init__.py` of the project's own
+    packages is not followed: that of model/ imports every model.
     """
     left, found = [name for name in names if name.endswith(".py")], set()
     while left:
-        name = left.pop()
-        if name in found or not (folder / name).exists():
+        found.add(name := left.pop())
+        if not (folder / name).exists():
             continue
-        found.add(name)
         package = Path(name).parent.as_posix().replace("/", ".").strip(".")
         for module in imported_modules((folder / name).read_bytes(), package):
             path = module.replace(".", "/")
-            left += [f"{path}.py"] + [f"{path}/__init__.py"] * (path not in PACKAGES)
+            files = {f"{path}.py"} | ({f"{path}/__init__.py"} if path not in PACKAGES else set())
+            left += files - found
     return found
 
 

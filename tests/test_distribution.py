@@ -12,8 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
-from helpers import TINY, command_line, metrics_of, steps_saved, train_here, write_corpus
+from helpers import TINY, command_line, metrics_of, state, steps_saved, train_here, write_corpus
 
 from training import distribution
 from training.records import RunError
@@ -94,9 +93,8 @@ def losses(run):
 
 def weights(run, step=STEPS):
     """Return the model without the biases of keys, whose gradient is only rounding."""
-    reader = tf.train.load_checkpoint(str(run / "checkpoints" / f"ckpt-{step}"))
-    names = [n for n in reader.get_variable_to_shape_map() if n.startswith("model/")]
-    return {n: reader.get_tensor(n) for n in names if "/key/bias" not in n and "OBJECT" not in n}
+    values = state(run, step).items()
+    return {name: x for name, x in values if name.startswith("model/") and "/key/bias" not in name}
 
 
 def assert_same_steps(run, single):

@@ -9,8 +9,9 @@ import numpy as np
 
 from config import Config
 from data.arrays import Pairs, Ragged
-from data.splits import TEXT, Row, Split, progress_bar
+from data.splits import TEXT, Row, Split
 from data.tokenizer import BOS, EOS, Labels, Tokenizer
+from utils import progress_bar
 
 PART = 20_000  # pairs that are encoded at a time
 
@@ -65,7 +66,10 @@ def encode_split(
     are longer than --max-length; for a language model the number of tokens. ending: the ids after
     each of its texts. Raises UserError and OSError.
     """
-    counts, rest = Counter(), iter(progress_bar(pairs, f"encoding {name}", total))
+    counts, rest = (
+        Counter(),
+        iter(progress_bar(pairs, desc=f"encoding {name}", total=total, unit="pair")),
+    )
     while part := list(itertools.islice(rest, PART)):
         if config.task == TEXT:
             sides = {"text": encode_texts(Split.of(part).targets, tokenizers[1], ending)}

@@ -7,7 +7,6 @@ so that neither needs to fit into memory. The texts that train the tokenizer mus
 import hashlib
 import json
 import shutil
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +19,7 @@ from data.encoding import encode_split, map_split, start_id
 from data.splits import TEXT, Corpus, CorpusError, Split, Summary
 from data.tokenizer import EOS, Labels, Tokenizer
 from same_code import fingerprint
-from utils import first_line, lock, names_in_group, warn, write_json
+from utils import first_line, lock, names_in_group, print_line, warn, write_json
 
 TOKENIZER_PAIRS = 120_000  # maximum number of pairs used to train the tokenizers
 VALIDATION_PAIRS = 5_000  # maximum number of validation pairs used
@@ -127,7 +126,7 @@ def encode(folder: Path, config: Config, corpus: Corpus) -> None:
         count_shared_sources(splits, counts)
     ending = [EOS] if corpus.documents else []
     for name in ("train", "validation"):
-        log(f"encoding {name}")
+        print_line(f"encoding {name}")
         split = splits[name]
         in_memory = name == "validation" or len(split.sample) == split.pairs
         pairs = split.sample if in_memory else corpus.read(name)
@@ -151,11 +150,11 @@ def prepare_tokenizers(config: Config, train: Summary) -> tuple[Tokenizer, Token
     """Train the tokenizers, or load those of `--init-from`. Raises UserError."""
     if config.init_from:
         return initial_tokenizers(config)
-    log(f"training the tokenizer on {len(train.sample):,} of {train.pairs:,} pairs")
+    print_line(f"training the tokenizer on {len(train.sample):,} of {train.pairs:,} pairs")
     tokenizers = tokenizer.train_pair(Split.of(train.sample), train.labels, config)
     for size in {x.vocab_size for x in tokenizers if isinstance(x, Tokenizer)}:
         if size < config.vocab_size:
-            log(f"{size:,} tokens, fewer than --vocab-size {config.vocab_size}")
+            print_line(f"{size:,} tokens, fewer than --vocab-size {config.vocab_size}")
     return tokenizers
 
 
@@ -213,8 +212,3 @@ def read(folder: Path, config: Config) -> Dataset:
             f"{folder} is damaged ({first_line(error)}): delete it and run the command again"
         ) from error
     return Dataset(*data, texts, *tokenizers, info)
-
-
-def log(message: str) -> None:
-    """Print a message on standard error."""
-    print(message, file=sys.stderr, flush=True)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from data.readers import of_files, read_table, read_text
 from data.splits import SPLITS, TEXT, Corpus, CorpusError, Files, Row
 from data.text import without_markup
-from utils import first_line, lock
+from utils import first_line, lock, print_line
 
 if TYPE_CHECKING:
     from tensorflow_datasets.core import DatasetBuilder
@@ -55,12 +55,12 @@ def download(name: str, urls: Sequence[str], sha256: str | None = None) -> Files
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         for url in urls if not path.exists() else ():
-            print(f"downloading {url}", file=sys.stderr)
+            print_line(f"downloading {url}")
             try:
                 fetch(url, path, sha256)
                 break
             except (OSError, http.client.HTTPException) as error:
-                print(f"failed: {first_line(error)}", file=sys.stderr)
+                print_line(f"failed: {first_line(error)}")
         verify(path, sha256)
     except OSError as error:
         raise CorpusError(f"{first_line(error)}; save {urls[0]} as {path}") from error

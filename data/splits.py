@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,11 +10,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
 from config import TASKS, Config
 from data.text import CorpusError, normalize_source, to_line, to_nfc, visible_text
-from utils import amount, warn
+from utils import amount, progress_bar, warn
 
 SPLITS = ("train", "validation", "test")
 TEXT = "language modeling"
@@ -106,7 +104,7 @@ class Corpus:
         """
         in_order = self.task == TEXT and split != "train"
         digest, count, sample, step, labels, matches = hashlib.sha256(), 0, [], 1, set(), set()
-        for pair in progress_bar(self.read(split), f"reading {split}"):
+        for pair in progress_bar(self.read(split), desc=f"reading {split}", unit="pair"):
             digest.update(json.dumps(pair[:2]).encode())
             if count % step == 0 and not (in_order and count >= limit):
                 sample.append(pair)
@@ -278,10 +276,3 @@ def normalized(
     if empty:
         pairs = amount(empty, "pair")
         warn(f"{corpus.name}: skipped {pairs} of the {split} split that had an empty text")
-
-
-def progress_bar(pairs: Iterable[Row], label: str, total: int | None = None) -> tqdm:
-    """Show the progress on standard error if it takes more than two seconds."""
-    interval = 0.5 if sys.stderr.isatty() else 30
-    options = {"leave": False, "delay": 2, "mininterval": interval, "unit": "pair"}
-    return tqdm(pairs, label, total, **options)

@@ -15,8 +15,7 @@ import utils
 from evaluation.search import Search
 from same_code import changed_files
 from training import machine
-from training.checkpoints import checkpoint_folder
-from training.records import find_run, load_config
+from training.records import checkpoint_folder, find_run, load_config
 from utils import UserError, errors_in_one_line, fail, handle_signals, quote
 
 if TYPE_CHECKING:

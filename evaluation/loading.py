@@ -17,8 +17,8 @@ from evaluation.translator import Translator
 from model import build
 from model.interface import Model
 from same_code import changed_files
-from training.checkpoints import checkpoint_folder, readable_checkpoints, restore_model
-from training.records import load_config, read_json
+from training.checkpoints import readable_checkpoints, restore_model
+from training.records import checkpoint_folder, load_config, read_json
 from utils import UserError, warn
 
 

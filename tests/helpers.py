@@ -16,9 +16,9 @@ import train
 from config import Config
 from data import corpora
 from data.splits import Corpus, Split
-from evaluation.translator import Translator
-from training import machine, run
+from training import description, machine, run
 from training.command_line import config_from_flags
+from training.records import checkpoint_step, saved_checkpoints
 
 # As in a program: its settings of TensorFlow change the last bits, also in later tests.
 machine.import_tensorflow()
@@ -124,9 +124,10 @@ def run_loop(
 
     with training_in_process() as patch:
         patch.setattr(train, "make_train_step", make_train_step)
+        state = {"commit": None, "uncommitted": []}, ""
+        patch.setattr(description, "checkout_state", lambda names: state)  # without git
         if validation_losses is not None:
             patch.setattr(train, "validation_metrics", validation_metrics)
-        patch.setattr(Translator, "trace", lambda translator: None)
         patch.setattr(train, "attention_image", lambda translator, texts: None)
         try:
             train.train(config)
@@ -144,14 +145,14 @@ def metrics_of(folder: Path) -> list[dict]:
 
 def steps_saved(folder: Path) -> list[int]:
     """Return the steps of the checkpoints of a run, sorted."""
-    paths = (folder / "checkpoints").glob("ckpt-*.index")
-    return sorted(int(path.stem.removeprefix("ckpt-")) for path in paths)
+    return [checkpoint_step(path) for path in saved_checkpoints(folder / "checkpoints")]
 
 
 def state(folder: Path, step: int | None = None) -> dict[str, np.ndarray]:
     """Return every tensor of a checkpoint, the last one by default, that training depends on."""
-    folder = folder / "checkpoints"
-    reader = tf.train.load_checkpoint(str(folder if step is None else folder / f"ckpt-{step}"))
+    paths = saved_checkpoints(folder / "checkpoints")
+    (path,) = [p for p in paths if checkpoint_step(p) == step] if step is not None else paths[-1:]
+    reader = tf.train.load_checkpoint(str(path))
     # The number of saves and the length of metrics.jsonl may differ.
     free = ("save_counter", "metrics_size", "_CHECKPOINTABLE_OBJECT_GRAPH")
     names = sorted(reader.get_variable_to_shape_map())

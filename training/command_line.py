@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from config import MAY_CHANGE_ON_RESUME, OF_THE_MODEL, Config, no_effect
-from data import pipeline
+from data import corpora, pipeline
 from training.records import check_path, find_run, load_config
 from utils import (
     UserError,

@@ -66,14 +66,15 @@ def execute(job: dict, worker: str = "this machine") -> dict:
 class Pool:
     """Executes jobs: one per core of this machine, or one per thread of the workers of Dask.
 
-    address: of Dask's scheduler, or None. Raises ExperimentError if it does not answer.
+    address: of Dask's scheduler, or None. size: how many jobs run at a time. Raises ExperimentError
+    if the scheduler does not answer.
     """
 
     def __init__(self, address: str | None = None):
-        self.address, self.left_out, self.client = address, set(), None
-        self.execute, self.executor = execute, None
+        self.address, self.refused, self.client = address, set(), None
+        self.execute, self.size = execute, len(cores())
         if not address:
-            self.executor = concurrent.futures.ThreadPoolExecutor(len(cores()))
+            self.executor = concurrent.futures.ThreadPoolExecutor(self.size)
             return
         try:
             import cloudpickle
@@ -90,6 +91,7 @@ class Pool:
             raise ExperimentError(f"no Dask scheduler answers at {address}: {hint}") from None
         print(f"waiting for Dask workers at {address}", file=sys.stderr, flush=True)
         self.client.wait_for_workers(1)
+        self.size = sum(self.client.nthreads().values())
         # A lambda is sent as code, not as a name.
         self.execute = lambda job: execute(job, get_worker().address)
         self.executor = self.client.get_executor(pure=False)
@@ -105,8 +107,8 @@ class Pool:
     def run(self, jobs: list[dict], silent: bool = False) -> Iterator[tuple[dict, dict]]:
         """Execute jobs, and yield each with what `execute` returns. A progress bar shows the time.
 
-        A Dask worker that refuses a job is named and left out. If the caller ends this iterator, or
-        at a signal, the runs save and end. Raises ExperimentError if Dask is lost.
+        A Dask worker that refuses a job is named, and gets no other one. If the caller ends this
+        iterator, or at a signal, the runs save and end. Raises ExperimentError if Dask is lost.
         """
         options = {"total": len(jobs), "mininterval": 1 if sys.stderr.isatty() else 60}
         options |= {"miniters": 0, "smoothing": 0, "dynamic_ncols": True}
@@ -120,7 +122,7 @@ class Pool:
                     for future in done:
                         job, answer = futures.pop(future), self.answer(future)
                         if answer["status"] == REFUSED and self.client:
-                            self.left_out.add(answer["worker"])
+                            self.refused.add(answer["worker"])
                             warn(f"{answer['worker']} is left out: {answer['why']}")
                             futures[self.submit(job)] = job
                             continue
@@ -135,13 +137,13 @@ class Pool:
                 concurrent.futures.wait(futures, 120)
 
     def submit(self, job: dict) -> concurrent.futures.Future:
-        """Submit a job to any worker that is not left out. Raises ExperimentError."""
-        where = {}
-        if self.left_out:
-            where["workers"] = [x for x in self.client.nthreads() if x not in self.left_out]
-            if not where["workers"]:
-                raise ExperimentError(f"no Dask worker at {self.address} can be used: see above")
-        return self.executor.submit(self.execute, job, **where)
+        """Submit a job to any worker that has not refused one. Raises ExperimentError."""
+        if not self.refused:
+            return self.executor.submit(self.execute, job)
+        workers = [worker for worker in self.client.nthreads() if worker not in self.refused]
+        if not workers:
+            raise ExperimentError(f"no Dask worker at {self.address} can be used: see above")
+        return self.executor.submit(self.execute, job, workers=workers)
 
     def answer(self, future: concurrent.futures.Future) -> dict:
         """Return the result of a future. Raises ExperimentError if Dask has lost it."""

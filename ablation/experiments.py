@@ -5,8 +5,8 @@ of a table, an empty line and a diff in the format of `git diff`. Keys are the a
 and Experiment, with hyphens.
 """
 
+import functools
 import hashlib
-import itertools
 import json
 import math
 import re
@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ablation.worker import parse
 from config import Config
 from same_code import DIFF, NOT_CODE, ROOT, GitError, can_change, git, working_tree_diff
 from utils import UserError, did_you_mean, names_in_group, write_text
@@ -36,27 +37,13 @@ def short_hash(value: object) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:12]
 
 
-def split_flags(flags: str) -> list[str]:
-    """Divide flags into words, as a shell does. Raises ExperimentError."""
-    try:
-        return shlex.split(flags)
-    except ValueError as error:
-        raise ExperimentError(f"{flags}: {error}") from None
+@functools.cache
+def settings(flags: str) -> dict[str, Any]:
+    """Return the settings that flags of train.py give. Exits if a value is invalid.
 
-
-def flag_values(flags: str) -> dict[str, str]:
-    """Return the settings that flags of train.py give, known or not, with their values.
-
-    Raises ExperimentError.
+    Flags that only a patch adds are left out.
     """
-    values = {}
-    for word, following in itertools.pairwise([*split_flags(flags), "--"]):
-        if word.startswith("--"):
-            name, _, value = word[2:].partition("=")
-            name = name.replace("-", "_")
-            value = value or ("" if following.startswith("--") else following)
-            values[name.removeprefix("no_")] = "False" if name.startswith("no_") else value
-    return values
+    return parse(shlex.split(flags), unknown=True)
 
 
 @dataclass(frozen=True)
@@ -89,7 +76,7 @@ class Recipe:
     @property
     def has_bleu(self) -> bool:
         """Whether BLEU can be judged instead of the loss. A language model has none."""
-        return self.lower_is_better and flag_values(self.flags).get("model") != "language_model"
+        return self.lower_is_better and settings(self.flags).get("model") != "language_model"
 
     @property
     def identity(self) -> str:
@@ -148,9 +135,9 @@ class Experiment:
         """
         flags = self.recipe_flags.get(recipe.name, self.flags)
         bleu = any("meaning" in can_change(name) for name in self.files)
-        default = r'^[-+] +(label_smoothing *[:=]|.*"label smoothing)'  # in config.py
-        bleu |= bool(re.search(default, self.diff, re.MULTILINE))
-        bleu |= "--label-smoothing" in flags
+        bleu |= "label_smoothing" in settings(flags)
+        default = re.compile('. +label_smoothing *[:=]|.*"label smoothing')  # in config.py
+        bleu |= any(map(default.match, self.changed_lines))
         return replace(self, flags=flags, score=self.score or ("bleu" if bleu else ""))
 
     @property
@@ -160,16 +147,21 @@ class Experiment:
         return sorted({*re.findall(line, self.diff, re.MULTILINE)})
 
     @property
+    def changed_lines(self) -> list[str]:
+        """The lines that the diff removes and adds, and those that name its files."""
+        return [line for line in self.diff.splitlines() if line[:1] in ("+", "-")]
+
+    @property
     def change(self) -> str:
         """A hash of the flags, the average, and the lines that the diff removes and adds."""
-        lines = [line for line in self.diff.splitlines() if line[:1] in ("+", "-")]
-        lines = [self.flags, *lines, *([f"average {self.average}"] if self.average else [])]
+        lines = [self.flags, *self.changed_lines]
+        lines += [f"average {self.average}"] if self.average else []
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
 
     @property
     def may_change_batches(self) -> bool:
         """Whether runs may read other batches, or other tokens, than those of the baseline."""
-        flags = flag_values(self.flags).keys() & {*names_in_group(Config, "data")}
+        flags = settings(self.flags).keys() & {*names_in_group(Config, "data")}
         return bool(flags) or any("batches" in can_change(name) for name in self.files)
 
     def describe(self) -> str:
@@ -193,7 +185,7 @@ BASELINE = Experiment("baseline", "The unpatched source")
 # ---- Files of experiments/ ----
 
 
-def parse(kind: type, path: Path, text: str, **others: str) -> dict[str, Any]:
+def parse_tables(kind: type, path: Path, text: str, **others: str) -> dict[str, Any]:
     """Create a Recipe or an Experiment from each table of a TOML text. Raises ExperimentError."""
     created, name = {}, ""
     try:
@@ -208,14 +200,14 @@ def parse(kind: type, path: Path, text: str, **others: str) -> dict[str, Any]:
 def recipes() -> dict[str, Recipe]:
     """Read experiments/recipes.toml. Raises ExperimentError."""
     path = HERE / "recipes.toml"
-    return parse(Recipe, path, path.read_text("utf-8"))
+    return parse_tables(Recipe, path, path.read_text("utf-8"))
 
 
 def parse_patch(path: Path, text: str) -> dict[str, Experiment]:
     """Create the experiment of a patch file. Raises ExperimentError."""
     head, _, diff = text.partition("\n\n")
     about = {"theme": path.parent.name, "diff": diff}
-    patch = parse(Experiment, path, f"[{path.stem}]\n{head}", **about)
+    patch = parse_tables(Experiment, path, f"[{path.stem}]\n{head}", **about)
     if not diff.startswith(("diff --git ", "--- ")) or not patch[path.stem].files:
         raise ExperimentError(f"{path}: after the keys, add an empty line and a diff of `git diff`")
     return patch
@@ -224,7 +216,7 @@ def parse_patch(path: Path, text: str) -> dict[str, Experiment]:
 def saved() -> dict[str, Experiment]:
     """Read all experiments. Raises ExperimentError."""
     path = HERE / "flags.toml"
-    experiments = parse(Experiment, path, path.read_text("utf-8"))
+    experiments = parse_tables(Experiment, path, path.read_text("utf-8"))
     for patch in HERE.glob("*/*.patch"):
         experiments |= parse_patch(patch, patch.read_bytes().decode("utf-8"))
     return dict(sorted(experiments.items()))
@@ -262,14 +254,6 @@ def edit(commit: str = "HEAD") -> Experiment | None:
         raise ExperimentError(f"--against {commit}: {error}; {hint}") from None
     name = f"edit-{hashlib.sha256(diff.encode()).hexdigest()[:6]}"
     return Experiment(name, "The edit of the working tree", diff=diff) if diff else None
-
-
-def left_out(commit: str, own: Experiment | None) -> list[str]:
-    """Return the files that differ from a commit and could be data of an edit, but are not code."""
-    paths = ("--", ".", *(f":!{name}" for name in NOT_CODE), ":!*.md", ":!*.cfg", ":!.*")
-    names = git("diff", "--relative", "--name-only", "-z", commit, *paths)
-    names += git("ls-files", "-z", "--others", "--exclude-standard", *paths)
-    return sorted({*names.split("\0")[:-1]} - {*(own.files if own else [])})
 
 
 def write_patch(path: Path, head: str, diff: str) -> None:

@@ -9,10 +9,10 @@ import json
 from pathlib import Path
 
 from ablation.experiments import BASELINE, HERE, Experiment, Recipe, saved
-from ablation.verdicts import ERROR, Pairs, equal
+from ablation.verdicts import ERROR, PairedRuns, equal
 from ablation.workspace import Workspace
 from training.records import read_json, read_json_lines
-from utils import lock, warn, write_text
+from utils import amount, lock, warn, write_text
 
 
 def stored_file(recipe: Recipe) -> Path:
@@ -39,7 +39,7 @@ def present(lines: list[dict], recipe: Recipe) -> dict[str, list[dict]]:
     return rows
 
 
-def pair(own: list[dict], baseline: list[dict], machine: str = "") -> Pairs:
+def pair(own: list[dict], baseline: list[dict], machine: str = "") -> PairedRuns:
     """Pair runs with those of their baseline: equal seed, equal machine.
 
     If a seed has several pairs, that of `machine` is taken.
@@ -52,7 +52,7 @@ def pair(own: list[dict], baseline: list[dict], machine: str = "") -> Pairs:
     return pairs
 
 
-def stored_pairs(recipe: Recipe, final: bool = False) -> dict[str, Pairs]:
+def stored_pairs(recipe: Recipe, final: bool = False) -> dict[str, PairedRuns]:
     """Return the pairs of the stored experiments. final: those of --final instead."""
     rows = present([line for line in read_lines(recipe) if line["final"] == final], recipe)
     baseline = rows.pop(BASELINE.name)
@@ -120,7 +120,7 @@ class Results:
         runs = {(line["seed"], line["machine"]): line | about for line in lines}
         return [runs[seed_and_machine] for seed_and_machine in sorted(runs)]
 
-    def pairs(self, experiment: Experiment, seeds: float = float("inf")) -> Pairs:
+    def pairs(self, experiment: Experiment, seeds: float = float("inf")) -> PairedRuns:
         """Return the pairs of the first seeds, on this machine where there are several."""
         pairs = pair(self.runs(experiment), self.runs(BASELINE), self.machine["machine"])
         return {seed: each for seed, each in pairs.items() if seed < seeds}
@@ -134,10 +134,11 @@ class Results:
         """Return how many known results of an experiment count."""
         same, *others = map(len, self.by_key(experiment).values())
         usable = self.usable(experiment)
-        text = f"{experiment.name}: results of this code: {same}; of other code: {sum(others)}"
+        text = f"{experiment.name}: {amount(same, 'result')} of this code"
         if self.must_verify(experiment):
-            return f"{text}, used only if seed 0, which runs first, has their scores again"
-        text += f", of which {len(usable) - same} are used" if others else ""
+            text += f". {amount(sum(others), 'result')} of other code will count if seed 0, which "
+            return text + "runs first, has the same scores as there"
+        text += f", and {len(usable) - same} of {sum(others)} of other code" if others else ""
         elsewhere = sum(line["machine"] != self.machine["machine"] for line in usable)
         return text + (f"; {elsewhere} only in pairs of another machine" if elsewhere else "")
 
@@ -155,10 +156,8 @@ class Results:
             judged.add((line["change"], line["recipe"]))
             if line["final"] and line["outcome"] == "better":
                 judged.clear()
-        return (
-            f"comparisons since the last confirmed edit: {len(judged)}; of as many without any "
-            f"effect, chance calls {ERROR / 2 * len(judged):.2g} better"
-        )
+        chance = f"expected false positives: {ERROR / 2 * len(judged):.2g}"
+        return f"comparisons since the last confirmed edit: {len(judged)}; {chance}"
 
     def store(self, chosen: list[Experiment]) -> None:
         """Store the results of experiments, and of the baseline. Raises UserError and OSError.

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from ablation.experiments import BASELINE, BLEU_DELTA, ExperimentError, Recipe
+from ablation.experiments import BASELINE, ExperimentError, Recipe
 from utils import amount
 
 STAGES = (3, 5, 8)  # numbers of pairs after which an experiment may be decided
@@ -29,7 +29,7 @@ BETTER, WORSE, UNDECIDED = "better", "worse", "undecided"
 SMALL = "too small to matter"  # the difference is smaller than delta
 NO_EFFECT = "no effect"  # all scores are equal
 Stages = tuple[int, ...]
-Pairs = dict[int, tuple[dict, dict]]  # by seed: results of an experiment and of the baseline
+PairedRuns = dict[int, tuple[dict, dict]]  # by seed: results of an experiment and of the baseline
 Scores = dict[Hashable, list[tuple[int, float]]]  # by row: seed and score of each run
 t_quantile = cache(stats.t.isf)  # slow, and called often
 
@@ -77,12 +77,8 @@ class Verdict(NamedTuple):
 
     @property
     def other_score(self) -> str:
-        """The gain in BLEU, with a note if it contradicts the verdict."""
-        if self.bleu is None:
-            return ""
-        contradicts = {BETTER: self.bleu <= -BLEU_DELTA, WORSE: self.bleu >= BLEU_DELTA}
-        disagrees = ", which disagrees" if contradicts.get(self.outcome) else ""
-        return f"; BLEU {self.bleu:+z.1f}{disagrees}"
+        """The gain in BLEU, if it is known and not what is judged."""
+        return "" if self.bleu is None else f"; BLEU {self.bleu:+z.1f}"
 
 
 # ---- The spread ----
@@ -114,7 +110,7 @@ def pooled(scores: Scores) -> Sigma:
     return Sigma(math.sqrt(2 * float(np.median(variances))), float(dfs.sum()) * share / 2)
 
 
-def spread(recipe: Recipe, pairs: dict[str, Pairs]) -> Sigma:
+def spread(recipe: Recipe, pairs: dict[str, PairedRuns]) -> Sigma:
     """Return the standard deviation of a difference between the runs of a pair.
 
     Experiments with a run that diverged, and those without any effect, say nothing about it.
@@ -185,8 +181,8 @@ def decide(recipe: Recipe, gains: list[float], sigma: Sigma, stages: Stages = ST
 
 def judge(
     recipe: Recipe,
-    pairs: Pairs,
-    stored: dict[str, Pairs],
+    pairs: PairedRuns,
+    stored: dict[str, PairedRuns],
     stages: Stages = STAGES,
     score: str = "",
     name: str = "",
@@ -198,14 +194,14 @@ def judge(
     ExperimentError if a baseline has diverged, or if the sides are not comparable.
     """
     check(recipe, pairs)
-    count = sum(seed < stages[-1] for seed in pairs)
+    first, count = sorted(pairs)[: stages[-1]], min(len(pairs), stages[-1])
     if equal(pairs):
         note = "equal to the baseline in every digit"
         return Verdict(NO_EFFECT, recipe, 0.0, 0.0, 0.0, count, 1.0, note)
     judged = recipe.judged_by(score)
     sigma = spread(judged, {other: each for other, each in stored.items() if other != name})
     for stage in stages:
-        chosen = [pairs[seed] for seed in sorted(pairs) if seed < stage]
+        chosen = [pairs[seed] for seed in first[:stage]]
         verdict = decide(judged, [judged.gain(*pair) for pair in chosen], sigma, stages)
         if verdict.outcome != UNDECIDED or len(chosen) == count:
             break
@@ -215,7 +211,7 @@ def judge(
     return verdict._replace(bleu=bleu)
 
 
-def check(recipe: Recipe, pairs: Pairs) -> None:
+def check(recipe: Recipe, pairs: PairedRuns) -> None:
     """Raise ExperimentError if a baseline has diverged, or if one side of a pair was trained on
     more of the texts that are scored.
     """
@@ -234,7 +230,7 @@ def check(recipe: Recipe, pairs: Pairs) -> None:
             )
 
 
-def equal(pairs: Pairs) -> bool:
+def equal(pairs: PairedRuns) -> bool:
     """Return whether there are pairs, and all scores are the baseline's, in every digit."""
     same = [own.get("scores", {}) == base.get("scores") for own, base in pairs.values()]
     return bool(same) and all(same)

@@ -38,14 +38,15 @@ EXCLUDED = {"order"}
 REFUSED = 3  # the exit status of a process that would compute other results
 
 
-def parse(flags: list[str]) -> dict:
+def parse(flags: list[str], unknown: bool = False) -> dict:
     """Return the settings that flags of train.py give. Exits if one is invalid.
 
-    It needs nothing that earlier commits lack, whose copies of the source this module also runs in.
+    unknown: whether to ignore flags that do not exist. It needs nothing that earlier commits lack,
+    whose copies of the source this module also runs in.
     """
     parser = make_parser("")
     add_flags(parser, Config)
-    return vars(parser.parse_args(flags))
+    return vars(parser.parse_known_args(flags)[0] if unknown else parser.parse_args(flags))
 
 
 def load_texts(flags: list[str], sentences: int, final: bool) -> Split:

@@ -4,21 +4,13 @@ comparisons/RECIPE/NAME/ has, for each seed, the run directory (seed-N), the out
 (seed-N.log), what the worker was told (seed-N.job.json), and its result (seed-N.KEY.json).
 """
 
-import re
+import shlex
 import shutil
 import sys
 from importlib import metadata
 from pathlib import Path
 
-from ablation import experiments
-from ablation.experiments import (
-    BASELINE,
-    Experiment,
-    ExperimentError,
-    Recipe,
-    flag_values,
-    split_flags,
-)
+from ablation.experiments import BASELINE, Experiment, ExperimentError, Recipe, settings, short_hash
 from config import Config
 from same_code import (
     NOT_CODE,
@@ -42,14 +34,12 @@ FINAL_SEEDS = 100  # the first seed of --final
 def hash_files(flags: str) -> list[str]:
     """Return hashes of the files and folders that flags name, such as a corpus or a run.
 
-    Raises ExperimentError for a relative path, because runs have other working directories.
+    Only absolute paths count: runs have other working directories.
     """
-    hashes = []
-    for path in (Path(value) for value in flag_values(flags).values() if value):
-        if not path.is_absolute() and (ROOT / path).exists():
-            raise ExperimentError(f"{path}: give an absolute path, because runs start elsewhere")
+    hashes, values = [], settings(flags).values()
+    for path in (Path(value) for value in values if isinstance(value, str)):
         if path.is_absolute():
-            files = (each for each in sorted([path, *path.rglob("*")]) if each.is_file())
+            files = (file for file in sorted([path, *path.rglob("*")]) if file.is_file())
             hashes += [f"{file.relative_to(path.parent)} {file_hash(file)}" for file in files]
     return hashes
 
@@ -73,7 +63,7 @@ class Workspace:
         self.running.touch()
         what = [code_hashes("", self.source(BASELINE)), recipe.flags, recipe.sentences, final]
         what.append(hash_files(recipe.flags))
-        self.texts = self.cache / f"texts-{experiments.short_hash(what)}.json"
+        self.texts = self.cache / f"texts-{short_hash(what)}.json"
         self.packages = {name: metadata.version(name) for name in DEPENDENCIES}
 
     def source(self, experiment: Experiment) -> Path:
@@ -101,50 +91,36 @@ class Workspace:
     def check(self, experiment: Experiment) -> None:
         """Raise ExperimentError if an experiment cannot be compared with the baseline.
 
-        Warns if a part of it has no effect.
+        Warns if a part of it does not affect the recipe.
         """
         name, recipe, source = experiment.name, self.recipe, self.source(experiment)
         python = (source / each for each in experiment.files if each.endswith(".py"))
         if error := syntax_error(filter(Path.exists, python), source):
             raise ExperimentError(f"{name}: {error}")
-        own, given = flag_values(experiment.flags), flag_values(recipe.flags)
-        edited, idle = self.edited_settings(experiment), self.unused_files(experiment)
+        own = settings(experiment.flags)
         fixed = {"max_length", "tokenizer"} if recipe.lower_is_better else set()
         fixed |= {"reverse", "lowercase"} if recipe.score != "accuracy" else set()
-        for each in sorted((edited | own.keys()) & fixed):
+        for each in sorted(own.keys() & fixed):
             raise ExperimentError(
                 f"{name} changes {flag(each)}, so its scores could not be compared with those of "
                 "the baseline: leave this setting as it is"
             )
-        average, epochs = self.average(experiment), (given | own).get("epochs", str(Config.epochs))
-        if not epochs.isdecimal():
-            raise ExperimentError(f"{name}: --epochs {epochs}: give a number of epochs")
-        if average > int(epochs):
+        average = self.average(experiment)
+        epochs = (settings(recipe.flags) | own).get("epochs", Config.epochs)
+        if average > epochs:
             raise ExperimentError(
                 f"{name} averages {average} of {epochs} epochs: lower `average` in "
                 "experiments/recipes.toml, or of the experiment"
             )
-        unread = [
-            f"the default of {flag(each)}" for each in sorted(edited & given.keys() - own.keys())
-        ]
-        for each in idle + unread:
-            warn(f"{name} changes {each}, which recipe {recipe.name} never uses")
+        idle = self.unused_files(experiment)
+        for each in idle:
+            warn(f"{name}: {each} does not affect recipe {recipe.name}")
         changes = changed_files("", source, self.source(BASELINE))
         if {*changes} <= {*idle} and self.settings(experiment) == self.settings(BASELINE):
             raise ExperimentError(
-                f"recipe {recipe.name} executes nothing of {name} that can change a score: give "
-                "--recipe, or edit code, not only comments or docstrings, and not "
-                f"{', '.join([*NOT_CODE, *SHARED_CODE[1:]])}"
+                f"{name} does not affect recipe {recipe.name}: give --recipe, or edit code that "
+                f"runs, and not only {', '.join([*NOT_CODE, *SHARED_CODE[1:]])}"
             )
-
-    def edited_settings(self, experiment: Experiment) -> set[str]:
-        """Return the names of the settings in config.py whose default an edit changes."""
-        if "config.py" not in experiment.files:
-            return set()
-        texts = [(self.source(x) / "config.py").read_text("utf-8") for x in (experiment, BASELINE)]
-        default = r"^    (\w+):.*=\s*setting\(\s*(.+?)\s*[,)\n]"
-        both = [{*re.findall(default, text, re.MULTILINE)} for text in texts]
-        return {name for name, _ in both[0] ^ both[1]}
 
     def unused_files(self, experiment: Experiment) -> list[str]:
         """Return the changed modules of model/ that the model of the recipe does not import.
@@ -153,8 +129,8 @@ class Workspace:
         the model is not named like it.
         """
         source = self.source(experiment)
-        flags = flag_values(f"{self.recipe.flags} {experiment.flags}")
-        model = f"model/{flags.get('model', 'transformer')}.py"
+        given = settings(f"{self.recipe.flags} {experiment.flags}")
+        model = f"model/{given.get('model', Config.model)}.py"
         if "model/__init__.py" in experiment.files or not (source / model).exists():
             return []
         used = imported_files(["train.py", model], source)
@@ -175,7 +151,7 @@ class Workspace:
         if experiment not in self.keys:
             what = [self.recipe.flags, hash_files(self.recipe.flags), self.packages]
             what += [self.texts.read_text("utf-8"), code_hashes("", self.source(experiment))]
-            self.keys[experiment] = experiments.short_hash([*what, *self.settings(experiment)])
+            self.keys[experiment] = short_hash([*what, *self.settings(experiment)])
         return self.keys[experiment]
 
     def average(self, experiment: Experiment) -> int:
@@ -216,6 +192,6 @@ class Workspace:
         """Write, and return, a job with the paths of its files."""
         files |= {"texts": self.texts, "running": self.running}
         job = {name: str(path) for name, path in files.items()} | values
-        job |= {"flags": split_flags(f"--shards=1 {flags}"), "packages": self.packages}
+        job |= {"flags": shlex.split(f"--shards=1 {flags}"), "packages": self.packages}
         write_json(job["job"], job)
         return job

@@ -19,7 +19,7 @@ from tqdm import tqdm
 from ablation import experiments, verdicts
 from ablation.executor import Pool
 from ablation.experiments import BASELINE, UNITS, Experiment, ExperimentError, Recipe, settings
-from ablation.results import Results, stored_pairs
+from ablation.results import Results
 from ablation.verdicts import BETTER, UNDECIDED, WORSE, Verdict
 from ablation.workspace import Workspace
 from utils import amount, errors_in_one_line, fail, lock, make_parser, prepare_streams, quote
@@ -66,10 +66,10 @@ class Comparison:
 
     def __init__(self, flags: argparse.Namespace, workspace: Workspace, chosen: list[Experiment]):
         self.workspace, self.recipe, self.chosen = workspace, workspace.recipe, chosen
-        self.stages = (flags.seeds,) if flags.seeds else verdicts.STAGES
+        last = verdicts.STAGES[-1] if flags.final else self.recipe.seeds
+        self.stages = (flags.seeds or last,) if flags.seeds or last else verdicts.STAGES
         self.pool = Pool(flags.cluster)
         self.results = Results(workspace, self.pool.probe(workspace.probe()))
-        self.stored_pairs = stored_pairs(self.recipe)
 
     def plan(self) -> str:
         """Describe the changes, the effects that the stages detect, and the runs that are left."""
@@ -79,18 +79,10 @@ class Comparison:
             lines.append(f"{each.name} changes {each.describe()}")
             if self.recipe.judged_by(each.score) != self.recipe:
                 lines.append(f"{each.name}: its loss may not be comparable: BLEU is judged")
-            if each.may_change_batches and not self.workspace.final:
-                lines.append("it may change the batches, so confirm a verdict: docs/judging.md")
+            if not each.is_paired(self.recipe):
+                lines.append(f"{each.name}: its runs are not paired by seed: docs/judging.md")
         lines += map(self.results.describe, sides)
-        for judged in dict.fromkeys(self.recipe.judged_by(each.score) for each in self.chosen):
-            sigma = verdicts.spread(judged, self.stored_pairs)
-            text, digits = "unknown, as none is stored", f".{judged.decimals + 1}f"
-            if sigma.df:
-                gains = [(verdicts.detectable(sigma, n, self.stages), n) for n in self.stages]
-                detected = ", ".join(f"{gain:{digits}} after {n} seeds" for gain, n in gains)
-                text = f"{sigma.value:{digits}} {UNITS[judged.score]}; detectable gains (80 % "
-                text += f"power): {detected}"
-            lines.append(f"standard deviation of a difference: {text}")
+        lines += dict.fromkeys(map(self.detectable, self.chosen))
         times = [sum(x["seconds"].values()) / 60 for x in self.results.known if "seconds" in x]
         verify = any(map(self.results.must_verify, sides))
         for stage in sorted({self.stages[0], self.stages[-1]}):
@@ -102,6 +94,20 @@ class Comparison:
             lines.append(text + (", fewer if seed 0 has the stored scores" if verify else ""))
         return "\n".join(lines)
 
+    def detectable(self, experiment: Experiment) -> str:
+        """Describe the gains that the stages detect."""
+        judged, paired = self.recipe.judged_by(experiment.score), experiment.is_paired(self.recipe)
+        sigma, known = verdicts.frozen(judged, paired), len(self.results.baseline(experiment))
+        if not sigma.df:
+            return "detectable gains: unknown, as recipes.toml has no spread"
+        gains = {}
+        for n in self.stages:
+            runs = 0 if paired else max(n, known)
+            gain = verdicts.detectable(sigma, n, self.stages, runs)
+            gains[n] = f"{gain:.{judged.decimals + 1}f} after {n} seeds"
+        unit = UNITS[judged.score]
+        return f"detectable gains (80 % power) in {unit}: {', '.join(gains.values())}"
+
     def runs(self, waiting: list[Experiment], stage: int) -> list[Run]:
         """Return the runs that are left of a stage, sorted by seed, the baseline's first.
 
@@ -109,7 +115,7 @@ class Comparison:
         """
         runs = set()
         for each in waiting:
-            left = {*range(stage)} - self.results.pairs(each).keys()
+            left = {*self.workspace.seeds(each, stage)} - self.results.pairs(each).keys()
             for side in (BASELINE, each):
                 runs |= {(side, seed) for seed in left - self.results.seeds_here(side)}
         return sorted(runs, key=lambda run: (run[1], run[0] != BASELINE, run[0].name))
@@ -139,9 +145,8 @@ class Comparison:
         for stage in self.stages:
             self.execute(self.runs(waiting, stage))
             for each in waiting:
-                pairs = self.results.pairs(each, stage), self.stored_pairs
-                about = {"score": each.score, "name": each.name}
-                verdict = verdicts.judge(self.recipe, *pairs, self.stages, **about)
+                pairs, baseline = self.results.pairs(each, stage), self.results.baseline(each)
+                verdict = verdicts.judge(self.recipe, pairs, baseline, self.stages, each.score)
                 print(f"{each.name}: {verdict}", flush=True)
                 count = self.results.record(each, verdict.outcome)
                 decided[each.name] = verdict
@@ -203,7 +208,7 @@ def parse_flags() -> argparse.Namespace:
     add("--recipe", metavar="NAME", help="a table of experiments/recipes.toml [the experiment's]")
     add("--plan", action="store_true", help="print what would run, its time, and detectable gains")
     add("--seeds", type=int, metavar="N", help="one stage, of N seeds [3, 5 and 8]")
-    add("--final", action="store_true", help="confirm: new seeds, and the held-out texts, once")
+    add("--final", action="store_true", help="confirm: eight new seeds, and the held-out texts")
     add("--store", action="store_true", help="write the results into experiments/results/")
     add("--json", action="store_true", help="end with a line of JSON, for programs")
     add("--cluster", metavar="ADDRESS", help="run on the workers of a Dask scheduler: HOST:PORT")

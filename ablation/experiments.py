@@ -55,6 +55,10 @@ class Recipe:
     delta: differences smaller than this do not matter.
     average: number of last epochs whose final weights are averaged.
     sentences: number of compositional sentences of `mini` to score; 0 for the validation split.
+    seeds: number of seeds of the only stage; 0: three stages.
+    paired: whether the scores of two runs of a seed are correlated.
+    spread: written by `python -m ablation.spread`. By score, the standard deviations of the
+        difference of a pair and of a run, each with its degrees of freedom, and the correlation.
     """
 
     name: str
@@ -63,6 +67,9 @@ class Recipe:
     delta: float
     average: int = 3
     sentences: int = 0
+    seeds: int = 0
+    paired: bool = True
+    spread: dict[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self):
         if self.score not in UNITS:
@@ -112,6 +119,7 @@ class Experiment:
     recipe: that of the command by default. recipe_flags: these replace `flags` for a recipe.
     score: "bleu", if the change alters what a loss means.
     average: number of last epochs whose weights are averaged; 0: the recipe's.
+    paired: False if its runs have other random draws than those of the baseline.
     guard: the test that fails with the patch, if it is a bug.
     """
 
@@ -125,6 +133,7 @@ class Experiment:
     average: int = 0
     flags: str = ""
     recipe_flags: dict[str, str] = field(default_factory=dict, hash=False)
+    paired: bool = True
     guard: str = ""
     diff: str = ""
 
@@ -163,6 +172,10 @@ class Experiment:
         """Whether runs may read other batches, or other tokens, than those of the baseline."""
         flags = settings(self.flags).keys() & {*names_in_group(Config, "data")}
         return bool(flags) or any("batches" in can_change(name) for name in self.files)
+
+    def is_paired(self, recipe: Recipe) -> bool:
+        """Return whether the runs of a seed are judged by their difference."""
+        return recipe.paired and self.paired and not self.may_change_batches
 
     def describe(self) -> str:
         """Return what the experiment changes: its files, flags and average."""

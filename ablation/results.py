@@ -85,12 +85,13 @@ class Results:
     def by_key(self, experiment: Experiment) -> dict[str, list[dict]]:
         """Return the known results of an experiment by the key of their code, its own key first.
 
-        Those of the same code may have another name; those of other code have the same change.
+        Those of the same code may have another name; those of other code have the same change. A
+        confirmation has none of other code.
         """
         groups = {(own := self.workspace.key(experiment)): []}
-        about = experiment.name, experiment.change
+        about = experiment.name, experiment.change, False
         for line in self.known:
-            if line["key"] == own or (line["experiment"], line["change"]) == about:
+            if line["key"] == own or (line["experiment"], line["change"], line["final"]) == about:
                 groups.setdefault(line["key"], []).append(line)
         return groups
 
@@ -120,10 +121,18 @@ class Results:
         runs = {(line["seed"], line["machine"]): line | about for line in lines}
         return [runs[seed_and_machine] for seed_and_machine in sorted(runs)]
 
-    def pairs(self, experiment: Experiment, seeds: float = float("inf")) -> PairedRuns:
+    def pairs(self, experiment: Experiment, count: int = 1000) -> PairedRuns:
         """Return the pairs of the first seeds, on this machine where there are several."""
         pairs = pair(self.runs(experiment), self.runs(BASELINE), self.machine["machine"])
-        return {seed: each for seed, each in pairs.items() if seed < seeds}
+        return {
+            seed: pairs[seed] for seed in self.workspace.seeds(experiment, count) if seed in pairs
+        }
+
+    def baseline(self, experiment: Experiment) -> list[dict]:
+        """Return all runs of the baseline if those of a seed are not paired; otherwise none."""
+        if experiment.is_paired(self.recipe):
+            return []
+        return [run for run in self.runs(BASELINE) if "diverged" not in run]
 
     def seeds_here(self, experiment: Experiment) -> set[int]:
         """Return the seeds that have a result on this machine."""
@@ -143,21 +152,17 @@ class Results:
         return text + (f"; {elsewhere} only in pairs of another machine" if elsewhere else "")
 
     def record(self, experiment: Experiment, outcome: str) -> str:
-        """Add a verdict to the file of all comparisons. Returns how many edits were judged since
-        the last confirmed one, and how many of them chance would call better.
+        """Add a verdict to the file of all comparisons. Returns how many edits were judged, and how
+        many of them chance would call better.
         """
         path = self.workspace.folder.parent / "comparisons.jsonl"
         about = {"experiment": experiment.name, "change": experiment.change, "outcome": outcome}
         about |= {"recipe": self.recipe.name, "final": self.workspace.final}
         with path.open("a", encoding="utf-8") as file:
             file.write(f"{json.dumps(about)}\n")
-        judged = set()
-        for line in read_json_lines(path):
-            judged.add((line["change"], line["recipe"]))
-            if line["final"] and line["outcome"] == "better":
-                judged.clear()
+        judged = {(line["change"], line["recipe"]) for line in read_json_lines(path)}
         chance = f"expected false positives: {ERROR / 2 * len(judged):.2g}"
-        return f"comparisons since the last confirmed edit: {len(judged)}; {chance}"
+        return f"comparisons: {len(judged)}; {chance}"
 
     def store(self, chosen: list[Experiment]) -> None:
         """Store the results of experiments, and of the baseline. Raises UserError and OSError.

@@ -10,7 +10,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from ablation import verdicts
 from ablation.experiments import BASELINE, HERE, UNITS, Recipe, recipes, saved
 from ablation.results import read_lines, stored_pairs
-from ablation.verdicts import STAGES, PairedRuns, Verdict, judge, significant, spread
+from ablation.verdicts import STAGES, PairedRuns, Verdict, frozen, judge, significant
 from utils import amount, errors_in_one_line, make_parser, write_text
 
 COLOURS = {verdicts.BETTER: "#0072B2", verdicts.WORSE: "#D55E00"}  # of Okabe & Ito 2008
@@ -30,21 +30,32 @@ class Table:
     """The verdicts on all stored experiments of a recipe."""
 
     def __init__(self, recipe: Recipe):
-        self.recipe, self.pairs = recipe, stored_pairs(recipe)
-        self.sigma, self.experiments = spread(recipe, self.pairs), saved()
+        self.recipe, self.pairs, self.experiments = recipe, stored_pairs(recipe), saved()
+        self.stages = (recipe.seeds,) if recipe.seeds else STAGES
         lines = [x for x in read_lines(recipe) if not x["final"]]
         self.baseline = [line for line in lines if line["experiment"] == BASELINE.name]
         measured = [name for name in self.experiments if self.pairs.get(name)]
-        self.verdicts = {name: self.judge(name, self.pairs[name]) for name in measured}
+        self.verdicts = {name: self.judge(name) for name in measured}
         self.marked: set[str] = set()
         for kind in (False, True):
             family = [x for x in measured if self.experiments[x].modification == kind]
             self.marked |= significant({name: self.verdicts[name] for name in family})
 
-    def judge(self, name: str, pairs: PairedRuns) -> Verdict:
-        """Return the verdict on pairs of an experiment."""
-        score = self.experiments[name].for_recipe(self.recipe).score
-        return judge(self.recipe, pairs, self.pairs, score=score, name=name)
+    def judge(self, name: str) -> Verdict:
+        """Return the verdict on an experiment."""
+        experiment = self.experiments[name].for_recipe(self.recipe)
+        baseline = [] if experiment.is_paired(self.recipe) else self.baseline
+        return judge(self.recipe, self.pairs[name], baseline, self.stages, experiment.score)
+
+    def confirmed(self, name: str, pairs: PairedRuns) -> Verdict:
+        """Return the verdict on the pairs of a confirmation, which has one stage of eight pairs;
+        three pairs are a first stage of the older protocol.
+        """
+        experiment = self.experiments[name].for_recipe(self.recipe)
+        baseline = [base for _, base in pairs.values()]
+        baseline = [] if experiment.is_paired(self.recipe) else baseline
+        stages = STAGES[-1:] if len(pairs) == STAGES[-1] else STAGES
+        return judge(self.recipe, pairs, baseline, stages, experiment.score)
 
     def shown(self) -> dict[str, Verdict]:
         """Return the verdicts of a stage that have an interval in the recipe's own score."""
@@ -60,7 +71,7 @@ class Table:
         """Return the verdict on an experiment; only the gain if no stage is reached."""
         if name not in self.verdicts:
             return ""
-        verdict, last = self.verdicts[name], STAGES[-1]
+        verdict, last = self.verdicts[name], self.stages[-1]
         text = str(verdict)
         if verdict.seeds < STAGES[0] and not verdict.note:
             gain = f"{verdict.gain:+.{verdict.recipe.decimals}f}"
@@ -90,9 +101,12 @@ class Table:
         if recipe.has_bleu and runs:
             bleu = statistics.mean(run["scores"].get("bleu", math.nan) for run in self.baseline)
             text += f", BLEU {bleu:.1f}"
-        if self.sigma.df and self.shown():
-            digits = recipe.decimals + 1
-            text += f"; standard deviation of a difference {self.sigma.value:.{digits}f}"
+        for kind, paired in (("the difference of a pair", True), ("a run", False)):
+            sigma = frozen(recipe, paired)
+            if sigma.df and (recipe.paired or not paired):
+                digits = recipe.decimals + 1
+                text += f"; standard deviation of {kind} {sigma.value:.{digits}f}"
+        if self.shown():
             text += f". [Plot](results/{recipe.name}.png)"
         return f"{text}.\n"
 
@@ -123,7 +137,7 @@ def markdown(tables: list[Table]) -> str:
 def confirmed(table: Table) -> str:
     """Return a line for each experiment that was confirmed with --final."""
     pairs = stored_pairs(table.recipe, final=True)
-    judged = {name: table.judge(name, each) for name, each in pairs.items()}
+    judged = {name: table.confirmed(name, each) for name, each in pairs.items()}
     lines = (f"- {n}, {table.recipe.name}: {table.unit(x)}{x}\n" for n, x in judged.items())
     return "".join(lines)
 

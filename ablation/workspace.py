@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 from ablation.experiments import BASELINE, Experiment, ExperimentError, Recipe, settings, short_hash
+from ablation.verdicts import STAGES
 from config import Config
 from same_code import (
     NOT_CODE,
@@ -28,7 +29,7 @@ from utils import UserError, flag, warn, write_json
 DEPENDENCIES = ("tensorflow", "numpy", "sentencepiece", "sacrebleu")  # results depend on them
 # The present code scores both sides.
 SHARED_CODE = ("ablation/*.py", "evaluation/metrics.py", "evaluation/scores.py")
-FINAL_SEEDS = 100  # the first seed of --final
+FINAL_SEEDS = 100  # those of --final are higher
 
 
 def hash_files(flags: str) -> list[str]:
@@ -139,6 +140,11 @@ class Workspace:
 
     # ---- Results ----
 
+    def seeds(self, experiment: Experiment, count: int) -> range:
+        """Return the first seeds of an experiment. With --final, no other change has them."""
+        first = FINAL_SEEDS + STAGES[-1] * int(experiment.change[:6], 16) if self.final else 0
+        return range(first, first + count)
+
     def settings(self, experiment: Experiment) -> list:
         """Return what a result depends on besides code and texts."""
         return [experiment.flags, self.average(experiment), hash_files(experiment.flags)]
@@ -185,7 +191,6 @@ class Workspace:
         start.parent.mkdir(parents=True, exist_ok=True)
         state = changed_files("state", self.source(experiment), self.source(BASELINE))
         job = {"about": about, "average": self.average(experiment), "resumable": not state}
-        seed += FINAL_SEEDS if self.final else 0
         return self.write_job(files, f"{self.recipe.flags} {experiment.flags} --seed={seed}", job)
 
     def write_job(self, files: dict[str, Path], flags: str, values: dict) -> dict:

@@ -486,10 +486,10 @@ def test_a_plan_names_the_change_and_the_runs_with_their_time(repository, ask, m
     assert "3 seeds: 2 runs, about 2 minutes, 2 at a time\n" in ask("--plan")
     monkeypatch.setattr(executor, "cores", lambda: [0])  # as a cluster has its own number
     assert "3 seeds: 2 runs, about 4 minutes, 1 at a time\n" in ask("--plan")
-    assert "3 seeds: 6 runs\n" in ask("--plan", "--final")
-    assert "may change the batches" not in out
+    assert "8 seeds: 16 runs\n" in ask("--plan", "--final")
+    assert "not paired" not in out
     edit(repository / "data/texts.py", "old", "new")
-    assert "may change the batches" in ask("--plan")
+    assert "not paired" in ask("--plan")
 
 
 def test_seeds_are_added_until_the_experiment_is_decided(repository, ask):
@@ -633,17 +633,30 @@ def test_the_first_stage_decides_whatever_later_seeds_have(repository, ask):
     assert verdict(ask("more"), "more", 3) == "better +8.0"
 
 
-def test_a_confirmation_has_other_seeds_and_is_stored(repository, ask):
+def test_a_confirmation_has_eight_pairs_of_other_seeds_for_each_change(repository, ask):
+    add(repository, "same", flags="--d-model=138")
     ask("more", "--store")
-    assert verdict(ask("more", "--final", "--seeds", "2", "--store"), "more", 2)[:6] == "better"
-    job = repository / "comparisons/mini-final/baseline/seed-1.job.json"
-    assert "--seed=101" in json.loads(job.read_text())["flags"]
+    out = ask("more", "same", "--final", "--store")
+    assert verdict(out, "more", 8) == "better +8.0" and verdict(out, "same", 8) == "better +10.0"
+    assert "\ncomparisons: 2; expected" in out  # the edits of before still count
     recipe = experiments.recipes()["mini"]
+    seeds = [{*x} for x in results.stored_pairs(recipe, final=True).values()]
+    assert len(seeds[0]) == len(seeds[1]) == 8 and min(seeds[0] | seeds[1]) >= 100
+    assert not seeds[0] & seeds[1]
     before = results.read_lines(recipe)
-    ask("more", "--final", "--seeds", "2", "--store")
-    assert results.read_lines(recipe) == before and len(before) == 3 + 3 + 2 + 2
-    assert {n: len(x) for n, x in results.stored_pairs(recipe, final=True).items()} == {"more": 2}
-    assert {n: len(x) for n, x in results.stored_pairs(recipe).items()} == {"more": 3}
+    ask("more", "--final", "--store")  # nothing runs again: a second chance would not be one
+    assert results.read_lines(recipe) == before and len(before) == 6 + 32
+
+
+def test_runs_that_are_not_paired_are_compared_with_all_of_the_baseline(repository, ask):
+    add(repository, "shorter", flags="--vocab-size=300 --d-model=136")
+    ask("more", "--seeds", "5", "--store")
+    line = json.loads(ask("shorter", "--seeds", "3", "--json").splitlines()[-1])[0]
+    runs = [40 + seed * 7 % 5 / 2 for seed in range(5)]
+    own = [48 + seed * 7 % 5 / 2 + noise for seed, noise in enumerate((0, 0.5, -0.5))]
+    assert line["gain"] == pytest.approx(sum(own) / 3 - sum(runs) / 5) and not line["paired"]
+    edit(repository / "experiments/recipes.toml", "delta = 1.0", "delta = 1.0\nseeds = 4")
+    assert "stage of 4 seeds" in ask("more", "--plan")
 
 
 def test_a_diverged_run_makes_an_experiment_worse(repository, ask):
@@ -661,7 +674,7 @@ def test_a_run_that_fails_ends_the_command_and_shows_its_log(repository, ask, mo
         return fake_execute(job) | (failed if "lost" in job.get("run", "") else {})
 
     monkeypatch.setattr(executor, "execute", fail)
-    with pytest.raises(ExperimentError, match=r"lost seed 0 failed: .*seed-0.log"):
+    with pytest.raises(ExperimentError, match=r"lost seed \d failed: .*seed-\d.log"):
         ask("lost")
     assert capsys.readouterr().out.endswith("ValueError: step 7\n")
     failed_probe = {"worker": "this machine", "status": 2, "result": None, "why": "no texts"}

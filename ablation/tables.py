@@ -3,14 +3,12 @@
 import math
 import statistics
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure  # without pyplot, which would choose a window system
-from matplotlib.ticker import FixedLocator, NullLocator
 
 from ablation import verdicts
 from ablation.experiments import BASELINE, HERE, UNITS, Recipe, recipes, saved
 from ablation.results import read_lines, stored_pairs
-from ablation.verdicts import STAGES, PairedRuns, Verdict, frozen, judge, significant
+from ablation.verdicts import STAGES, PairedRuns, Stages, Verdict, frozen, judge, significant
 from utils import amount, errors_in_one_line, make_parser, write_text
 
 COLOURS = {verdicts.BETTER: "#0072B2", verdicts.WORSE: "#D55E00"}  # of Okabe & Ito 2008
@@ -27,34 +25,24 @@ interval has too few seeds for a verdict. Parameters are multiples of the baseli
 
 
 class Table:
-    """The verdicts on all stored experiments of a recipe."""
+    """The verdicts on all stored experiments of a recipe. final: on those of --final."""
 
-    def __init__(self, recipe: Recipe):
-        self.recipe, self.pairs, self.experiments = recipe, stored_pairs(recipe), saved()
+    def __init__(self, recipe: Recipe, final: bool = False):
+        self.recipe, self.pairs, self.experiments = recipe, stored_pairs(recipe, final), saved()
         self.stages = (recipe.seeds,) if recipe.seeds else STAGES
-        lines = [x for x in read_lines(recipe) if not x["final"]]
+        lines = [x for x in read_lines(recipe) if x["final"] == final]
         self.baseline = [line for line in lines if line["experiment"] == BASELINE.name]
         measured = [name for name in self.experiments if self.pairs.get(name)]
-        self.verdicts = {name: self.judge(name) for name in measured}
+        self.verdicts = {x: self.judge(x, self.pairs[x], self.stages) for x in measured}
         self.marked: set[str] = set()
         for kind in (False, True):
             family = [x for x in measured if self.experiments[x].modification == kind]
             self.marked |= significant({name: self.verdicts[name] for name in family})
 
-    def judge(self, name: str) -> Verdict:
-        """Return the verdict on an experiment."""
+    def judge(self, name: str, pairs: PairedRuns, stages: Stages) -> Verdict:
+        """Return the verdict on pairs of an experiment."""
         experiment = self.experiments[name].for_recipe(self.recipe)
         baseline = [] if experiment.is_paired(self.recipe) else self.baseline
-        return judge(self.recipe, self.pairs[name], baseline, self.stages, experiment.score)
-
-    def confirmed(self, name: str, pairs: PairedRuns) -> Verdict:
-        """Return the verdict on the pairs of a confirmation, which has one stage of eight pairs;
-        three pairs are a first stage of the older protocol.
-        """
-        experiment = self.experiments[name].for_recipe(self.recipe)
-        baseline = [base for _, base in pairs.values()]
-        baseline = [] if experiment.is_paired(self.recipe) else baseline
-        stages = STAGES[-1:] if len(pairs) == STAGES[-1] else STAGES
         return judge(self.recipe, pairs, baseline, stages, experiment.score)
 
     def shown(self) -> dict[str, Verdict]:
@@ -134,28 +122,20 @@ def markdown(tables: list[Table]) -> str:
     return f"{text}\nNo stored pairs of runs: {missing}.\n"
 
 
-def confirmed(table: Table) -> str:
-    """Return a line for each experiment that was confirmed with --final."""
-    pairs = stored_pairs(table.recipe, final=True)
-    judged = {name: table.confirmed(name, each) for name, each in pairs.items()}
-    lines = (f"- {n}, {table.recipe.name}: {table.unit(x)}{x}\n" for n, x in judged.items())
+def confirmed(recipe: Recipe) -> str:
+    """Return a line for each experiment that was confirmed with --final.
+
+    Eight pairs are one stage; fewer are a stage of the older protocol.
+    """
+    table, lines = Table(recipe, final=True), []
+    for name, pairs in table.pairs.items():
+        stages = STAGES[-1:] if len(pairs) == STAGES[-1] else STAGES
+        verdict = table.judge(name, pairs, stages)
+        lines.append(f"- {name}, {recipe.name}: {table.unit(verdict)}{verdict}\n")
     return "".join(lines)
 
 
 # ---- Plots ----
-
-
-def scale_axis(axes: Axes, name: str, delta: float) -> None:
-    """Make the axis "x" or "y" nearly linear within ±delta, and logarithmic beyond.
-
-    Some changes have a hundred times the effect of others.
-    """
-    sizes = [x for power in range(-4, 3) for x in (10.0**power, 3 * 10.0**power) if x > 1.4 * delta]
-    ticks = [-x for x in sizes[::-1]] + [0.0, *sizes]
-    getattr(axes, f"set_{name}scale")("asinh", linear_width=delta)
-    axis = getattr(axes, f"{name}axis")
-    axis.set(major_locator=FixedLocator(ticks), minor_locator=NullLocator())
-    axis.set_major_formatter("{x:+g}")
 
 
 def forest(table: Table) -> Figure:
@@ -163,7 +143,7 @@ def forest(table: Table) -> Figure:
     recipe, rows = table.recipe, sorted(table.shown().items(), key=lambda row: row[1].gain)
     figure = Figure(figsize=(9, 1.8 + 0.27 * len(rows)), layout="constrained")
     axes = figure.subplots()
-    scale_axis(axes, "x", recipe.delta)
+    axes.set_xscale("asinh", linear_width=recipe.delta)  # some gains are a hundred times others
     axes.axvline(0, color="0.3", lw=1)
     zone = axes.axvspan(-recipe.delta, recipe.delta, color="0.92", lw=0, zorder=0)
     handles = {f"±{recipe.delta:g} {UNITS[recipe.score]}: too small to matter": zone}
@@ -193,7 +173,7 @@ def write() -> None:
         if table.shown():
             forest(table).savefig(folder / f"{name}.png", dpi=110)
     parts.append(markdown([*tables.values()]))
-    lines = "".join(map(confirmed, every.values()))
+    lines = "".join(map(confirmed, recipes().values()))
     if lines:
         parts.append(f"## Confirmed\n\nWith new seeds, on held-out texts:\n\n{lines}")
     write_text(HERE / "RESULTS.md", "\n".join(parts))

@@ -7,7 +7,6 @@ machine computes, and to write the texts to score.
 import hashlib
 import json
 import os
-import re
 import shutil
 import signal
 import sys
@@ -122,18 +121,6 @@ def end_with_parent() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def overlap(config: Config, texts: Split) -> int:
-    """Return how many sources to score are in the training split, but for case and punctuation."""
-
-    def words(source: str) -> str:
-        return re.sub(r"\W", "", source).casefold()
-
-    corpus = corpora.from_config(config)
-    found = {words(source) for source in texts.sources}
-    found = found.intersection(words(source) for source, *_ in corpus.read("train"))
-    return sum(words(source) in found for source in texts.sources)
-
-
 def score(predictor, texts: Split, documents: bool) -> dict:
     """Return the scores of texts that experiments store: see `evaluation.scores`.
 
@@ -182,8 +169,6 @@ def train_and_score(job: dict) -> dict:
     result = {"scores": score(predictor, texts, documents)}
     result["parameters"] = predictor.num_parameters
     result["weights"] = hash_of(predictor.model.trainable_variables)
-    if config.task != "language modeling":
-        result["in_train"] = overlap(config, texts)
     if not resumed:  # otherwise another process did a part of the work
         times = {"train": trained - began, "score": time.monotonic() - trained}
         result["seconds"] = {name: round(value, 1) for name, value in times.items()}

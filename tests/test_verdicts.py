@@ -1,6 +1,5 @@
 """Verdicts: intervals, stages, the pooled and shrunk spread, marks, simulations."""
 
-from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -160,11 +159,6 @@ def test_runs_that_diverge_are_equal_or_are_not_comparable():
         verdicts.judge(POINTS, pairs)
     verdict = verdicts.judge(POINTS, make_pairs([0.0, 0.0, 0.0]))
     assert str(verdict) == "no effect after 3 seeds (equal to the baseline in every digit)"
-    for own, base, fails in ((9, 2, False), (90, 2, True)):
-        pairs = make_pairs([1.0, 2.0, 3.0])
-        pairs[2][0]["in_train"], pairs[2][1]["in_train"] = own, base
-        with pytest.raises(ExperimentError, match="trains on 90 of") if fails else nullcontext():
-            verdicts.judge(POINTS, pairs)
 
 
 def test_no_end_of_an_interval_is_shown_as_zero():
@@ -223,7 +217,7 @@ def table(monkeypatch):
     known = {name: Experiment(name, "1?") for name in pairs}
     lines = [line | {"experiment": "baseline"} for line in baseline]
     monkeypatch.setattr(tables, "read_lines", lambda recipe: lines)
-    monkeypatch.setattr(tables, "stored_pairs", lambda recipe: pairs)
+    monkeypatch.setattr(tables, "stored_pairs", lambda recipe, final: pairs)
     monkeypatch.setattr(tables, "saved", lambda: known)
     return tables.Table(POINTS)
 
@@ -245,13 +239,9 @@ def test_forest_plot_shows_every_interval_best_last_and_the_zone(table):
         "wide": Verdict(UNDECIDED, POINTS, 1.0, -9, 11, 3),
         "more": Verdict(BETTER, POINTS, 8.0, 7.0, 9.0, 3),
     }
-    figure = tables.forest(table)
-    (axes,) = figure.axes
-    assert axes.get_xscale() == "asinh"  # so that one large difference does not squeeze the others
+    (axes,) = tables.forest(table).axes
     names = [label.get_text() for label in axes.get_yticklabels()]
     assert names == ["far", "equal", "wide", "more"]
-    legend = [text.get_text() for text in figure.legends[0].texts]
-    assert legend == ["±1 points: too small to matter", WORSE, SMALL, UNDECIDED, BETTER]
     (zone,) = axes.patches
     assert (zone.get_x(), zone.get_width()) == (-1, 2)
     lines = [line for line in axes.lines[1:] if len(line.get_xdata()) == 2]

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import TINY, run_loop, state, steps_saved, training_in_process, write_corpus
+from helpers import TINY, run_loop, steps_saved, training_in_process, write_corpus
 
 from ablation import experiments, worker
 from data.splits import Split
@@ -64,28 +64,6 @@ def test_an_average_is_over_the_ends_of_epochs_however_often_a_run_saves(tmp_pat
         steps, average = train(f"keep-{keep}", 0, keep_checkpoints=keep)
         assert steps == ([second, third] if keep == 2 else [*range(third + 1)])
         np.testing.assert_array_equal(average, expected)
-
-
-def test_the_mean_of_the_weights_of_the_last_epochs_is_scored(tmp_path, monkeypatch):
-    def grow(step, training):
-        training.model.source_embedding.table.assign_add(tf.ones([400, 16]) * 2.0**step)
-
-    settings = {"corpus": str(write_corpus(tmp_path / "talks")), "cache_dir": str(tmp_path)}
-    settings |= TINY | {"runs_dir": str(tmp_path), "name": "run", "batch_tokens": 1500, "epochs": 4}
-    run_loop(settings, grow)
-    (tmp_path / "texts").write_text("[[], []]")
-    job = {name: str(tmp_path / name) for name in ("run", "texts", "cache")}
-    scored = []
-    monkeypatch.setattr(
-        worker, "score", lambda predictor, *_: scored.append(predictor.model.source_embedding.table)
-    )
-    with training_in_process() as patch:
-        patch.setattr("train.train", lambda config: None)
-        result = worker.train_and_score(job | {"average": 2, "resumable": True})
-    last = [state(tmp_path / "run", step) for step in steps_saved(tmp_path / "run")[-2:]]
-    tables = [value for each in last for name, value in each.items() if "embedding/table" in name]
-    assert len(tables) == 2 and result["in_train"] == 0
-    np.testing.assert_allclose(scored, [np.mean(tables, axis=0)], rtol=1e-6)
 
 
 def test_scoring_can_be_stopped_and_a_run_that_cannot_resume_starts_again(tmp_path, monkeypatch):
@@ -198,7 +176,7 @@ def test_a_worker_trains_and_scores_the_same_bits_again(tmp_path):
         job |= {"flags": [*SMOKE, "--seed=3"], "average": 2, "about": {"a": 1, **here}}
         found.append(start(tmp_path, job | {"resumable": True, "packages": {}}))
     one, two = found
-    assert one["a"] == 1 and len(one["weights"]) == 16 and one["in_train"] == 0
+    assert one["a"] == 1 and len(one["weights"]) == 16
     for key in ("weights", "scores", "parameters"):
         assert one[key] == two[key]
     tags = json.loads((tmp_path / "texts.json").read_text())[2]

@@ -124,6 +124,7 @@ def starts(job):
 @pytest.mark.slow
 def test_runs_have_the_same_results_with_and_without_a_cluster(cluster, make_job):
     cluster.start_workers(2)
+    assert Pool(cluster.address).size == 2  # by which --plan estimates the time
     for pool in (Pool(), Pool(cluster.address)):
         assert pool.probe(make_job("probe"))["machine"] == "usual"
         jobs = [make_job(f"{name}{pool.address is None}", steps=3) for name in "abc"]

@@ -55,9 +55,9 @@ def choose(flags: argparse.Namespace) -> tuple[Recipe, list[Experiment]]:
 
 def fits(experiment: Experiment, recipe: Recipe) -> bool:
     """Return whether --all includes an experiment: it can be trained with the recipe."""
-    own, given = settings(experiment.flags), settings(recipe.flags)
-    allowed = {recipe.name} if given.get("model") == "classifier" else {"mini", recipe.name}
-    same_model = "model" not in given.keys() & own.keys()
+    own, base = settings(experiment.flags), settings(recipe.flags)
+    allowed = {recipe.name} if base.get("model") == "classifier" else {"mini", recipe.name}
+    same_model = "model" not in base.keys() & own.keys()
     return experiment.theme != "null" and experiment.recipe in allowed and same_model
 
 
@@ -83,7 +83,7 @@ class Comparison:
                 lines.append(f"{each.name}: its runs are not paired by seed: docs/judging.md")
         lines += map(self.results.describe, sides)
         lines += dict.fromkeys(map(self.detectable, self.chosen))
-        times = [sum(x["seconds"].values()) / 60 for x in self.results.known if "seconds" in x]
+        times = [sum(x["seconds"].values()) / 60 for x in self.results.lines if "seconds" in x]
         verify = any(map(self.results.must_verify, sides))
         for stage in sorted({self.stages[0], self.stages[-1]}):
             runs, text = len(self.runs(self.chosen, stage)), f"stage of {stage} seeds: "
@@ -97,12 +97,12 @@ class Comparison:
     def detectable(self, experiment: Experiment) -> str:
         """Describe the gains that the stages detect."""
         judged, paired = self.recipe.judged_by(experiment.score), experiment.is_paired(self.recipe)
-        sigma, known = verdicts.frozen(judged, paired), len(self.results.baseline(experiment))
+        sigma, baseline = verdicts.frozen(judged, paired), len(self.results.baseline(experiment))
         if not sigma.df:
             return "detectable gains: unknown, as recipes.toml has no spread"
         gains = {}
         for n in self.stages:
-            runs = 0 if paired else max(n, known)
+            runs = 0 if paired else max(n, baseline)
             gain = verdicts.detectable(sigma, n, self.stages, runs)
             gains[n] = f"{gain:.{judged.decimals + 1}f} after {n} seeds"
         unit = UNITS[judged.score]
@@ -131,7 +131,7 @@ class Comparison:
                 tqdm.write(answer["why"])
                 raise ExperimentError(f"{name} failed: see {job['log']}; the others stopped")
             result = json.loads(answer["result"])
-            self.results.known.insert(0, result)
+            self.results.lines.insert(0, result)
             recipe = self.recipe.judged_by(experiment.score)
             text = f"{recipe.value(result):.{recipe.decimals}f} {UNITS[recipe.score]}"
             tqdm.write(f"{name}: {result.get('diverged') or text}")

@@ -77,12 +77,12 @@ class Recipe:
 
     @property
     def lower_is_better(self) -> bool:
-        """Whether the score is a loss."""
+        """True if the score is a loss."""
         return self.score == "nats_per_character"
 
     @property
     def has_bleu(self) -> bool:
-        """Whether BLEU can be judged instead of the loss. A language model has none."""
+        """True if BLEU can be judged instead of the loss. A language model has none."""
         return self.lower_is_better and settings(self.flags).get("model") != "language_model"
 
     @property
@@ -169,7 +169,7 @@ class Experiment:
 
     @property
     def may_change_batches(self) -> bool:
-        """Whether runs may read other batches, or other tokens, than those of the baseline."""
+        """True if runs may read other batches, or other tokens, than those of the baseline."""
         flags = settings(self.flags).keys() & {*names_in_group(Config, "data")}
         return bool(flags) or any("batches" in can_change(name) for name in self.files)
 
@@ -240,7 +240,7 @@ def read(name: str) -> Experiment:
     experiments = saved()
     if name not in experiments:
         hint = did_you_mean(name, experiments, 3) or f": they are in {HERE}"
-        raise ExperimentError(f"there is no experiment {name}{hint}")
+        raise ExperimentError(f"unknown experiment {name}{hint}")
     return experiments[name]
 
 

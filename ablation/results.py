@@ -77,10 +77,10 @@ class Results:
 
     def __init__(self, workspace: Workspace, machine: dict[str, str]):
         self.workspace, self.recipe, self.machine = workspace, workspace.recipe, machine
-        known = [read_json(path) for path in workspace.folder.glob("*/seed-*.*-*.json")]
-        known = [line for line in known if line["recipe"] == self.recipe.identity]
+        lines = [read_json(path) for path in workspace.folder.glob("*/seed-*.*-*.json")]
+        lines = [line for line in lines if line["recipe"] == self.recipe.identity]
         stored = [x for x in read_lines(self.recipe) if x["final"] == workspace.final]
-        self.known = known + [x for x in stored if x not in known]
+        self.lines = lines + [x for x in stored if x not in lines]
 
     def by_key(self, experiment: Experiment) -> dict[str, list[dict]]:
         """Return the known results of an experiment by the key of their code, its own key first.
@@ -90,7 +90,7 @@ class Results:
         """
         groups = {(own := self.workspace.key(experiment)): []}
         about = experiment.name, experiment.change, False
-        for line in self.known:
+        for line in self.lines:
             if line["key"] == own or (line["experiment"], line["change"], line["final"]) == about:
                 groups.setdefault(line["key"], []).append(line)
         return groups

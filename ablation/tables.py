@@ -76,8 +76,8 @@ class Table:
     def size(self, name: str) -> str:
         """Return the number of parameters as a multiple of the baseline's."""
         own, base = next(iter(self.pairs.get(name, {0: ({}, {})}).values()))
-        known = "parameters" in own and "parameters" in base
-        return f"× {own['parameters'] / base['parameters']:.2f}" if known else ""
+        recorded = "parameters" in own and "parameters" in base
+        return f"× {own['parameters'] / base['parameters']:.2f}" if recorded else ""
 
     def summary(self) -> str:
         """Describe the runs of the baseline, and the spread."""

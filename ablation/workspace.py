@@ -104,7 +104,7 @@ class Workspace:
         for each in sorted(own.keys() & fixed):
             raise ExperimentError(
                 f"{name} changes {flag(each)}, so its scores could not be compared with those of "
-                "the baseline: leave this setting as it is"
+                "the baseline: do not change this setting"
             )
         average = self.average(experiment)
         epochs = (settings(recipe.flags) | own).get("epochs", Config.epochs)
@@ -130,8 +130,8 @@ class Workspace:
         the model is not named like it.
         """
         source = self.source(experiment)
-        given = settings(f"{self.recipe.flags} {experiment.flags}")
-        model = f"model/{given.get('model', Config.model)}.py"
+        values = settings(f"{self.recipe.flags} {experiment.flags}")
+        model = f"model/{values.get('model', Config.model)}.py"
         if "model/__init__.py" in experiment.files or not (source / model).exists():
             return []
         used = imported_files(["train.py", model], source)

@@ -64,11 +64,11 @@ def simulate(
             sigma = spread.pooled({j: [*enumerate(row)] for j, row in enumerate(stored)})
         own = random.normal(0, draw_spreads(random, 1, tau, outliers)[0], STAGES[-1])
         base = random.normal(0, 0.5**0.5, STAGES[-1])
-        gains, known = gain + scale * (own - base), sigma
+        gains, estimate = gain + scale * (own - base), sigma
         if runs:
             base = random.normal(0, RUN, runs).mean()
-            gains, known = gain + random.normal(0, RUN, STAGES[-1]) - base, Sigma(RUN, ROWS)
-        outcome = first_decision(recipe, gains, known, runs).outcome
+            gains, estimate = gain + random.normal(0, RUN, STAGES[-1]) - base, Sigma(RUN, ROWS)
+        outcome = first_decision(recipe, gains, estimate, runs).outcome
         shares[outcome] = shares.get(outcome, 0) + 1 / tries
     return dict.fromkeys((verdicts.BETTER, verdicts.WORSE, verdicts.SMALL), 0.0) | shares
 

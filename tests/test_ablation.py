@@ -210,7 +210,7 @@ def test_an_uncommitted_edit_gets_a_verdict(repository, ask):
 
 
 def test_whatever_an_edit_can_execute_is_part_of_the_key(repository, tmp_path_factory):
-    """New modules that are imported, tables of packages, and modules that are said to be harmless;
+    """New modules that are imported, tables of packages, and modules that cannot change a score;
     but not comments, and nothing that is not imported.
     """
     (repository / "model/transformer.py").write_text(MODEL + "def unused():\n    import losses\n")

@@ -105,16 +105,16 @@ def test_the_spread_leaves_out_what_says_nothing_about_seeds(monkeypatch):
     rows = spread.scores_by_row(POINTS, some)
     assert len(rows) == 4 and all(len(runs) == 4 for runs in rows.values())
     assert spread.scores_by_row(POINTS, some | {"lost": diverged, "same": equal}) == rows
-    known = {name: Experiment(name, "1?") for name in some}
+    experiments = {name: Experiment(name, "1?") for name in some}
     pairs = {"order": make_pairs([9, -9, 30])}
     monkeypatch.setattr(spread, "stored_pairs", lambda recipe: some | pairs)
     for broken in ({"paired": False}, {"flags": "--vocab-size 300"}):
-        known["order"] = Experiment("order", "1?", **broken)
-        monkeypatch.setattr(spread, "saved", lambda: known)
+        experiments["order"] = Experiment("order", "1?", **broken)
+        monkeypatch.setattr(spread, "saved", lambda: experiments)
         pooled = spread.pooled(rows)
         assert f"pair = [{pooled.value:.3g}, {pooled.df:.0f}]" in spread.table(POINTS)
-        assert not known["order"].is_paired(POINTS) and known["row 1"].is_paired(POINTS)
-    assert not known["row 1"].is_paired(replace(POINTS, paired=False))
+        assert not experiments["order"].is_paired(POINTS) and experiments["row 1"].is_paired(POINTS)
+    assert not experiments["row 1"].is_paired(replace(POINTS, paired=False))
 
 
 def test_the_first_stage_that_decides_ends_the_comparison():
@@ -214,11 +214,11 @@ def table(monkeypatch):
     gains = enumerate((3, -3, 0.6))
     own = [result(i, 60 + gain, parameters=12, final=False) for i, gain in gains]
     pairs = {"some": pair(own, baseline), "once": pair(own[:1], baseline)}
-    known = {name: Experiment(name, "1?") for name in pairs}
+    experiments = {name: Experiment(name, "1?") for name in pairs}
     lines = [line | {"experiment": "baseline"} for line in baseline]
     monkeypatch.setattr(tables, "read_lines", lambda recipe: lines)
     monkeypatch.setattr(tables, "stored_pairs", lambda recipe, final: pairs)
-    monkeypatch.setattr(tables, "saved", lambda: known)
+    monkeypatch.setattr(tables, "saved", lambda: experiments)
     return tables.Table(POINTS)
 
 

@@ -30,27 +30,20 @@ NEITHER = 3
 
 def choose(flags: argparse.Namespace) -> tuple[Recipe, list[Experiment]]:
     """Return the recipe and the experiments of a command line. Raises ExperimentError."""
-    recipes, edit = experiments.recipes(), experiments.edit(flags.against)
-    if flags.all:
-        recipe = recipes.get(flags.recipe or "mini")
-        chosen = [x for x in experiments.saved().values() if recipe and fits(x, recipe)]
-    elif flags.names:
-        chosen = [experiments.read(name) for name in dict.fromkeys(flags.names)]
-    else:
-        chosen = [edit] if edit else []
-    if edit and edit not in chosen:
-        print("the uncommitted edit is left out: saved experiments change the last commit")
+    recipes, saved = experiments.recipes(), experiments.saved() if flags.all else {}
+    chosen = [*saved.values()] or [experiments.read(name) for name in dict.fromkeys(flags.names)]
+    if not chosen and (edit := experiments.edit(flags.against)):
+        chosen = [edit]
     if not chosen:
-        raise ExperimentError(
-            f"no code differs from {flags.against}, and no experiment is named: edit the code, or "
-            "name experiments or an earlier commit (--against REV)"
-        )
-    names = {flags.recipe} if flags.recipe else {experiment.recipe for experiment in chosen}
+        hint = "edit the code, or name experiments or an earlier commit (--against REV)"
+        raise ExperimentError(f"no code differs from {flags.against}: {hint}")
+    names = {x.recipe for x in chosen}
+    names = {flags.recipe or "mini"} if flags.recipe or flags.all else names
     if len(names) > 1 or not names <= recipes.keys():
-        what = "the experiments have several" if len(names) > 1 else f"there is no {names.pop()}"
-        raise ExperimentError(f"{what}: choose --recipe from {', '.join(recipes)}")
+        what = " and ".join(sorted(names))
+        raise ExperimentError(f"recipe {what}: choose one --recipe from {', '.join(recipes)}")
     recipe = recipes[names.pop()]
-    return recipe, [experiment.for_recipe(recipe) for experiment in chosen]
+    return recipe, [x.for_recipe(recipe) for x in chosen if not flags.all or fits(x, recipe)]
 
 
 def fits(experiment: Experiment, recipe: Recipe) -> bool:
@@ -66,47 +59,36 @@ class Comparison:
 
     def __init__(self, flags: argparse.Namespace, workspace: Workspace, chosen: list[Experiment]):
         self.workspace, self.recipe, self.chosen = workspace, workspace.recipe, chosen
-        last = verdicts.STAGES[-1] if flags.final else self.recipe.seeds
-        self.stages = (flags.seeds or last,) if flags.seeds or last else verdicts.STAGES
+        seeds = flags.seeds or (verdicts.STAGES[-1] if flags.final else self.recipe.seeds)
+        self.stages = (seeds,) if seeds else verdicts.STAGES
         self.pool = Pool(flags.cluster)
         self.results = Results(workspace, self.pool.probe(workspace.probe()))
 
     def plan(self) -> str:
         """Describe the changes, the effects that the stages detect, and the runs that are left."""
-        sides = BASELINE, *self.chosen
         lines = [f"baseline: commit {self.workspace.commit[:7]}"]
-        for each in self.chosen:
-            lines.append(f"{each.name} changes {each.describe()}")
-            if self.recipe.judged_by(each.score) != self.recipe:
-                lines.append(f"{each.name}: its loss may not be comparable: BLEU is judged")
-            if not each.is_paired(self.recipe):
-                lines.append(f"{each.name}: its runs are not paired by seed: docs/judging.md")
-        lines += map(self.results.describe, sides)
-        lines += dict.fromkeys(map(self.detectable, self.chosen))
+        lines += [f"{each.name} changes {each.describe()}" for each in self.chosen]
+        lines += map(self.results.describe, (BASELINE, *self.chosen))
+        lines += map(self.detectable, self.chosen)
         times = [sum(x["seconds"].values()) / 60 for x in self.results.lines if "seconds" in x]
-        verify = any(map(self.results.must_verify, sides))
         for stage in sorted({self.stages[0], self.stages[-1]}):
-            runs, text = len(self.runs(self.chosen, stage)), f"stage of {stage} seeds: "
-            text += amount(runs, "run")
+            runs = len(self.runs(self.chosen, stage))
+            text = f"stage of {stage} seeds: {amount(runs, 'run')}, {self.pool.size} at a time"
             if times:
                 minutes = math.ceil(runs / self.pool.size) * statistics.median(times)
-                text += f", about {amount(minutes, 'minute')}, {self.pool.size} at a time"
-            lines.append(text + (", fewer if seed 0 has the stored scores" if verify else ""))
+                text += f", about {amount(minutes, 'minute')}"
+            lines.append(text)
         return "\n".join(lines)
 
     def detectable(self, experiment: Experiment) -> str:
-        """Describe the gains that the stages detect."""
+        """Describe how an experiment is judged, and the gains that the stages detect."""
         judged, paired = self.recipe.judged_by(experiment.score), experiment.is_paired(self.recipe)
         sigma, baseline = verdicts.frozen(judged, paired), len(self.results.baseline(experiment))
-        if not sigma.df:
-            return "detectable gains: unknown, as recipes.toml has no spread"
-        gains = {}
-        for n in self.stages:
-            runs = 0 if paired else max(n, baseline)
-            gain = verdicts.detectable(sigma, n, self.stages, runs)
-            gains[n] = f"{gain:.{judged.decimals + 1}f} after {n} seeds"
-        unit = UNITS[judged.score]
-        return f"detectable gains (80 % power) in {unit}: {', '.join(gains.values())}"
+        text = f"{experiment.name}: judged in {UNITS[judged.score]}, {'' if paired else 'un'}paired"
+        for n in self.stages if sigma.df else ():
+            gain = verdicts.detectable(sigma, n, self.stages, 0 if paired else max(n, baseline))
+            text += f"; detects {gain:.{judged.decimals + 1}f} after {n} seeds"
+        return text
 
     def runs(self, waiting: list[Experiment], stage: int) -> list[Run]:
         """Return the runs that are left of a stage, sorted by seed, the baseline's first.
@@ -141,7 +123,7 @@ class Comparison:
         if verify := [x for x in (BASELINE, *self.chosen) if self.results.must_verify(x)]:
             self.execute(self.runs(self.chosen, 1))
             print("\n".join(map(self.results.describe, verify)), flush=True)
-        waiting, decided = self.chosen, {}
+        waiting, decided, count = self.chosen, {}, "no experiment fits the recipe"
         for stage in self.stages:
             self.execute(self.runs(waiting, stage))
             for each in waiting:
@@ -157,17 +139,19 @@ class Comparison:
 
 def as_json(name: str, verdict: Verdict) -> dict:
     """Return a verdict for programs. Infinite and unknown numbers are null."""
-    recipe, values = verdict.recipe, verdict._asdict()
-    values = {"experiment": name} | values | {"recipe": recipe.name, "score": recipe.score}
+    values = {"experiment": name} | verdict._asdict()
+    values |= {"recipe": verdict.recipe.name, "score": verdict.recipe.score}
     unknown = [x for x, v in values.items() if isinstance(v, float) and not math.isfinite(v)]
     return values | dict.fromkeys(unknown)
 
 
 def run(flags: argparse.Namespace) -> int:
     """Carry out a command line. Returns its exit status. Raises UserError and OSError."""
+    if flags.store and not (flags.names or flags.all):
+        raise ExperimentError("--store needs names: save the edit first, with --save")
     if flags.save:
         experiments.save(*flags.save, flags.against)
-    for name in flags.refresh or []:
+    for name in flags.refresh:
         experiments.refresh(name)
     if flags.save or flags.refresh:
         return 0
@@ -197,7 +181,7 @@ def run(flags: argparse.Namespace) -> int:
 
 
 def parse_flags() -> argparse.Namespace:
-    """Parse the command line. Raises ExperimentError."""
+    """Parse the command line."""
     parser = make_parser(__doc__, prog="python -m ablation")
     add, what = parser.add_argument, parser.add_mutually_exclusive_group()
     text = "an experiment of experiments/ [the edit]"
@@ -214,13 +198,9 @@ def parse_flags() -> argparse.Namespace:
     add("--cluster", metavar="ADDRESS", help="run on the workers of a Dask scheduler: HOST:PORT")
     text = "save the edit as experiments/THEME/NAME.patch"
     add("--save", nargs=2, metavar=("THEME/NAME", "QUESTION"), help=text)
-    add("--refresh", nargs="+", metavar="NAME", help="rewrite patches that have moved")
-    flags = parser.parse_args()
-    if flags.seeds is not None and flags.seeds < 2:
-        raise ExperimentError("--seeds must be at least 2")
-    if flags.store and not (flags.names or flags.all):
-        raise ExperimentError("--store needs names: save the edit first, with --save")
-    return flags
+    text = "rewrite patches that have moved"
+    add("--refresh", nargs="+", metavar="NAME", default=[], help=text)
+    return parser.parse_args()
 
 
 def main() -> None:

@@ -20,10 +20,6 @@ from training.machine import cores
 from utils import warn
 
 LINE = "{percentage:3.0f} % [{elapsed}<{remaining}] {n}/{total} runs"
-KILLED = (
-    "killed, probably because memory ran out: execute fewer runs at a time, on fewer cores "
-    "(taskset -c 0 python …) or with fewer threads of a Dask worker"
-)
 
 
 def execute(job: dict, worker: str = "this machine") -> dict:
@@ -53,13 +49,12 @@ def execute(job: dict, worker: str = "this machine") -> dict:
         time.sleep(0.2)
     process.stdin.close()
     with open(job["log"], encoding="utf-8", errors="replace") as log:
-        lines = log.read().strip().splitlines()[-8:] or ["no message"]
-    why = "\n".join(lines)
-    if lines[-1].startswith("error: "):  # an expected error has one line
-        why = lines[-1].removeprefix("error: ")
+        why = "\n".join(["", *log.read().strip().splitlines()[-8:]])
+    why = why.rpartition("\nerror: ")[2].strip()  # an expected error has one line
+    if process.returncode == -signal.SIGKILL:
+        why = "killed, probably because memory ran out: use fewer cores (taskset -c 0 python …)"
     with contextlib.suppress(FileNotFoundError), open(job["result"], encoding="utf-8") as file:
         answer["result"] = file.read()
-    why = KILLED if process.returncode == -9 else why  # SIGKILL
     return answer | {"why": why, "status": process.returncode}
 
 
@@ -125,13 +120,12 @@ class Pool:
                             self.refused.add(answer["worker"])
                             warn(f"{answer['worker']} is left out: {answer['why']}")
                             futures[self.submit(job)] = job
-                            continue
-                        bar.update()
-                        yield job, answer
+                        else:
+                            bar.update()
+                            yield job, answer
         finally:
             if futures:
-                text = f"waiting for runs to save; {len(futures)} have not ended"
-                tqdm.write(text, file=sys.stderr)
+                tqdm.write(f"waiting for {len(futures)} runs to save", file=sys.stderr)
                 for job in futures.values():
                     Path(job["running"]).unlink(missing_ok=True)
                 concurrent.futures.wait(futures, 120)
@@ -140,10 +134,10 @@ class Pool:
         """Submit a job to any worker that has not refused one. Raises ExperimentError."""
         if not self.refused:
             return self.executor.submit(self.execute, job)
-        workers = [worker for worker in self.client.nthreads() if worker not in self.refused]
+        workers = self.client.nthreads().keys() - self.refused
         if not workers:
             raise ExperimentError(f"no Dask worker at {self.address} can be used: see above")
-        return self.executor.submit(self.execute, job, workers=workers)
+        return self.executor.submit(self.execute, job, workers=[*workers])
 
     def answer(self, future: concurrent.futures.Future) -> dict:
         """Return the result of a future. Raises ExperimentError if Dask has lost it."""

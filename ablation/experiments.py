@@ -102,7 +102,7 @@ class Recipe:
 
     def value(self, result: dict) -> float:
         """Return the score of a run; NaN if it diverged."""
-        return result.get("scores", {}).get(self.score, math.nan)
+        return math.nan if "diverged" in result else result["scores"][self.score]
 
     def gain(self, own: dict, baseline: dict) -> float:
         """Return how much better a run is than one of the baseline."""
@@ -144,9 +144,8 @@ class Experiment:
         """
         flags = self.recipe_flags.get(recipe.name, self.flags)
         bleu = any("meaning" in can_change(name) for name in self.files)
-        bleu |= "label_smoothing" in settings(flags)
-        default = re.compile('. +label_smoothing *[:=]|.*"label smoothing')  # in config.py
-        bleu |= any(map(default.match, self.changed_lines))
+        lines = [*settings(flags), *self.changed_lines]
+        bleu |= any("label_smoothing" in line.replace(" ", "_") for line in lines)
         return replace(self, flags=flags, score=self.score or ("bleu" if bleu else ""))
 
     @property
@@ -168,14 +167,15 @@ class Experiment:
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
 
     @property
-    def may_change_batches(self) -> bool:
-        """True if runs may read other batches, or other tokens, than those of the baseline."""
+    def keeps_pairs(self) -> bool:
+        """True if runs have the random draws, the batches and the tokens of the baseline's."""
         flags = settings(self.flags).keys() & {*names_in_group(Config, "data")}
-        return bool(flags) or any("batches" in can_change(name) for name in self.files)
+        batches = flags or any("batches" in can_change(name) for name in self.files)
+        return self.paired and not batches
 
     def is_paired(self, recipe: Recipe) -> bool:
         """Return whether the runs of a seed are judged by their difference."""
-        return recipe.paired and self.paired and not self.may_change_batches
+        return recipe.paired and self.keeps_pairs
 
     def describe(self) -> str:
         """Return what the experiment changes: its files, flags and average."""
@@ -250,21 +250,18 @@ def read(name: str) -> Experiment:
 def edit(commit: str = "HEAD") -> Experiment | None:
     """Return the changes since a commit as an experiment, or None if there are none.
 
-    Only the Python files of the project and of its folders of modules count, and tables next to the
-    modules of a package, but not those that are directly in data/: they are corpora. Other folders
-    may hold copies of the source, as runs do, or an environment. The name has a hash of the
-    changes. Raises ExperimentError.
+    Only Python files at the top and in folders of modules count, and tables of packages; not those
+    directly in data/, which are corpora. The name has a hash of the changes. Raises
+    ExperimentError.
     """
-    folders = sorted({path.parent for path in HERE.parent.glob("*/*.py")})
-    packages = sorted(x.parent for folder in folders for x in folder.rglob("__init__.py"))
-    packages = (path.relative_to(HERE.parent).as_posix() for path in packages)
-    wanted = [":(glob)*.py", *(f"{folder.name}/*.py" for folder in folders)]
-    wanted += [f":(glob){package}/*.tsv" for package in packages if package != "data"]
+    folders = {f"{path.parent.name}/**/*.py" for path in HERE.parent.glob("*/*.py")}
+    folders |= {f"{path.parent.name}/**/*.tsv" for path in HERE.parent.glob("*/__init__.py")}
+    wanted = [":(glob)*.py", *(f":(glob){names}" for names in sorted(folders))]
+    wanted += [":(exclude,glob)data/*.tsv", *(f":!{name}" for name in NOT_CODE)]
     try:
-        diff = working_tree_diff(*wanted, *(f":!{name}" for name in NOT_CODE), base=commit)
+        diff = working_tree_diff(*wanted, base=commit)
     except GitError as error:
-        hint = "choose a commit from git log --oneline, in a git clone of the project"
-        raise ExperimentError(f"--against {commit}: {error}; {hint}") from None
+        raise ExperimentError(f"--against {commit}: {error}; choose a commit of git log") from None
     name = f"edit-{hashlib.sha256(diff.encode()).hexdigest()[:6]}"
     return Experiment(name, "The edit of the working tree", diff=diff) if diff else None
 
@@ -282,14 +279,13 @@ def save(target: str, question: str, commit: str = "HEAD") -> None:
     theme, _, name = target.partition("/")
     if not re.fullmatch(r"[a-z0-9-]+/[a-z0-9][a-z0-9-]*", target):
         raise ExperimentError(f"{target}: give THEME/NAME, such as attention/sharper")
-    if name in saved().keys() | {BASELINE.name}:
-        raise ExperimentError(f"{name}: there is such an experiment; choose another name")
+    if name in saved() or name == BASELINE.name:
+        raise ExperimentError(f"{name} exists: choose another name")
     if not (own := edit(commit)):
         raise ExperimentError(f"nothing to save: no code differs from {commit}")
     head = f"question = {json.dumps(question, ensure_ascii=False)}"
     write_patch(HERE / theme / f"{name}.patch", head, own.diff)
-    place = "" if own == edit() else f"check out {commit}, which it fits, and "
-    print(f"your files keep the edit; to measure the patch, {place}use: python -m ablation {name}")
+    print(f"to measure the patch, on the commit that it changes: python -m ablation {name}")
 
 
 def refresh(name: str) -> None:

@@ -71,11 +71,7 @@ def pooled(scores: Scores, paired: bool = True) -> Sigma:
 def table(recipe: Recipe) -> str:
     """Return the table of a recipe's spread. Only pairs that an edit leaves intact are paired."""
     experiments, pairs = saved(), stored_pairs(recipe)
-    intact = {
-        name: each
-        for name, each in pairs.items()
-        if experiments[name].paired and not experiments[name].may_change_batches
-    }
+    intact = {name: each for name, each in pairs.items() if experiments[name].keeps_pairs}
     lines = [f"[{recipe.name}.spread]", f'date = "{datetime.date.today()}"']
     for judged in dict.fromkeys((recipe, recipe.judged_by("bleu"))):
         pair = pooled(scores_by_row(judged, intact))

@@ -49,13 +49,11 @@ class Table:
 
     def shown(self) -> dict[str, Verdict]:
         """Return the verdicts of a stage that have an interval in the recipe's own score."""
-        staged = {name: x for name, x in self.verdicts.items() if x.seeds >= STAGES[0]}
-        return {n: x for n, x in staged.items() if self.own_gain(n) and -math.inf < x.low < x.high}
-
-    def own_gain(self, name: str) -> bool:
-        """Return whether an experiment has a gain in the recipe's own score."""
-        verdict = self.verdicts.get(name)
-        return bool(verdict) and math.isfinite(verdict.gain) and verdict.recipe == self.recipe
+        return {
+            name: x
+            for name, x in self.verdicts.items()
+            if x.seeds >= STAGES[0] and x.recipe == self.recipe and -math.inf < x.low < x.high
+        }
 
     def cell(self, name: str) -> str:
         """Return the verdict on an experiment; only the gain if no stage is reached."""
@@ -68,12 +66,7 @@ class Table:
             text = f"{gain} ({amount(verdict.seeds, 'seed')}){verdict.other_score}"
         elif verdict.outcome == verdicts.UNDECIDED and verdict.seeds < last:  # more could decide it
             text = text.replace(" seeds", f" of {last} seeds")
-        text = self.unit(verdict) + text
-        return f"{text} †" if name in self.marked else text
-
-    def unit(self, verdict: Verdict) -> str:
-        """Return what precedes a verdict that is not in the recipe's own score."""
-        return "" if verdict.recipe == self.recipe else "BLEU: "
+        return unit(verdict, self.recipe) + text + (" †" if name in self.marked else "")
 
     def size(self, name: str) -> str:
         """Return the number of parameters as a multiple of the baseline's."""
@@ -99,6 +92,11 @@ class Table:
         if self.shown():
             text += f". [Plot](results/{recipe.name}.png)"
         return f"{text}.\n"
+
+
+def unit(verdict: Verdict, recipe: Recipe) -> str:
+    """Return what precedes a verdict that is not in the recipe's own score."""
+    return "" if verdict.recipe == recipe else "BLEU: "
 
 
 def markdown(tables: list[Table]) -> str:
@@ -133,7 +131,7 @@ def confirmed(recipe: Recipe) -> str:
     for name, pairs in table.pairs.items():
         stages = STAGES[-1:] if len(pairs) == STAGES[-1] else STAGES
         verdict = table.judge(name, pairs, stages)
-        lines.append(f"- {name}, {recipe.name}: {table.unit(verdict)}{verdict}\n")
+        lines.append(f"- {name}, {recipe.name}: {unit(verdict, recipe)}{verdict}\n")
     return "".join(lines)
 
 

@@ -166,44 +166,30 @@ def judge(
 
     baseline: all runs of the baseline, if those of a seed are not paired. Runs of other machines
     count: seeds vary alike there. score: see `Experiment`. Raises ExperimentError if a baseline has
-    diverged, or if the sides are not comparable.
+    diverged.
     """
-    check(recipe, pairs)
-    first, count = sorted(pairs)[: stages[-1]], min(len(pairs), stages[-1])
+    for run in [*baseline, *(base for _, base in pairs.values())]:
+        if why := run.get("diverged"):
+            text = f"the baseline diverged with seed {run['seed']} ({why})"
+            raise ExperimentError(f"{text}: use a commit that trains")
+    seeds = sorted(pairs)[: stages[-1]]
     if equal(pairs):
         note = "equal to the baseline in every digit"
-        return Verdict(NO_EFFECT, recipe, 0.0, 0.0, 0.0, count, 1.0, note)
-    judged, sides = recipe.judged_by(score), [pairs[seed] for seed in first]
-    if baseline:
-        sides = [(own, mean_of(baseline)) for own, _ in sides]
-    sigma, bleu = frozen(judged, not baseline), None
+        return Verdict(NO_EFFECT, recipe, 0.0, 0.0, 0.0, len(seeds), 1.0, note)
+
+    def gains(recipe: Recipe, count: int) -> list[float]:
+        sides = [(own, baseline or [base]) for own, base in (pairs[x] for x in seeds[:count])]
+        return [statistics.mean(recipe.gain(own, x) for x in others) for own, others in sides]
+
+    judged, bleu = recipe.judged_by(score), None
     for stage in stages:
-        gains = [judged.gain(*side) for side in sides[:stage]]
-        verdict = decide(judged, gains, sigma, stages, len(baseline))
-        if verdict.outcome != UNDECIDED or len(gains) == count:
+        own = gains(judged, stage)
+        verdict = decide(judged, own, frozen(judged, not baseline), stages, len(baseline))
+        if verdict.outcome != UNDECIDED or len(own) == len(seeds):
             break
     if judged == recipe and recipe.has_bleu and verdict.note != "diverged":
-        chosen = sides[: verdict.seeds]
-        bleu = statistics.mean(own["scores"]["bleu"] - b["scores"]["bleu"] for own, b in chosen)
+        bleu = statistics.mean(gains(recipe.judged_by("bleu"), verdict.seeds))
     return verdict._replace(bleu=bleu, paired=not baseline)
-
-
-def mean_of(runs: Sequence[dict]) -> dict:
-    """Return a result with the mean of each score."""
-    names = [name for name, value in runs[0]["scores"].items() if isinstance(value, float)]
-    means = {name: statistics.mean(run["scores"][name] for run in runs) for name in names}
-    return {"scores": means}
-
-
-def check(recipe: Recipe, pairs: PairedRuns) -> None:
-    """Raise ExperimentError if a baseline has diverged, or if runs do not have the score."""
-    for seed, (own, baseline) in pairs.items():
-        if why := baseline.get("diverged"):
-            hint = "nothing can be compared with it; use a commit that trains"
-            raise ExperimentError(f"the baseline diverged with seed {seed} ({why}): {hint}")
-        for run in (own, baseline):
-            if "diverged" not in run and math.isnan(recipe.value(run)):
-                raise ExperimentError(f"recipe {recipe.name}: runs have no score {recipe.score!r}")
 
 
 def equal(pairs: PairedRuns) -> bool:

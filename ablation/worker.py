@@ -100,9 +100,9 @@ def processor() -> str:
     """Return the name of the processor that computes: that of the GPU, if TensorFlow finds one."""
     import tensorflow as tf
 
-    if gpus := tf.config.list_physical_devices("GPU"):
-        return tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")
-    return machine.cpu_info().get("model name", "unknown")
+    gpus = tf.config.list_physical_devices("GPU")
+    details = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
+    return details.get("device_name") or machine.cpu_info().get("model name", "unknown")
 
 
 def hash_of(variables: list) -> str:
@@ -131,17 +131,18 @@ def score(predictor, texts: Split, documents: bool) -> dict:
 
     if isinstance(predictor, Generator):
         scores, _ = measure_text(predictor, texts, documents)
-        return {name: scores[name] for name in ("loss", "nats_per_character")}
-    scores, _ = measure(predictor, texts, full=False)
+    else:
+        scores, _ = measure(predictor, texts, full=False)
+    stored = {x: scores[x] for x in ("loss", "nats_per_character", "bleu") if x in scores}
     if predictor.labelled:
-        return {"loss": scores["loss"], "accuracy": 100 * scores["accuracy"]}
-    names = ["loss", "nats_per_character", "bleu"]
-    stored = {name: scores[name] for name in names if name in scores}
-    if tags := scores.get("exact_match_by_tag"):
+        stored["accuracy"] = 100 * scores["accuracy"]
+    elif tags := scores.get("exact_match_by_tag"):
         by_tag = {tag: round(value, 3) for tag, (_, value) in tags.items()}
         counted = [value for tag, value in by_tag.items() if tag not in EXCLUDED]
-        return stored | {"exact_match": sum(counted) / len(counted), "by_tag": by_tag}
-    return stored | {"exact_match": round(scores["exact_match"], 3)}
+        stored |= {"exact_match": sum(counted) / len(counted), "by_tag": by_tag}
+    elif "exact_match" in scores:
+        stored["exact_match"] = round(scores["exact_match"], 3)
+    return stored
 
 
 def train_and_score(job: dict) -> dict:
@@ -186,24 +187,20 @@ def run(job: dict) -> None:
     tf.config.experimental.enable_op_determinism()
     machine.set_parallelism(parse(job["flags"]).get("shards") or 1)
     here = {"machine": fingerprint(), "processor": processor()}
-    about = job.get("about")
-    if not about:  # the job of `Workspace.probe`
-        if not Path(job["texts"]).exists():
-            texts = load_texts(job["flags"], job["sentences"], job["final"])
-            write_json(job["texts"], texts)
+    if "about" not in job:  # the job of `Workspace.probe`
+        write_json(job["texts"], load_texts(job["flags"], job["sentences"], job["final"]))
         write_json(job["result"], here)
         return
-    for name, expected in job["packages"].items():
-        if (version := metadata.version(name)) != expected:
-            fail(f"{name} is {version} there, not {expected}", REFUSED)
+    about, packages = job["about"], {name: metadata.version(name) for name in job["packages"]}
+    if packages != job["packages"]:
+        fail(f"its packages are {packages} instead of {job['packages']}", REFUSED)
     if about["machine"] != here["machine"]:
         why = f"its fingerprint is not that of {about['processor']}: its processor "
         fail(f"{why}({here['processor']}) or its environment variables differ", REFUSED)
-    if Path(job["result"]).exists():  # the command ended before it read it
-        return
     if Path(job["run"]).exists():  # the process of a lost worker may still save
         lock(Path(job["run"], ".lock"), wait="waiting for another process").close()
-    write_json(job["result"], about | train_and_score(job))
+    if not Path(job["result"]).exists():  # the command may have ended before it read it
+        write_json(job["result"], about | train_and_score(job))
     for part in ("checkpoints", "source"):  # hundreds of megabytes
         shutil.rmtree(Path(job["run"], part), ignore_errors=True)
 

@@ -1,6 +1,5 @@
 """The command `python -m ablation`, in a small repository whose runs do not train."""
 
-import difflib
 import json
 import re
 import shutil
@@ -13,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from helpers import write_corpus
 
 import same_code
 from ablation import __main__ as command
@@ -100,6 +98,7 @@ def repository(tmp_path, monkeypatch):
     files = {
         "model/__init__.py": "",
         "model/transformer.py": MODEL,
+        "data/__init__.py": "",
         "data/texts.py": "TEXTS = 'old'\n",
         ".gitignore": "comparisons\n.cache\n__pycache__\n",
         "ablation/__init__.py": "",
@@ -196,14 +195,10 @@ def test_an_uncommitted_edit_gets_a_verdict(repository, ask):
     (line,) = json.loads(out.splitlines()[-1])
     assert line["outcome"] == "better" and line["gain"] == 10 and line["bleu"] is None
     assert 0 < line["p"] < 0.05 and line["low"] < 10 < line["high"] and line["seeds"] == 3
-    assert "false positives: 0.025\n" in out
-    assert "false positives: 0.025\n" in ask()  # nothing runs again; the same edit counts once
+    assert "positives: 0.025\n" in out and "positives: 0.025\n" in ask()  # it counts once
     assert started(repository, "baseline") == started(repository, "edit-*") == 3
     edit(repository / "model/transformer.py", "return 50", "return 30")
     assert ": worse after 3 seeds\n" in ask() and ask.status == 1  # by exactly 10 each
-    edit(repository / "model/transformer.py", "return 30", "return 40  # the same")
-    with pytest.raises(ExperimentError, match="does not affect"):
-        ask()
     undo()
     with pytest.raises(ExperimentError, match="--against"):
         ask()
@@ -229,20 +224,15 @@ def test_whatever_an_edit_can_execute_is_part_of_the_key(repository, tmp_path_fa
 
 def test_an_edit_is_code_and_tables_of_packages_but_no_copies_of_the_source(repository):
     subprocess.run(["git", "init", "--quiet", "another"], check=True)  # without a commit
-    names = ("out/a/source/config.py", "corpora/one.tsv", "benchmarks/speed.py", "a.md")
-    for name in names:
+    for name in ("out/a/config.py", "corpora/one.tsv", "data/my.tsv", "benchmarks/a.py", "a.md"):
         (repository / name).parent.mkdir(parents=True, exist_ok=True)
         (repository / name).write_text("[2]")
     assert experiments.edit() is None
     (repository / "model/tables").mkdir()
-    for name in ("model/new.tsv", "model/tables/more.tsv"):
-        (repository / name).write_text("a\tb\n")
-    assert experiments.edit().files == ["model/new.tsv"]
-    (repository / "model/tables/__init__.py").write_text("")
-    assert "model/tables/more.tsv" in experiments.edit().files
-    shutil.rmtree(repository / "model/tables")
-    (repository / "corpora/prepare.py").write_text("[2]")  # next to a table that is a corpus
-    assert experiments.edit().files == ["corpora/prepare.py", "model/new.tsv"]
+    names = ["corpora/prepare.py", "model/new.tsv", "model/tables/more.tsv", "new.py"]
+    for name in names:
+        (repository / name).write_text("a = 1\n")
+    assert experiments.edit().files == names
 
 
 def test_the_project_may_be_a_folder_of_a_larger_repository(repository, ask, monkeypatch):
@@ -274,21 +264,15 @@ def test_both_sides_are_scored_on_the_texts_that_the_baseline_reads(repository, 
 
 
 def test_files_that_flags_name_are_part_of_the_key(repository, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("files")
-    talks = write_corpus(folder / "my talks")
-    weights = folder / "run/checkpoints/ckpt-1.index"
-    weights.parent.mkdir(parents=True)
-    for flags, file in ((f"--corpus  '{talks}'", next(talks.glob("train.*"))),
-                        (f"--init-from={folder}/run", weights)):  # fmt: skip
-        keys = []
-        for text in ("a\tb\n", "a\tc\n", "a\tb\n"):
-            file.write_text(text)
-            more = replace(experiments.read("more"), flags=flags)
-            keys.append(key_of(tmp_path_factory, more))
-        assert keys[0] == keys[2] != keys[1], flags
-    before = key_of(tmp_path_factory, more)
-    weights.parent.rename(weights.parent.with_name("moved"))  # as a text of another label
-    assert key_of(tmp_path_factory, more) != before
+    folder = tmp_path_factory.mktemp("my files")
+    (folder / "run").mkdir()
+    keys = []
+    for name, text in (("run/a", "1"), ("run/a", "2"), ("run/a", "1"), ("run/b", "1")):
+        (folder / "run/a").unlink(missing_ok=True)
+        (folder / name).write_text(text)
+        more = replace(experiments.read("more"), flags=f"--init-from '{folder}/run'")
+        keys.append(key_of(tmp_path_factory, more))
+    assert keys[0] == keys[2] and len({*keys}) == 3
 
 
 def test_a_run_of_an_edit_that_could_have_state_does_not_resume(repository, tmp_path_factory):
@@ -308,60 +292,37 @@ def test_a_run_of_an_edit_that_could_have_state_does_not_resume(repository, tmp_
         assert run.exists() == kept
 
 
-@pytest.mark.parametrize(
-    "flags", ["--lowercase", "--no-reverse", "--max-length=9", "--tokenizer word", "--epochs=0"]
-)
+@pytest.mark.parametrize("flags", ["--no-reverse", "--tokenizer word", "--epochs=0"])
 def test_what_cannot_be_compared_is_refused_before_anything_runs(repository, ask, flags):
     add(repository, "odd", flags=flags)
-    with pytest.raises(ExperimentError, match=r"could not be compared|averages 1 of 0"):
+    with pytest.raises(ExperimentError, match=r"compared|averages 1 of 0"):
         ask("odd", "--plan", "--recipe", "loss")
     edit(repository / "model/transformer.py", "return 40", "return (40")
     with pytest.raises(ExperimentError, match=r"model/transformer.py, line \d+: '\('"):
         ask("--plan")
 
 
-def test_an_edit_that_the_recipe_never_executes_is_named(repository, ask):
+def test_an_edit_that_the_recipe_never_executes_is_refused(repository, ask):
     (repository / "model/recurrent.py").write_text("import model.cells\n")
     (repository / "model/cells.py").write_text("ONE = 1\n")
     commit()
-    edit(repository / "model/cells.py", "1", "2")
-    with pytest.raises(ExperimentError, match="does not affect recipe mini"):
-        ask("--plan")
-    edit(repository / "model/transformer.py", "return 40", "return 50")
+    for path, old, new in (("transformer", "# the truth", "# a comment"), ("cells", "1", "2")):
+        edit(repository / f"model/{path}.py", old, new)
+        with pytest.raises(ExperimentError, match="does not affect recipe mini"):
+            ask("--plan")
+    edit(repository / "model/transformer.py", "# a comment", "import model.cells")
     ask("--plan")
-    assert "model/cells.py does not affect recipe mini" in ask.errors
-    edit(repository / "model/transformer.py", "# the truth", "import model.cells")
-    ask("--plan")
-    assert not ask.errors
     undo()
     (repository / "model/deep.py").write_text("from model.transformer import answer\n")
     (repository / "model/__init__.py").write_text("from model.deep import answer\n")
     ask("--plan")  # model/__init__.py decides what the models are
-    assert not ask.errors
 
 
-def test_modules_of_a_package_are_used_where_it_is_imported(repository):
-    (repository / "train.py").write_text("import model\nfrom model.attention import heads\n")
-    package = repository / "model/attention"
-    package.mkdir()
-    (package / "__init__.py").write_text("from .core import heads\n")
-    (package / "core.py").write_text("from . import rope\nfrom ..cells import cell\n")
-    used = same_code.imported_files(["train.py"], repository)
-    names = ("__init__.py", "core.py", "rope.py")
-    assert used > {"model/cells.py", *(f"model/attention/{name}" for name in names)}
-    assert "model/__init__.py" not in used
-
-
-@pytest.mark.parametrize(
-    ("old", "new"), [('None, "label smoothing', '0.0, "label smoothing'), ("else 0.1", "else 0.2")]
-)
-def test_an_edit_of_the_default_smoothing_is_judged_by_bleu(old, new):
-    text = Path(same_code.ROOT, "config.py").read_text("utf-8")
-    assert text.count(old) == 1
-    texts = text.splitlines(), text.replace(old, new).splitlines()
-    diff = "\n".join(difflib.unified_diff(*texts, "a/config.py", "b/config.py", lineterm=""))
+def test_an_edit_of_the_default_smoothing_is_judged_by_bleu():
     recipe = experiments.recipes()["spa-eng"]
-    assert experiments.Experiment("smoother", "?", diff=diff).for_recipe(recipe).score == "bleu"
+    for line, score in (('None, "label smoothing [0.2]"', "bleu"), ("    d_model: int = 9", "")):
+        diff = f"--- a/config.py\n+++ b/config.py\n@@ -1 +1 @@\n-1\n+{line}\n"
+        assert experiments.Experiment("new", "?", diff=diff).for_recipe(recipe).score == score
 
 
 def test_an_edit_of_the_loss_is_judged_by_bleu(repository, ask):
@@ -371,7 +332,7 @@ def test_an_edit_of_the_loss_is_judged_by_bleu(repository, ask):
     for name in ("model/loss.py", "data/text.py", "evaluation/search.py"):
         (repository / name).parent.mkdir(exist_ok=True)
         (repository / name).write_text("ONE = 1\n")
-        assert "BLEU is judged" in ask("--recipe", "loss", "--plan"), name
+        assert "judged in BLEU" in ask("--recipe", "loss", "--plan"), name
         commit()
     add(repository, "objective", flags="--d-model=137 --label-smoothing=0")
     out = ask("objective", "--recipe", "loss")
@@ -383,7 +344,8 @@ def test_commits_are_compared_with_an_earlier_one(repository, ask, monkeypatch):
     commit()
     edit(repository / "model/transformer.py", "return 50", "return 50 + 1")
     assert verdict(ask("--against", "HEAD~1"), r"edit-\w+", 3) == "better +11.0"
-    assert "check out HEAD~1" in ask("--save", "attention/later", "Why?", "--against", "HEAD~1")
+    ask("--save", "attention/later", "Why?", "--against", "HEAD~1")
+    assert experiments.read("later").files == ["model/transformer.py"]
     with pytest.raises(UserError, match="--against HEAD~7"):
         ask("--against", "HEAD~7")
 
@@ -413,21 +375,15 @@ def test_invalid_files_and_flags_are_rejected(repository, ask, capsys):
         with pytest.raises(ExperimentError, match="flags.toml: "):
             experiments.read("odd")
     path.write_text(FLAGS)
-    with pytest.raises(ExperimentError, match="did you mean more"):
-        experiments.read("mor")
-    with pytest.raises(ExperimentError, match="--recipe from mini, loss"):
-        ask("more", "--recipe", "large")
-    (repository / "model/new.py").write_text("one = 1")  # the edit is not taken instead
-    edit(repository / "experiments/recipes.toml", "--epochs=21", "--model classifier")
-    with pytest.raises(ExperimentError, match="no experiment"):
-        ask("--all", "--recipe", "loss")
+    for words, why in (("mor", "mean more"), ("more --recipe large", "mini, loss")):
+        with pytest.raises(ExperimentError, match=why):
+            ask(*words.split())
+    with pytest.raises(ExperimentError, match="--store"):
+        ask("--store")
     for words in (["--all", "more"], ["more", "--against", "HEAD~1"]):
         with pytest.raises(SystemExit):
             ask(*words)
         assert "not allowed" in capsys.readouterr().err
-    for words in (["--store"], ["more", "--seeds", "1"]):
-        with pytest.raises(ExperimentError, match="--"):
-            ask(*words)
 
 
 def test_an_edit_is_saved_and_a_patch_that_has_moved_is_refreshed(repository, ask):
@@ -480,16 +436,15 @@ def test_a_plan_names_the_change_and_the_runs_with_their_time(repository, ask, m
     edit(repository / "model/transformer.py", "return 40", "return 50")
     out = ask("--plan")
     assert re.search(r"^edit-\w+ changes model/transformer.py$", out, re.MULTILINE)
-    assert "3 seeds: 6 runs\n" in out and "8 seeds: 16 runs\n" in out and ask.status == 0
-    assert not [*(repository / "comparisons").rglob("started")]
+    assert "3 seeds: 6 runs" in out and "8 seeds: 16 runs" in out and ask.status == 0
+    assert not [*(repository / "comparisons").rglob("started")] and "unpaired" not in out
     ask("--seeds", "2")  # a run takes two minutes
-    assert "3 seeds: 2 runs, about 2 minutes, 2 at a time\n" in ask("--plan")
+    assert "3 seeds: 2 runs, 2 at a time, about 2 minutes\n" in ask("--plan")
     monkeypatch.setattr(executor, "cores", lambda: [0])  # as a cluster has its own number
-    assert "3 seeds: 2 runs, about 4 minutes, 1 at a time\n" in ask("--plan")
-    assert "8 seeds: 16 runs\n" in ask("--plan", "--final")
-    assert "not paired" not in out
+    assert "3 seeds: 2 runs, 1 at a time, about 4 minutes\n" in ask("--plan")
+    assert "8 seeds: 16 runs" in ask("--plan", "--final")
     edit(repository / "data/texts.py", "old", "new")
-    assert "not paired" in ask("--plan")
+    assert "unpaired" in ask("--plan")
 
 
 def test_seeds_are_added_until_the_experiment_is_decided(repository, ask):
@@ -517,17 +472,16 @@ def test_a_stored_result_is_of_the_same_code_or_verified_by_seed_0_or_run_again(
     commit()
     shutil.rmtree(repository / "comparisons")
     out = ask("more", "--plan")
-    assert "3 seeds: 6 runs, about " in out and out.count("fewer if seed 0") == 2
-    assert "more: 0 results of this code. 3 results of other code will count if" in out
+    assert "3 seeds: 6 runs" in out and out.count(": 0 of 3 stored results count; ") == 2
     *count, out = run_again(repository, ask, "--store")
     assert count == [1, 1] and verdict(out, "more", 3) == "better +8.0"
-    assert "\nmore: 1 result of this code, and 3 of 3 of other code\n" in out
+    assert "\nmore: 4 of 4 stored results count\n" in out
     assert len(results.read_lines(experiments.recipes()["mini"])) == 6  # each is stored once
     assert run_again(repository, ask)[:2] == (0, 0)  # they have the new key now
     edit(repository / "model/transformer.py", "return 40", "return 41")
     commit()
     *count, out = run_again(repository, ask)
-    assert count == [3, 3] and "\nmore: 1 result of this code, and 0 of 3 of other code\n" in out
+    assert count == [3, 3] and "\nmore: 1 of 4 stored results count\n" in out
 
 
 def test_stored_results_of_another_machine_count_and_new_ones_run_in_pairs(
@@ -548,8 +502,7 @@ def test_stored_results_of_another_machine_count_and_new_ones_run_in_pairs(
     assert machines == ["here"] * 3 + ["there"] * 3
     edit(repository / "model/transformer.py", "return 1", "return 3")
     commit()
-    assert verdict(out := ask("more"), "more", 3) == "better +8.0"  # the same arithmetic
-    assert "and 6 of 6 of other code; 3 only in pairs of another machine\n" in out
+    assert verdict(ask("more"), "more", 3) == "better +8.0"  # the same arithmetic
 
 
 def test_a_changed_experiment_is_run_again_and_one_without_effect_is_not_stored(repository, ask):
@@ -583,7 +536,7 @@ def test_results_of_another_baseline_stay_with_it(repository, ask):
     assert {name: len(each) for name, each in pairs.items()} == {"more": 3, "same": 5}
     assert [recipe.value(base) for _, base in pairs["same"].values()][0] == 40
     assert [recipe.value(base) for _, base in pairs["more"].values()][0] == 41
-    assert "replaced: 10\n" in ask("same", "--store")
+    ask("same", "--store")
     assert len({line["baseline"] for line in results.read_lines(recipe)}) == 1
 
 
@@ -615,7 +568,7 @@ def test_results_of_this_code_take_precedence_over_those_of_other_code(repositor
         other = line | {"key": "other", "scores": line["scores"] | lower}
         path.with_name(f"seed-{line['seed']}.other-here.json").write_text(json.dumps(other))
     out = ask("more", "--seeds", "2")
-    assert "2 of 2 of other code" in out and verdict(out, "more", 2).endswith("+8.2")
+    assert "more: 4 of 4" in out and verdict(out, "more", 2).endswith("+8.2")
 
 
 def test_a_confirmation_has_eight_pairs_of_other_seeds_for_each_change(repository, ask):
@@ -727,4 +680,4 @@ def test_runs_of_a_command_that_is_stopped_or_killed_end(repository, number, mon
     wait_until(lambda: not workers(repository))
     if number != signal.SIGKILL:
         assert process.returncode == 130 and "repeat the command" in errors
-        assert "waiting for runs to save" in errors
+        assert re.search(r"waiting for \d+ runs", errors)

@@ -9,7 +9,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from ablation import verdicts
 from ablation.experiments import BASELINE, HERE, UNITS, Recipe, recipes, saved
 from ablation.results import read_lines, stored_pairs
-from ablation.verdicts import STAGES, PairedRuns, Stages, Verdict, frozen, judge, significant
+from ablation.verdicts import STAGES, PairedRuns, Stages, Verdict, judge, significant
 from utils import amount, errors_in_one_line, make_parser, write_text
 
 COLOURS = {verdicts.BETTER: "#0072B2", verdicts.WORSE: "#D55E00"}  # of Okabe & Ito 2008
@@ -75,20 +75,13 @@ class Table:
         return f"× {own['parameters'] / base['parameters']:.2f}" if recorded else ""
 
     def summary(self) -> str:
-        """Describe the runs of the baseline, and the spread."""
+        """Describe the runs of the baseline. The spread is in recipes.toml."""
         recipe, runs = self.recipe, [self.recipe.value(run) for run in self.baseline]
-        kinds = len({run["machine"] for run in self.baseline})
         mean = f"{statistics.mean(runs):.{recipe.decimals}f} {UNITS[recipe.score]}"
-        text = f"**{recipe.name}**: baseline {mean} ({amount(len(runs), 'run')}"
-        text += f" on {kinds} kinds of machines)" if kinds > 1 else ")"
-        if recipe.has_bleu and runs:
-            bleu = statistics.mean(run["scores"].get("bleu", math.nan) for run in self.baseline)
+        text = f"**{recipe.name}**: baseline {mean} ({amount(len(runs), 'run')})"
+        if recipe.has_bleu:
+            bleu = statistics.mean(map(recipe.judged_by("bleu").value, self.baseline))
             text += f", BLEU {bleu:.1f}"
-        for kind, paired in (("the difference of a pair", True), ("a run", False)):
-            sigma = frozen(recipe, paired)
-            if sigma.df and (recipe.paired or not paired):
-                digits = recipe.decimals + 1
-                text += f"; standard deviation of {kind} {sigma.value:.{digits}f}"
         if self.shown():
             text += f". [Plot](results/{recipe.name}.png)"
         return f"{text}.\n"

@@ -85,10 +85,11 @@ class Comparison:
         judged, paired = self.recipe.judged_by(experiment.score), experiment.is_paired(self.recipe)
         sigma, baseline = verdicts.frozen(judged, paired), len(self.results.baseline(experiment))
         text = f"{experiment.name}: judged in {UNITS[judged.score]}, {'' if paired else 'un'}paired"
+        gains = []
         for n in self.stages if sigma.df else ():
             gain = verdicts.detectable(sigma, n, self.stages, 0 if paired else max(n, baseline))
-            text += f"; detects {gain:.{judged.decimals + 1}f} after {n} seeds"
-        return text
+            gains.append(f"{gain:.{judged.decimals + 1}f} after {n} seeds")
+        return text + (f"; detects with 80 % power: {', '.join(gains)}" if gains else "")
 
     def runs(self, waiting: list[Experiment], stage: int) -> list[Run]:
         """Return the runs that are left of a stage, sorted by seed, the baseline's first.

@@ -12,7 +12,7 @@ from ablation.experiments import BASELINE, HERE, Experiment, Recipe, saved
 from ablation.verdicts import ERROR, PairedRuns, equal
 from ablation.workspace import Workspace
 from training.records import read_json, read_json_lines
-from utils import amount, lock, warn, write_text
+from utils import amount, lock, write_text
 
 
 def stored_file(recipe: Recipe) -> Path:
@@ -24,10 +24,7 @@ def read_lines(recipe: Recipe) -> list[dict]:
     """Return the stored results of a recipe, without those of other flags. Raises UserError."""
     path = stored_file(recipe)
     lines = read_json_lines(path) if path.exists() else []
-    usable = [line for line in lines if line["recipe"] == recipe.identity]
-    if left_out := len(lines) - len(usable):
-        warn(f"{path}: {left_out} results are of other flags of the recipe, and are not used")
-    return usable
+    return [line for line in lines if line["recipe"] == recipe.identity]
 
 
 def present(lines: list[dict], recipe: Recipe) -> dict[str, list[dict]]:

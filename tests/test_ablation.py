@@ -1,13 +1,13 @@
 """The command `python -m ablation`, in a small repository whose runs do not train."""
 
 import json
+import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from ablation import executor, experiments, results, workspace
 from ablation.experiments import BASELINE, ExperimentError
 from ablation.worker import parse
 from ablation.workspace import Workspace
-from utils import UserError, warn
+from utils import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
 MODEL = """
@@ -53,18 +53,6 @@ question = "Does it diverge?"
 theme = "positions"
 flags = "--word-dropout=0.9"
 """
-# Waits until it is stopped. The first job, which has no "run", asks for the machine.
-WORKER = """
-import json, os, sys
-from pathlib import Path
-job = json.loads(Path(sys.argv[1]).read_text())
-if "run" not in job:
-    Path(job["texts"]).write_text("[]")
-    Path(job["result"]).write_text('{"machine": "here", "processor": "fake"}')
-    sys.exit()
-Path(job["run"]).mkdir()
-os.read(0, 1)
-"""
 
 
 def fake_execute(job, worker="here"):
@@ -94,33 +82,32 @@ def fake_execute(job, worker="here"):
 
 @pytest.fixture
 def repository(tmp_path, monkeypatch):
-    """A small git checkout that is used instead of the project's."""
+    """A small project, in a folder of a git checkout, that is used instead of this one."""
     files = {
         "model/__init__.py": "",
         "model/transformer.py": MODEL,
         "data/__init__.py": "",
         "data/texts.py": "TEXTS = 'old'\n",
         ".gitignore": "comparisons\n.cache\n__pycache__\n",
-        "ablation/__init__.py": "",
-        "ablation/worker.py": WORKER,
         "experiments/recipes.toml": RECIPES,
         "experiments/flags.toml": FLAGS,
         "train.py": "import model.transformer, model.loss\n",
     }
+    project = tmp_path / "project"
     for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
+        (project / name).parent.mkdir(exist_ok=True, parents=True)
+        (project / name).write_text(text)
     for module in (same_code, workspace, experiments):
-        monkeypatch.setattr(module, "ROOT", tmp_path)
+        monkeypatch.setattr(module, "ROOT", project)
     for module in (experiments, results):
-        monkeypatch.setattr(module, "HERE", tmp_path / "experiments")
+        monkeypatch.setattr(module, "HERE", project / "experiments")
     monkeypatch.setattr(executor, "execute", fake_execute)
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(project)
     for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
         monkeypatch.delenv(name, raising=False)
-    subprocess.run(["git", "init", "--quiet"], check=True)
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
     commit()
-    return tmp_path
+    return project
 
 
 def commit():
@@ -153,7 +140,6 @@ def ask(repository, monkeypatch, capsys):
 
     def call(*words):
         monkeypatch.setattr(sys, "argv", ["ablation", *words])
-        warn.cache_clear()
         call.status = command.run(command.parse_flags())
         out, call.errors = capsys.readouterr()
         return out
@@ -233,24 +219,6 @@ def test_an_edit_is_code_and_tables_of_packages_but_no_copies_of_the_source(repo
     for name in names:
         (repository / name).write_text("a = 1\n")
     assert experiments.edit().files == names
-
-
-def test_the_project_may_be_a_folder_of_a_larger_repository(repository, ask, monkeypatch):
-    inner = repository / "inner"
-    for name in ("model", "experiments", "ablation", "data"):
-        shutil.copytree(repository / name, inner / name)
-    commit()
-    for module in (same_code, workspace, experiments):
-        monkeypatch.setattr(module, "ROOT", inner)
-    monkeypatch.setattr(experiments, "HERE", inner / "experiments")
-    edit(inner / "model/transformer.py", "return 40", "return 50")
-    assert verdict(ask(), r"edit-\w+", 3) == "better +10.0"
-    experiments.save("attention/sharper", "Sharper?")
-    undo()
-    edit(inner / "model/transformer.py", "def answer():", "def answer(more=0):")
-    commit()
-    experiments.refresh("sharper")
-    assert "\n def answer(more=0):\n" in experiments.read("sharper").diff
 
 
 def test_both_sides_are_scored_on_the_texts_that_the_baseline_reads(repository, tmp_path_factory):
@@ -351,21 +319,6 @@ def test_commits_are_compared_with_an_earlier_one(repository, ask, monkeypatch):
 
 
 # ---- Saved experiments ---------------------------------------------------------------------------
-
-
-def test_the_files_of_a_patch_are_known_whatever_their_prefix(repository):
-    edit(repository / "model/transformer.py", "return 40", "return 50")
-    path = repository / "experiments/positions/sharper.patch"
-    path.parent.mkdir()
-    for option in ("mnemonicPrefix=true", "noprefix=false", "noprefix=true"):
-        words = ["git", "-c", f"diff.{option}", "diff"]
-        diff = subprocess.run(words, capture_output=True, text=True).stdout
-        path.write_text(f'question = "Why?"\n\n{diff}')
-        if option == "noprefix=true":
-            with pytest.raises(ExperimentError, match="git diff"):
-                experiments.read("sharper")
-        else:
-            assert experiments.read("sharper").files == ["model/transformer.py"]
 
 
 def test_invalid_files_and_flags_are_rejected(repository, ask, capsys):
@@ -509,20 +462,16 @@ def test_a_changed_experiment_is_run_again_and_one_without_effect_is_not_stored(
     ask("more", "--store")
     shutil.rmtree(repository / "comparisons")
     edit(repository / "experiments/flags.toml", "136", "137")
-    assert verdict(ask("more"), "more", 3) == "better +9.0"
-    assert started(repository, "more") == 3 and started(repository, "baseline") == 0
     edit(repository / "model/transformer.py", "return 1", "return 2")  # without any effect
     ask("--save", "positions/idle", "1?")
-    before = experiments.read("idle").change
-    undo()
-    (repository / "model/transformer.py").write_text("\n\n" + MODEL)
-    commit()
-    ask("--refresh", "idle")
-    assert experiments.read("idle").change == before  # its lines do not say where they are
-    out = ask("idle", "--store")
+    undo = ["git", "checkout", "--quiet", "model"]
+    subprocess.run(undo, check=True)
+    out = ask("more", "idle", "--store")
+    assert verdict(out, "more", 3) == "better +9.0"
+    assert started(repository, "more") == 3 and started(repository, "baseline") == 0
     assert "\nidle: no effect after 3 seeds" in out and ask.status == 3
     lines = results.read_lines(experiments.recipes()["mini"])
-    assert "idle" not in {line["experiment"] for line in lines}
+    assert {line["experiment"] for line in lines} == {"baseline", "more"}
 
 
 def test_results_of_another_baseline_stay_with_it(repository, ask):
@@ -540,12 +489,11 @@ def test_results_of_another_baseline_stay_with_it(repository, ask):
     assert len({line["baseline"] for line in results.read_lines(recipe)}) == 1
 
 
-def test_results_of_other_flags_of_the_recipe_do_not_count(repository, ask, capsys):
+def test_results_of_other_flags_of_the_recipe_do_not_count(repository, ask):
     ask("more", "--store")
     edit(repository / "experiments/recipes.toml", "--epochs=20", "--epochs=23")
     recipe = experiments.recipes()["mini"]
     assert results.read_lines(recipe) == []
-    assert "other flags" in capsys.readouterr().err
     ask("more", "--store")
     assert len(results.stored_file(recipe).read_text().splitlines()) == 12  # none is lost
 
@@ -621,63 +569,34 @@ def test_a_run_that_fails_ends_the_command_and_shows_its_log(repository, ask, mo
         ask("more")
 
 
-def start(code, *words):
-    """Start `python -m ablation` in a process of its own, after some code."""
-    code = (
-        f"import sys; sys.path.insert(0, {str(ROOT)!r}); from pathlib import Path\n"
-        f"{code}  # the tests may run under nohup\n"
-        "import same_code; from ablation import __main__ as main, experiments, workspace\n"
-        "for module in (same_code, experiments, workspace): module.ROOT = Path('.').resolve()\n"
-        "experiments.HERE = experiments.ROOT / 'experiments'\n"
-        "try: main.main()\nfinally: print(sorted(sys.modules))"
-    )
-    command = [sys.executable, "-c", code, *words]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def test_the_command_does_not_import_tensorflow():
+    code = "import sys, ablation.__main__; sys.exit('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
-def test_the_command_does_not_import_tensorflow_and_has_a_status(repository):
-    process = start("", "more", "--plan")
-    out, errors = process.communicate(timeout=60)
-    assert "more changes" in out and "'ablation.verdicts'" in out
-    assert "tensorflow'" not in out + errors and process.returncode == 0
-    process = start("", "--against", "x")
-    _, errors = process.communicate(timeout=60)
-    assert errors.startswith("error: --against x: ") and errors.count("\n") == 1, errors
-    assert process.returncode == 2
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_the_command_ends_in_one_line_at_a_signal_or_an_error(
+    repository, number, monkeypatch, capsys
+):
+    """That runs then save and end is a test of the executor."""
 
+    def stop(job):
+        if "run" in job:
+            os.kill(os.getpid(), number)
+            time.sleep(1)
+        return fake_execute(job)
 
-def workers(folder):
-    """Return the ids of the processes whose command line has a folder's name."""
-    ids = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):  # it has ended
-            text = path.read_bytes().decode()
-            ids += [path.parent.name] if str(folder) in text and "worker" in text else []
-    return ids
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
-def test_runs_of_a_command_that_is_stopped_or_killed_end(repository, number, monkeypatch):
-    """Runs import their own copy of the source, whatever the environment says."""
-    monkeypatch.setenv("PYTHONSAFEPATH", "1")
-    monkeypatch.setenv("PYTHONPATH", str(repository))
-    ignored = f"import signal; signal.signal({int(number)}, signal.SIG_DFL)"
-    process = start(ignored if number != signal.SIGKILL else "", "more")
+    monkeypatch.setattr(executor, "execute", stop)
+    monkeypatch.setattr(command, "prepare_streams", lambda **_: None)
+    numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+    before = [signal.signal(x, signal.SIG_DFL) for x in numbers]  # nohup may ignore one
     try:
-        wait_until(lambda: [*repository.glob("comparisons/mini/*/seed-0")])
-        assert workers(repository)
-        process.send_signal(number)
-        _, errors = process.communicate(timeout=30)
+        for words, status in (("more", 130), ("--against x", 2)):
+            monkeypatch.setattr(sys, "argv", ["ablation", *words.split()])
+            with pytest.raises(SystemExit) as end:
+                command.main()
+            *_, last = capsys.readouterr().err.splitlines()
+            assert end.value.code == status and last.startswith("error: ")
     finally:
-        process.kill()
-    wait_until(lambda: not workers(repository))
-    if number != signal.SIGKILL:
-        assert process.returncode == 130 and "repeat the command" in errors
-        assert re.search(r"waiting for \d+ runs", errors)
+        for each, handler in zip(numbers, before, strict=True):
+            signal.signal(each, handler)

@@ -342,7 +342,7 @@ def test_invalid_files_and_flags_are_rejected(repository, ask, capsys):
 def test_an_edit_is_saved_and_a_patch_that_has_moved_is_refreshed(repository, ask):
     edit(repository / "model/transformer.py", "return 40", "return 50")
     out = ask("--save", "attention/sharper", 'Do "sharper" weights help?')
-    assert "wrote experiments/attention/sharper.patch" in out
+    assert "experiments/attention/sharper.patch" in out
     for name in ("sharper", "positions/sharper"):
         with pytest.raises(ExperimentError, match=r"THEME/NAME|another name"):
             ask("--save", name, "Again?")

@@ -286,6 +286,17 @@ def test_an_edit_that_the_recipe_never_executes_is_refused(repository, ask):
     ask("--plan")  # model/__init__.py decides what the models are
 
 
+def test_modules_of_a_package_are_used_where_it_is_imported(repository):
+    (repository / "train.py").write_text("import model\nfrom model.attention import heads\n")
+    (repository / "model/attention").mkdir()
+    code = {"__init__": "from .core import heads", "core": "from . import rope, cells"}
+    for name, text in code.items():
+        (repository / f"model/attention/{name}.py").write_text(text)
+    used = same_code.imported_files(["train.py"], repository)
+    assert used > {f"model/attention/{name}.py" for name in ("__init__", "core", "rope", "cells")}
+    assert "model/__init__.py" not in used
+
+
 def test_an_edit_of_the_default_smoothing_is_judged_by_bleu():
     recipe = experiments.recipes()["spa-eng"]
     for line, score in (('None, "label smoothing [0.2]"', "bleu"), ("    d_model: int = 9", "")):

@@ -399,7 +399,7 @@ def test_a_plan_names_the_change_and_the_runs_with_their_time(repository, ask, m
     monkeypatch.setattr(executor, "cores", lambda: [0, 1])
     edit(repository / "model/transformer.py", "return 40", "return 50")
     out = ask("--plan")
-    assert re.search(r"^edit-\w+ changes model/transformer.py$", out, re.MULTILINE)
+    assert re.search(r"^edit-\w+ changes model/transformer.py; ", out, re.MULTILINE)
     assert "3 seeds: 6 runs" in out and "8 seeds: 16 runs" in out and ask.status == 0
     assert not [*(repository / "comparisons").rglob("started")] and "unpaired" not in out
     ask("--seeds", "2")  # a run takes two minutes

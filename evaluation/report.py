@@ -15,7 +15,6 @@ from utils import UserError, quote, write_texts
 
 LABELS_SHOWN = 20  # in a table; all are in the file
 Confusion = dict[str, dict[str, int]]  # {true label: {predicted label: count}}
-SLUG = 40  # characters of the name of a corpus in the names of files
 FINE = ("loss", "nats_per_character", "bits_per_byte", "accuracy", "f1", "unknown")  # 4 decimals
 
 
@@ -58,7 +57,7 @@ def load_split(
     if summary.sha256 == recorded:
         return Split.of(summary.sample), split, corpus.documents
     # Other texts may have the same name, and a path may be longer than a name can be.
-    stem = re.sub(r"[^\w+-]+", "-", Path(corpus.name).resolve().name.partition(".")[0])[:SLUG]
+    stem = re.sub(r"[^\w+-]+", "-", Path(corpus.name).resolve().name.partition(".")[0])[:40]
     return Split.of(summary.sample), f"{stem}-{split}-{summary.sha256[:8]}", corpus.documents
 
 

@@ -12,7 +12,6 @@ from evaluation.scores import label_scores
 from evaluation.search import Search
 from evaluation.translator import Translator
 from model.classifier import POOLING
-from model.decoding import greedy
 from model.layers import Seed
 
 SOURCES = [[3, 4, 5, 2], [7, 2], [8, 3, 9, 4, 6, 2]]
@@ -102,14 +101,6 @@ def test_labels_are_printed_with_their_probability(
     assert all(len(row) == fields for row in rows[: fields - 1])
     assert max(shares) >= 0.5 and (fields == 2 or sum(shares) == pytest.approx(1, abs=1e-3))
     assert rows[-1][-1] == ""  # an empty text has no label
-
-
-def test_greedy_search_stops_after_one_label(tiny):
-    model = tiny(11, 6, model="classifier")
-    outputs = greedy(model, batch(SOURCES), 2, 3, limit=tf.ones(3, tf.int32))
-    expected = 4 + tf.argmax(model.teacher_forced(batch(SOURCES), TARGET).logits[:, 4:], axis=1)
-    np.testing.assert_array_equal(outputs[:, 0], expected)
-    assert outputs.shape[1] == 1
 
 
 # Evaluation

@@ -18,7 +18,6 @@ import tensorflow as tf
 from helpers import TINY, load_split, train_here, write_corpus
 from pyarrow.parquet import write_table
 
-import translate as translating
 import utils
 from config import Config
 from data import corpora, pipeline
@@ -217,7 +216,6 @@ def test_tensorflow_is_set_up_before_a_corpus_is_read(copy, score, monkeypatch):
         ("translate.py RUN a --file LINES", "--file"),
         ("translate.py RUN FILE", "--file"),
         ("translate.py RUN --sample --temperature 0 a", "--no-sample"),
-        ("generate.py RUN a", "translate.py"),
         ("evaluation/figures.py RUN nosuch", "nosuch"),
         ("evaluation/export.py RUN onnx DIR", "onnx"),
         ("evaluation/export.py RUN saved_model RUN", "exists"),
@@ -408,23 +406,6 @@ def test_a_translation_does_not_depend_on_other_lines(run, translated, translate
     (tmp_path / "lines.txt").write_bytes(TEXT)
     result = translate(run, "--file", tmp_path / "lines.txt")
     assert result.status == 0 and result.out.encode() == translated.stdout
-
-
-@pytest.mark.parametrize(
-    ("text", "lines"),
-    [
-        (b"", []),
-        (b"\n\n", ["", ""]),
-        (b"\xef\xbb\xbfa", ["a"]),  # a byte order mark
-        (b"a\r\n\r\nb", ["a", "", "b"]),
-        (b"a\xff", ["a\ufffd"]),
-    ],
-)
-@pytest.mark.parametrize("fixed_size", [False, True])
-def test_every_line_is_read(text, lines, fixed_size, tmp_path):
-    (tmp_path / "lines").write_bytes(text)
-    with open(tmp_path / "lines", "rb") as file:
-        assert sum(translating.read_lines(file, fixed_size), []) == lines
 
 
 def test_invalid_bytes_on_the_command_line_are_replaced_with_a_warning(run, translate):

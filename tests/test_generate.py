@@ -148,15 +148,6 @@ def test_a_sample_is_drawn_from_the_softmax_as_by_a_translator(make, bpe):
     assert len([*generator.stream("We meet", limit, 1)]) > 3
 
 
-def test_samples_depend_on_seed_and_number_only(make):
-    texts = {
-        (seed, number): make(Sampling(seed=seed, temperature=1.5)).generate("We", 12, number)
-        for seed, number in [(3, 0), (3, 1), (4, 0)]
-    }
-    assert len({*texts.values()}) == 3
-    assert texts[3, 1] == make(SAMPLED).generate("We", 12, 1)
-
-
 def test_a_part_ends_after_a_whole_character(bpe):
     """Whatever the prompt, and though characters are encoded as up to four bytes."""
     text = "é你😀好 ok 👩‍👩‍👧…ß"

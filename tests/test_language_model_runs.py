@@ -158,7 +158,7 @@ def naive_losses(last_log_probs, ids, first, stride, block):
     return losses, contexts
 
 
-@pytest.mark.parametrize("count", [1, 7, 23])
+@pytest.mark.parametrize("count", [1, 6, 7, 12, 23])
 def test_token_scores_equal_a_computation_for_each_token(generator, last_log_probs, count):
     ids = np.random.default_rng(count).integers(4, 9, count)
     text = Text(Ragged(ids, np.array([0, count])), start=4, block=6)
@@ -170,23 +170,6 @@ def test_token_scores_equal_a_computation_for_each_token(generator, last_log_pro
     loss, accuracy = generator.loss_and_accuracy(text)
     plain = generator.token_scores(text)
     assert loss == pytest.approx(np.mean(plain.losses)) and accuracy == np.mean(plain.correct)
-
-
-@pytest.mark.parametrize("stride", [1, 2, 3, 5, 6])
-@pytest.mark.parametrize("count", [1, 6, 7, 11, 12, 13, 100])
-def test_every_token_is_scored_once_after_at_least_block_minus_stride_tokens(
-    generator, monkeypatch, stride, count
-):
-    def token_losses(source, target):  # of a token, its own number
-        numbers = tf.boolean_mask(target[:, 1:], target[:, 1:] != 0)
-        return numbers, numbers > 0
-
-    monkeypatch.setattr(generator, "token_losses", token_losses)
-    text = Text(Ragged(np.arange(5, 5 + count), np.array([0, count])), start=4, block=6)
-    scores = generator.token_scores(text, stride)
-    assert scores.losses.tolist() == [*range(5, 5 + count)]
-    assert scores.context[:6].tolist() == [*range(1, min(count, 6) + 1)]
-    assert np.all(scores.context[6:] > 6 - stride) and np.all(scores.context <= 6)
 
 
 def test_scores_of_a_text_belong_together(scored):
@@ -335,6 +318,7 @@ VARIANTS = {
     "none": {"positions": "none", "precision": "bfloat16"},
     "bpe": {"tokenizer": "bpe", "vocab_size": 330},
     "word": {"tokenizer": "word", "lowercase": True},
+    "parts": {"shards": 2, "accumulate": 2},
     "smoothed": {"label_smoothing": 0.1, "attention_dropout_rate": 0.1, "key_dim": 6},
     "documents": {"corpus": "mini:300", "tokenizer": "bpe", "vocab_size": 400},
 }
@@ -355,38 +339,19 @@ def test_every_setting_trains_scores_and_generates(settings, run_program, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("other", [False, True])
-def test_a_run_starts_from_the_weights_of_another(settings, run, tmp_path, other):
-    """On the same text, and on another one with the same tokenizer."""
+def test_a_run_starts_from_the_weights_of_another(settings, run, tmp_path):
+    """On another text, with the same tokenizer."""
     corpus = tmp_path / "b.txt"
-    corpus.write_text(CONTENT.replace("Line", "line") if other else CONTENT, "utf-8")
+    corpus.write_text(CONTENT.replace("Line", "line"), "utf-8")
     given = {"init_from": str(run), "corpus": str(corpus), "max_steps": 1, "learning_rate_scale": 0}
     names = ("runs_dir", "cache_dir", "batch_tokens")
     directories = {name: settings[name] for name in names}
-    new = train_here(**directories, **given, name=f"init-{other}")
+    new = train_here(**directories, **given, name="init")
     for one, two in zip(load_pair(new), load_pair(run), strict=True):
         assert one.model == two.model
     before, after = state(run), state(new)
     for name in before:
         if name.startswith("model/"):
             np.testing.assert_array_equal(after[name], before[name])
-    same = read_json(run / "corpus.json")["splits"] == read_json(new / "corpus.json")["splits"]
-    assert same != other
-
-
-def losses(run):
-    names = ("step", "loss", "validation_loss")
-    return [[line.get(name, 0) for name in names] for line in metrics_of(run)]
-
-
-@pytest.mark.slow
-def test_parts_of_a_batch_make_the_steps_of_the_whole(settings):
-    """Without dropout, whose draws depend on the part."""
-    runs = [
-        train_here(
-            **settings | {"shards": a, "accumulate": b, "name": f"{a}-{b}", "dropout_rate": 0.0}
-        )
-        for a, b in [(1, 1), (2, 1), (1, 2), (2, 3)]
-    ]
-    for run in runs[1:]:
-        np.testing.assert_allclose(losses(run), losses(runs[0]), rtol=0, atol=1e-5)
+    one, other = (read_json(folder / "corpus.json")["splits"] for folder in (run, new))
+    assert one != other

@@ -37,16 +37,11 @@ def wordnet_with(*synonyms):
     return SimpleNamespace(synsets=lambda word: [synset] if word in synonyms else [])
 
 
-# Published slides print BLEU 0.54 and METEOR 0.82 for the first sentence, as the libraries do. For
-# the second they print 0.34 and 0.75 (with WordNet), which the n-gram counts below contradict.
 @pytest.mark.parametrize(
-    ("hypothesis", "matches", "length", "chunks", "slides"),
-    [
-        (CLOSE, [13, 10, 7, 4], 13, 3, {"bleu": 0.54, "meteor": 0.82}),
-        (PARAPHRASE, [12, 8, 5, 3], 16, 4, {}),
-    ],
+    ("hypothesis", "matches", "length", "chunks"),
+    [(CLOSE, [13, 10, 7, 4], 13, 3), (PARAPHRASE, [12, 8, 5, 3], 16, 4)],
 )
-def test_bleu_and_meteor_by_hand(hypothesis, matches, length, chunks, slides):
+def test_bleu_and_meteor_by_hand(hypothesis, matches, length, chunks):
     result = score([hypothesis], [REFERENCE])
 
     reference_length = 16  # 15 words and the full stop
@@ -59,8 +54,6 @@ def test_bleu_and_meteor_by_hand(hypothesis, matches, length, chunks, slides):
     precision, recall = matches[0] / length, matches[0] / reference_length
     f_mean = 10 * precision * recall / (recall + 9 * precision)
     assert result["meteor"] == pytest.approx(100 * f_mean * (1 - 0.5 * (chunks / matches[0]) ** 3))
-
-    assert {name: round(result[name] / 100, 2) for name in slides} == slides
 
 
 def test_wordnet_adds_synonyms(monkeypatch):
@@ -147,13 +140,9 @@ def test_exact_match_compares_strings():
 def test_signatures_name_settings_and_versions():
     signatures = score([CLOSE], [REFERENCE])["signatures"]
     assert list(signatures) == ["bleu", "chrf", "rouge_1", "rouge_2", "rouge_l", "meteor"]
-    sacrebleu_version = version("sacrebleu")
-    assert signatures["bleu"] == (
-        f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:{sacrebleu_version}"
-    )
-    assert signatures["chrf"] == (
-        f"nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:{sacrebleu_version}"
-    )
+    assert signatures["bleu"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|")
+    assert signatures["chrf"].startswith("nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|")
+    assert all(signatures[x].endswith(f"version:{version('sacrebleu')}") for x in ("bleu", "chrf"))
     assert "tok:unicode-words-marks|stem:no|" in signatures["rouge_l"]
     assert "tok:13a|" in signatures["meteor"]
     assert signatures["meteor"].endswith(f"version:nltk-{version('nltk')}")

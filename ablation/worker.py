@@ -132,7 +132,7 @@ def score(predictor, texts: Split, documents: bool) -> dict:
     if isinstance(predictor, Generator):
         scores, _ = measure_text(predictor, texts, documents)
     else:
-        scores, _ = measure(predictor, texts, full=False)
+        scores, _ = measure(predictor, texts)
     stored = {x: scores[x] for x in ("loss", "nats_per_character", "bleu") if x in scores}
     if predictor.labelled:
         stored["accuracy"] = 100 * scores["accuracy"]

@@ -77,7 +77,7 @@ def figure(stem: str | Path, width: float, height: float, layout: str = "constra
     for warning in raised:
         if "missing from font" in str(warning.message):  # once for all glyphs, by `warn`
             warn(
-                "no installed font has all characters of a picture: install a package such as fonts-noto"
+                "no installed font has all characters of a picture: install more, as fonts-noto-cjk"
             )
         else:
             warnings.warn_explicit(

@@ -195,7 +195,7 @@ def test_another_corpus_has_the_direction_of_the_run(copy, texts, tmp_path):
 def test_tensorflow_is_set_up_before_a_corpus_is_read(copy, score, monkeypatch):
     """Reading a dataset of tensorflow_datasets starts it, after which its threads are fixed."""
     monkeypatch.setattr(report, "load_split", lambda *_: pytest.fail("read"))
-    monkeypatch.setattr(loading, "load", lambda *_: sys.exit(7))
+    monkeypatch.setattr(loading, "load", lambda *_, **__: sys.exit(7))
     assert score(copy, "--corpus", "mini:300").status == 7
 
 

@@ -31,6 +31,7 @@ COLAB = f"""\
 In Colab, upload this notebook, and in the next cell write the address from which you cloned the
 project in place of …; in a clone, run the cell as it is."""
 INSTALL = """\
+import importlib
 import os
 import subprocess
 import sys
@@ -47,9 +48,7 @@ if not os.path.exists("model/attention.py"):
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-cache-dir", "-e", "."]
     subprocess.run(command, check=True)
 
-from training.machine import load_tensorflow
-
-load_tensorflow()  # without its messages"""
+importlib.import_module("training.machine").load_tensorflow()  # without its messages"""
 
 
 @dataclass

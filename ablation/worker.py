@@ -132,7 +132,7 @@ def score(predictor, texts: Split, documents: bool) -> dict:
     if isinstance(predictor, Generator):
         scores, _ = measure_text(predictor, texts, documents)
     else:
-        scores, _ = measure(predictor, texts, full=False)
+        scores, _ = measure(predictor, texts)
     stored = {x: scores[x] for x in ("loss", "nats_per_character", "bleu") if x in scores}
     if predictor.labelled:
         stored["accuracy"] = 100 * scores["accuracy"]
@@ -195,8 +195,8 @@ def run(job: dict) -> None:
     if packages != job["packages"]:
         fail(f"its packages are {packages} instead of {job['packages']}", REFUSED)
     if about["machine"] != here["machine"]:
-        why = f"its fingerprint is not that of {about['processor']}: its processor "
-        fail(f"{why}({here['processor']}) or its environment variables differ", REFUSED)
+        why = f"{here['processor']} computes other bits than {about['processor']}"
+        fail(f"{why}, or the environment variables differ", REFUSED)
     if Path(job["run"]).exists():  # the process of a lost worker may still save
         lock(Path(job["run"], ".lock"), wait="waiting for another process").close()
     if not Path(job["result"]).exists():  # the command may have ended before it read it

@@ -12,7 +12,7 @@ import numpy as np
 
 from evaluation import command_line, metrics, report
 from evaluation.scores import Table
-from training.records import find_run
+from training.records import find_run, read_json
 from utils import UserError, handle_signals, make_parser, quote
 
 # Matplotlib is imported when a figure is drawn.
@@ -42,7 +42,8 @@ def main(flags: argparse.Namespace) -> None:
         raise UserError(f"there is nothing to draw: run python evaluate.py {quote(flags.run)}")
     for path in outputs:
         name = path.stem.removeprefix("outputs-")
-        scores = report.read_scores(flags.run, name)
+        path = flags.run / f"scores-{name}.json"
+        scores = read_json(path, "corpus", "split", "checkpoint", "search")
         title = f"{flags.run.name}, {report.describe(scores)}"
         if 0 < len(matrix := scores.get("confusion", {})) <= MANY_LABELS:
             confusion(stem := flags.run / "figures" / f"confusion-{name}", matrix, title)
@@ -107,9 +108,7 @@ def confusion(stem: Path, matrix: report.Confusion, title: str) -> None:
             colour = "white" if shares[i, j] > 0.6 else "black"
             plot.text(j, i, text, color=colour, ha="center", va="center", fontsize=9)
         plot.tick_params(length=0)
-        plot.set_xticks(
-            range(len(rows)), [*matrix], rotation=30, ha="right", rotation_mode="anchor"
-        )
+        plot.set_xticks(range(len(rows)), [*matrix], rotation=90)
         plot.set_yticks(range(len(rows)), rows)
         plot.set(xlabel="predicted", ylabel="true (count)")
         plot.set_title(textwrap.fill(title, int(12 * side)))

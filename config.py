@@ -210,11 +210,6 @@ class Config:
         """The task of the model: a value of `TASKS`."""
         return TASKS[self.model]
 
-    @property
-    def is_classifier(self) -> bool:
-        """Whether the targets are labels instead of translations."""
-        return self.task == "classification"
-
 
 def no_effect(model: str) -> list[str]:
     """Return the settings that have no effect with a --model."""

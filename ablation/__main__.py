@@ -205,7 +205,7 @@ def parse_flags() -> argparse.Namespace:
 
 
 def main() -> None:
-    prepare_streams(best_effort=True)
+    prepare_streams()
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)  # Windows has no SIGHUP
         if number and signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores it

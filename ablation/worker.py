@@ -7,6 +7,7 @@ machine computes, and to write the texts to score.
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -102,7 +103,9 @@ def processor() -> str:
 
     gpus = tf.config.list_physical_devices("GPU")
     details = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
-    return details.get("device_name") or machine.cpu_info().get("model name", "unknown")
+    cpu = Path("/proc/cpuinfo")  # of Linux
+    found = re.search(r"^model name\s*: (.*)", cpu.read_text() if cpu.exists() else "", re.M)
+    return details.get("device_name") or (found[1] if found else "unknown")
 
 
 def hash_of(variables: list) -> str:
@@ -198,7 +201,7 @@ def run(job: dict) -> None:
         why = f"{here['processor']} computes other bits than {about['processor']}"
         fail(f"{why}, or the environment variables differ", REFUSED)
     if Path(job["run"]).exists():  # the process of a lost worker may still save
-        lock(Path(job["run"], ".lock"), wait="waiting for another process").close()
+        lock(Path(job["run"], ".lock"), wait="waiting for another process").lock.release()
     if not Path(job["result"]).exists():  # the command may have ended before it read it
         write_json(job["result"], about | train_and_score(job))
     for part in ("checkpoints", "source"):  # hundreds of megabytes
@@ -206,7 +209,7 @@ def run(job: dict) -> None:
 
 
 if __name__ == "__main__":
-    prepare_streams(best_effort=True)  # the disk of the log can be full
+    prepare_streams()
     with errors_in_one_line():
         machine.cores = lambda: [0]  # one thread: with more, the last bits differ
         end_with_parent()

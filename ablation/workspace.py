@@ -4,6 +4,7 @@ comparisons/RECIPE/NAME/ has, for each seed, the run directory (seed-N), the out
 (seed-N.log), what the worker was told (seed-N.job.json), and its result (seed-N.KEY.json).
 """
 
+import compileall
 import os
 import shlex
 import shutil
@@ -13,7 +14,7 @@ from pathlib import Path
 from ablation.experiments import BASELINE, Experiment, ExperimentError, Recipe, settings, short_hash
 from ablation.verdicts import STAGES
 from config import Config
-from same_code import ROOT, changed_files, code_hashes, file_hash, git, imported_files, syntax_error
+from same_code import ROOT, changed_files, code_hashes, file_hash, git, imported_files
 from training.records import read_json
 from utils import UserError, flag, write_json
 
@@ -76,8 +77,8 @@ class Workspace:
         """Raise ExperimentError if an experiment cannot be compared with the baseline."""
         name, recipe, source = experiment.name, self.recipe, self.source(experiment)
         python = (source / each for each in experiment.files if each.endswith(".py"))
-        if error := syntax_error(filter(Path.exists, python), source):
-            raise ExperimentError(f"{name}: {error}")
+        if not all(compileall.compile_file(path, quiet=1) for path in python):
+            raise ExperimentError(f"{name} has a syntax error")
         own = settings(experiment.flags)
         fixed = {"max_length", "tokenizer"} if recipe.lower_is_better else set()
         fixed |= {"reverse", "lowercase"} if recipe.score != "accuracy" else set()

@@ -78,7 +78,7 @@ def encode_split(
             encoded, too_long = encode(Split.of(part), *tokenizers, config.max_length)
             sides = encoded._asdict()
             counts["used"] += len(encoded.source.lengths)
-            counts["cut" if config.is_classifier else "dropped"] += too_long
+            counts["cut" if config.task == "classification" else "dropped"] += too_long
         for side, rows in sides.items():
             append(folder, f"{name}.{side}", rows, tokenizers[side != "source"])
     return counts

@@ -13,7 +13,7 @@ from config import Config
 from data import mini
 from data.splits import SPLITS, TEXT, Corpus, CorpusError, Files, Row
 from data.text import read_lines, without_markup
-from utils import amount, first_few, first_line, warn
+from utils import amount, first_line, warn
 
 TABLES, TEXTS, PARQUET = (".tsv", ".tsv.gz"), (".txt", ".txt.gz"), ".parquet"
 FILES = (*TABLES, *TEXTS, PARQUET)
@@ -80,7 +80,7 @@ def directory(path: Path, config: Config) -> Corpus:
         files = {"all": files.get("train", tables)}
     if ignored := [x.name for x in entries if x not in itertools.chain(*files.values())]:
         count = amount(len(ignored), "file")
-        warn(f"{path}: ignoring {count} that no split includes: {first_few(ignored, 3)}")
+        warn(f"{path}: ignoring {count} that no split includes: {', '.join(ignored[:3])}")
     if tables:
         return parquet(path, files, config)
     if config.task == "classification" or any(x.is_dir() for x in files.get("train", [])):
@@ -115,7 +115,7 @@ def parallel(path: Path, files: Files, config: Config) -> Corpus:
         names = [entry.name for entries in files.values() for entry in entries]
         raise CorpusError(
             f"{path}: needs train.SRC and train.TGT with two extensions, also of other splits, "
-            f"or, with --model language_model, train.txt and so on; found {first_few(names, 9)}"
+            f"or, with --model language_model, train.txt and so on; found {', '.join(names[:9])}"
         )
     files = {split: [side[x] for x in extensions] for split, side in sides.items()}
     if len(extensions) == 1:
@@ -137,7 +137,7 @@ def labelled_folder(path: Path, splits: Sequence[str]) -> Corpus:
             f"split; all splits have {', '.join(labels) or 'none'}"
         )
     if ignored := sorted(set.union(*names) - {*labels}):
-        warn(f"{path}: ignoring {first_few(ignored, 3)}, which is not a label of every split")
+        warn(f"{path}: ignoring {', '.join(ignored[:3])}, which is not a label of every split")
     files = {
         split: [x for y in labels for x in visible(path / split / y) if x.suffix == ".txt"]
         for split in splits

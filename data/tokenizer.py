@@ -13,7 +13,7 @@ import sentencepiece
 from config import Config
 from data.splits import Split
 from data.text import to_nfc
-from utils import UserError, first_few
+from utils import UserError
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 PART = 1 << 18  # characters: longer texts are divided to train the tokenizer
@@ -77,7 +77,7 @@ class Labels:
             if text not in self.ids:
                 raise UserError(
                     f"the label {text!r} is not among those of the training texts, "
-                    f"{first_few(self.names, 9)}: add training texts with this label, or remove it"
+                    f"{', '.join(self.names[:9])}: add training texts with this label, or remove it"
                 )
         return [[self.ids[text]] for text in texts]
 
@@ -168,7 +168,7 @@ def train_pair(
     labels: those of a labelled corpus; not used for translations.
     """
     options = (config.vocab_size, config.lowercase, config.tokenizer)
-    if config.is_classifier:
+    if config.task == "classification":
         return train(split.sources, *options), Labels(sorted(labels))
     if config.task == "language modeling":  # texts follow one another, and so do parts of a text
         shared = train(split.targets, *options, leading_space=False)

@@ -46,7 +46,11 @@ if not os.path.exists("model/attention.py"):
         subprocess.run(command, check=True)
     os.chdir("transformer-by-hand")
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-cache-dir", "-e", "."]
-    subprocess.run(command, check=True)"""
+    subprocess.run(command, check=True)
+
+from training.machine import load_tensorflow
+
+load_tensorflow()  # without its messages"""
 
 
 @dataclass

@@ -4,6 +4,7 @@ BLEU by the length of the source, or the confusion matrix.
 
 import argparse
 import textwrap
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 from evaluation import command_line, metrics, report
 from evaluation.scores import Table
 from training.records import find_run, read_json
-from utils import UserError, handle_signals, make_parser, quote
+from utils import UserError, handle_signals, make_parser, quote, warn
 
 # Matplotlib is imported when a figure is drawn.
 
@@ -65,11 +66,23 @@ def figure(stem: str | Path, width: float, height: float, layout: str = "constra
     installed = set(font_manager.get_font_names())
     fonts = ["DejaVu Sans", *(font for font in FONTS if font in installed)]
     Path(stem).parent.mkdir(parents=True, exist_ok=True)
-    with matplotlib.rc_context(STYLE | {"font.family": fonts}):
+    with (
+        matplotlib.rc_context(STYLE | {"font.family": fonts}),
+        warnings.catch_warnings(record=True) as raised,
+    ):
         canvas = Figure(figsize=(width, height), layout=layout)
         yield canvas
         canvas.savefig(f"{stem}.png", dpi=110)
         canvas.savefig(f"{stem}.svg", metadata={"Date": None})
+    for warning in raised:
+        if "missing from font" in str(warning.message):  # once for all glyphs, by `warn`
+            warn(
+                "no installed font has all characters of a picture: install a package such as fonts-noto"
+            )
+        else:
+            warnings.warn_explicit(
+                warning.message, warning.category, warning.filename, warning.lineno
+            )
 
 
 def bleu_by_length(stem: Path, outputs: Table, title: str) -> None:

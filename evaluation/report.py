@@ -10,8 +10,8 @@ from config import Config
 from data import corpora
 from data.splits import CorpusError, Split
 from evaluation.scores import Table
-from training.records import read_corpus_info
-from utils import UserError, quote, write_texts
+from training.records import read_json
+from utils import UserError, quote, write_text
 
 LABELS_SHOWN = 20  # in a table; all are in the file
 Confusion = dict[str, dict[str, int]]  # {true label: {predicted label: count}}
@@ -29,7 +29,7 @@ def load_split(
     they are documents, see `Corpus`. Raises OSError, and UserError if the split does not exist, or
     if it is the run's own and has changed since training.
     """
-    record = read_corpus_info(run)
+    record = read_json(run / "corpus.json", "splits", "languages")
     if name is not None:
         if corpora.is_same(name, config.corpus):
             languages = languages or config.languages
@@ -93,7 +93,7 @@ def describe(scores: dict) -> str:
 def write(run: Path, name: str, scores: dict, table: Table) -> list[str]:
     """Write scores and outputs into a run directory. Returns the file names.
 
-    A full disk leaves the old ones. Raises OSError.
+    Each is written atomically. Raises OSError.
     """
     rows = [table, *zip(*table.values(), strict=True)]
     lines = ("\t".join(re.sub(r"[\t\r\n]", " ", cell) for cell in row) for row in rows)
@@ -101,7 +101,8 @@ def write(run: Path, name: str, scores: dict, table: Table) -> list[str]:
         f"scores-{name}.json": json.dumps(scores, indent=1) + "\n",
         f"outputs-{name}.tsv": "".join(f"{line}\n" for line in lines),
     }
-    write_texts({run / file: text for file, text in texts.items()})
+    for file, text in texts.items():
+        write_text(run / file, text)
     return [*texts]
 
 

@@ -598,7 +598,7 @@ def test_the_command_ends_in_one_line_at_a_signal_or_an_error(
         return fake_execute(job)
 
     monkeypatch.setattr(executor, "execute", stop)
-    monkeypatch.setattr(command, "prepare_streams", lambda **_: None)
+    monkeypatch.setattr(command, "prepare_streams", lambda: None)
     numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
     before = [signal.signal(x, signal.SIG_DFL) for x in numbers]  # nohup may ignore one
     try:

@@ -44,8 +44,8 @@ class Config:
         high=0.5,
     )
     vocab_size: int = setting(8000, "maximum vocabulary size of the tokenizer", low=264)
-    tokenizer: Literal["bpe", "word", "char"] = setting(
-        "bpe", "byte-pair encoding, whole words, or characters"
+    tokenizer: Literal["bpe", "word", "char", "byte"] = setting(
+        "bpe", "byte-pair encoding, whole words, characters, or bytes"
     )
     shared_vocabulary: bool = setting(
         True, "use one vocabulary for source and target", without=("classifier", "language_model")

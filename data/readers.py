@@ -1,5 +1,6 @@
 """Readers of corpora in files, and of the built-in one. Each returns a `Corpus`."""
 
+import csv
 import functools
 import itertools
 import json
@@ -16,7 +17,8 @@ from data.text import read_lines, without_markup
 from utils import amount, first_few, first_line, warn
 
 TABLES, TEXTS, PARQUET = (".tsv", ".tsv.gz"), (".txt", ".txt.gz"), ".parquet"
-FILES = (*TABLES, *TEXTS, PARQUET)
+CSV = (".csv", ".csv.gz")
+FILES = (*TABLES, *CSV, *TEXTS, PARQUET)
 LONGEST = 1 << 12  # characters of a line of text: text without line feeds is divided
 
 
@@ -37,11 +39,15 @@ def file(path: Path, config: Config) -> Corpus:
         return parquet(path, files, config)
     if path.name.endswith(TEXTS):
         return of_files(path, ("text",), files, read_text, TEXT)
+    labelled = config.task == "classification"
+    columns = ("text", "label") if labelled else ("source", "target")
+    task = config.task if labelled else "translation"
+    if path.name.endswith(CSV):
+        columns = config.languages.split(",") if config.languages else columns
+        return of_files(path, columns, files, functools.partial(read_csv, columns=columns), task)
     if not path.name.endswith(TABLES):
-        raise CorpusError(f"{path}: not a .tsv (source TAB target), .txt or .parquet file")
-    if config.task == "classification":
-        return of_files(path, ("text", "label"), files, read_labelled_table, config.task)
-    return of_files(path, ("source", "target"), files, read_table)
+        raise CorpusError(f"{path}: not a .tsv (source TAB target), .csv, .txt or .parquet file")
+    return of_files(path, columns, files, read_labelled_table if labelled else read_table, task)
 
 
 def of_files(
@@ -186,16 +192,47 @@ def read_table(path: Path, rest: bool = False) -> Iterator[Row]:
     rest: whether the second column is the rest of the line. Raises CorpusError if a line has only
     one column.
     """
-    longer = 0
+    longer = quoted = 0
     for number, line in enumerate(read_lines(path), 1):
         first, tab, others = line.rstrip("\n").partition("\t")
         second, more, _ = (others, "", "") if rest else others.partition("\t")
         if line.strip() and not tab:
             raise CorpusError(f"{path}:{number}: add a TAB between its 2 columns")
+        warn_of_header(path, number, (first, second))
         longer += bool(more)
+        if not quoted and any(re.match('"(.*""|[^"]*$)', cell) for cell in (first, second)):
+            quoted = number
+            warn(f"{path}:{number}: quotes are a part of the text: save a spreadsheet as .csv")
         yield first.strip() and first, second
     if longer:
         warn(f"{path}: using only the first 2 columns of {amount(longer, 'line')}")
+
+
+def read_csv(path: Path, columns: Sequence[str]) -> Iterator[Row]:
+    """Read two columns of a table with commas and quotes, as spreadsheets write.
+
+    columns: in the order of the rows. If the first line does not have these names, the first two
+    columns are read, of which the label is the first. Raises CorpusError if a line is too short.
+    """
+    lines = csv.reader(read_lines(path))
+    header = next(lines, [])
+    if named := {*columns} <= {*header}:
+        places = [header.index(name) for name in columns]
+    else:
+        places = [1, 0] if columns[1] == "label" else [0, 1]
+    for cells in lines if named else itertools.chain([header], lines):
+        if cells and max(places) >= len(cells):
+            raise CorpusError(f"{path}:{lines.line_num}: has fewer columns than {len(places)}")
+        if not named:
+            warn_of_header(path, lines.line_num, cells)
+        yield tuple(cells[place] if cells else "" for place in places)
+
+
+def warn_of_header(path: Path, number: int, cells: Sequence[str]) -> None:
+    """Warn of a first line whose cells are all single words without a capital or a full stop."""
+    words = [cell.strip().strip('"') for cell in cells]
+    if number == 1 and all(word.isidentifier() and word[1:].islower() for word in words):
+        warn(f"{path}: remove the first line if it is a header: {', '.join(words)}")
 
 
 # ---- Parquet -------------------------------------------------------------------------------------

@@ -8,12 +8,13 @@ import tensorflow as tf
 
 from data.arrays import Ragged, Text
 from data.encoding import encode_texts
-from data.tokenizer import EOS, Tokenizer
+from data.tokenizer import EOS, UNK, Tokenizer
 from evaluation.page import Attention
 from evaluation.predictor import GREEDY, Predictor, decode_with
 from evaluation.search import Search
 from model import IDS
 from model.interface import Model
+from model.loss import UNKNOWN_LOSS
 from utils import UserError
 
 BATCH_TOKENS = 4096  # in scoring
@@ -63,8 +64,9 @@ class Generator(Predictor):
         def token_losses(source, target):
             logits, labels, _ = model.teacher_forced(source, target)
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)  # (tokens,)
+            losses += tf.where(labels == UNK, UNKNOWN_LOSS, 0.0)
             best = tf.argmax(logits, axis=-1, output_type=labels.dtype)
-            return losses, best == labels
+            return losses, (best == labels) & (labels != UNK)
 
         self.decode, self.decode_stream, self.token_losses = decode, decode_stream, token_losses
 

@@ -213,6 +213,15 @@ def test_every_character_of_the_training_text_is_in_the_vocabulary(kind, tmp_pat
         assert {*"<>&!"} <= {*"".join(loaded.tokens(range(260, loaded.vocab_size)))}
 
 
+def test_byte_pairs_are_learned_from_all_texts():
+    """Also from those with SentencePiece's own symbols."""
+    for text in "one\u2585two", "one<unk>two</s>", "<pad>one <s>two":
+        trained = tokenizer.train([text] * 9, 300)
+        learned = {*"".join(trained.tokens(range(260, trained.vocab_size)))}
+        assert {*text} - {*"\u2585 "} <= learned
+    assert trained.decode(trained.encode(["one\u2585"])) == ["one\u2585"]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_id_of_a_text_has_a_text_and_every_token_another_name(kind):
     trained = tokenizer.train(RESERVED, 400, kind=kind, leading_space=False)

@@ -8,7 +8,7 @@ import tensorflow as tf
 from model.layers import Seed
 
 # As in data/tokenizer.py, which model/ does not import.
-PAD, UNK = 0, 1
+PAD = 0
 FIRST_WORD = 4  # smaller ids are special tokens: padding, unknown, bos, eos
 
 

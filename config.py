@@ -23,7 +23,7 @@ class Config:
     corpus: str = setting(
         "mini",
         "mini, mini:SIZE, spa-eng, shakespeare, the name of a tensorflow_datasets dataset, a "
-        "directory, or a .tsv, .tsv.gz, .txt, .txt.gz or .parquet file",
+        "directory, or a .tsv, .csv, .txt (also .gz) or .parquet file",
         group="data",
     )
     languages: str | None = setting(

@@ -93,16 +93,19 @@ class Symbols:
         return [(" " if self.kind == "word" else "").join(part) for part in parts]
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """Return the token of each id: ▁ for a space, and such as <0xE2> for other bytes."""
+        """Return the token of each id, all different: as in SentencePiece, ▁ is the space, also
+        before a word, and such as <0xE2> a byte.
+        """
         special = ["<pad>", "<unk>", "<s>", "</s>"]
-        return [shown(self.symbols[i - EOS - 1]) if i > EOS else special[i] for i in map(int, ids)]
+        return [self.shown(self.symbols[i - EOS - 1]) if i > EOS else special[i] for i in ids]
 
-
-def shown(symbol: str | int) -> str:
-    """Return a symbol as it is shown. No two symbols of a vocabulary are shown alike."""
-    if isinstance(symbol, int):
-        return chr(symbol).replace(" ", "▁") if symbol in range(32, 127) else f"<0x{symbol:02X}>"
-    return {" ": "▁", "▁": "<0x2581>"}.get(symbol, symbol)
+    def shown(self, symbol: str | int) -> str:
+        """Return the token of a symbol."""
+        if self.kind == "byte" and symbol not in range(32, 127):
+            return f"<0x{symbol:02X}>"
+        text = chr(symbol) if self.kind == "byte" else symbol
+        space = {" ": "▁", "▁": "<0x2581>"} if self.kind != "word" else {}
+        return "▁" * (self.kind == "word") + space.get(text, text)
 
 
 def text_ids(row: Iterable[int]) -> list[int]:

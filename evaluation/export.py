@@ -41,8 +41,7 @@ def export_ctranslate2(predictor: "Translator | Generator", folder: Path) -> Non
     A translator becomes a model for `ctranslate2.Translator`. It maps source tokens to target
     tokens, and adds eos and bos itself. The beam search of CTranslate2 divides by length^penalty,
     ours by ((5 + length) / 6)^penalty; without a penalty they are the same. Texts must first go
-    through `data.text.normalize_source`, and with `--lowercase` or `--tokenizer word` through
-    `data.tokenizer.preprocess`.
+    through `data.text.normalize_source`, and with `--lowercase` be in lower case.
 
     A language model becomes a model for `ctranslate2.Generator`. Every text must begin with the
     "bos_token" of `config.json`, which the exported model does not add. It does not stop at

@@ -66,9 +66,13 @@ class Symbols:
     """
 
     ending = [EOS]  # the last ids of a target
-    SPLIT = {"byte": str.encode, "char": list, "word": lambda text: word_pattern().findall(text)}
+    SPLIT = {
+        "byte": lambda text: text.encode().decode("latin-1"),
+        "char": list,
+        "word": lambda text: word_pattern().findall(text),
+    }
 
-    def __init__(self, kind: str, symbols: Sequence[str | int], lowercase: bool = False):
+    def __init__(self, kind: str, symbols: Sequence[str], lowercase: bool = False):
         """kind: a key of `SPLIT`. symbols: in the order of their ids, of which the first is
         `EOS` + 1.
         """
@@ -87,10 +91,11 @@ class Symbols:
 
     def decode(self, rows: Iterable[Iterable[int]]) -> list[str]:
         """Decode rows of ids, each up to its first eos. Padding, bos and unk are left out."""
-        parts = ([self.symbols[i - EOS - 1] for i in text_ids(row)] for row in rows)
+        joint = " " if self.kind == "word" else ""
+        texts = [joint.join(self.symbols[i - EOS - 1] for i in text_ids(row)) for row in rows]
         if self.kind == "byte":
-            return [bytes(part).decode(errors="replace") for part in parts]
-        return [(" " if self.kind == "word" else "").join(part) for part in parts]
+            texts = [text.encode("latin-1").decode(errors="replace") for text in texts]
+        return texts
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """Return the token of each id, all different: as in SentencePiece, ▁ is the space, also
@@ -99,13 +104,13 @@ class Symbols:
         special = ["<pad>", "<unk>", "<s>", "</s>"]
         return [self.shown(self.symbols[i - EOS - 1]) if i > EOS else special[i] for i in ids]
 
-    def shown(self, symbol: str | int) -> str:
+    def shown(self, symbol: str) -> str:
         """Return the token of a symbol."""
-        if self.kind == "byte" and symbol not in range(32, 127):
-            return f"<0x{symbol:02X}>"
-        text = chr(symbol) if self.kind == "byte" else symbol
-        space = {" ": "▁", "▁": "<0x2581>"} if self.kind != "word" else {}
-        return "▁" * (self.kind == "word") + space.get(text, text)
+        if self.kind == "word" or symbol == " ":
+            return "▁" + symbol.strip()
+        if symbol == "▁" or self.kind == "byte" and not ("!" <= symbol <= "~"):
+            return f"<0x{ord(symbol):02X}>"
+        return symbol
 
 
 def text_ids(row: Iterable[int]) -> list[int]:
@@ -171,7 +176,7 @@ def train(
     if kind == "bpe":
         return train_bpe(texts, vocab_size, lowercase, leading_space)
     if kind == "byte":
-        return Symbols(kind, range(256), lowercase)
+        return Symbols(kind, [*map(chr, range(256))], lowercase)
     counts = Counter({"\n": sys.maxsize} if kind == "char" else {})
     for text in preprocess(texts, lowercase):
         counts.update(Symbols.SPLIT[kind](text))

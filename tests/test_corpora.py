@@ -275,13 +275,14 @@ def test_blank_lines_and_further_columns_of_a_table_are_counted(tmp_path, capfd)
         ("Hi.\tHoi.", {}, False),
         ("pos\tgood film", CLASSIFIER, False),
         ("go away\tga weg", {}, False),
+        ("Sterne (1 bis 5)\tText der Kritik", CLASSIFIER, True),
     ],
 )
 def test_a_header_is_named(tmp_path, capfd, first, flags, warned):
     for name in ("a.tsv", "a.csv"):
-        content = f"{first}\npos\tsome text\nneg\tother text\n"
+        content = f"{first}\npos\tsome text\nneg\tother text\npos\tmore\n"
         write(tmp_path / name, content.replace("\t", "," if name == "a.csv" else "\t"))
-        assert len(load_split(tmp_path / name, "all", **flags).sources) == 3
+        assert len(load_split(tmp_path / name, "all", **flags).sources) == 4
         error = capfd.readouterr().err
         assert ("header" in error) == warned and error.count("\n") == warned, error
 

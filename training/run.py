@@ -271,6 +271,8 @@ class Run:
             quality += f", BLEU {values['validation_bleu']:.1f}"
         if "validation_nats_per_character" in values:
             quality += f", {values['validation_nats_per_character']:.3f} nats per character"
+        if unknown := self.dataset.corpus_info["splits"]["validation"].get("unknown", [0])[-1]:
+            quality += f", {unknown:.1%} of the tokens unknown"
         tqdm.write(
             f"epoch {self.epoch + 1}, step {self.step:,}: validation loss {loss:.3f}, accuracy "
             f"{quality}; {seconds:.0f} s\n    {one_line(samples[0][0])} → {one_line(samples[0][2])}"

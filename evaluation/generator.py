@@ -8,13 +8,14 @@ import numpy as np
 import tensorflow as tf
 
 from data.arrays import Text
-from data.tokenizer import EOS, Tokenizer
+from data.tokenizer import EOS, UNK, Tokenizer
 from evaluation.page import Attention
 from evaluation.predictor import GREEDY, Predictor
 from evaluation.search import Search
 from model import IDS
 from model.decoding import draw, filter_logits, loop
 from model.interface import Model
+from model.loss import UNKNOWN_LOSS
 from utils import UserError
 
 BATCH_TOKENS = 4096  # in scoring
@@ -52,8 +53,9 @@ class Generator(Predictor):
         def token_losses(source, target):
             logits, labels, _ = model.teacher_forced(source, target)
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)  # (tokens,)
+            losses += tf.where(labels == UNK, UNKNOWN_LOSS, 0.0)
             best = tf.argmax(logits, axis=-1, output_type=labels.dtype)
-            return losses, best == labels
+            return losses, (best == labels) & (labels != UNK)
 
         self.token_losses = token_losses
         self.read = tf.function(model.init_decode, input_signature=[IDS], autograph=False)

@@ -23,6 +23,7 @@ from evaluation import loading, report
 from evaluation import scores as scoring
 from evaluation.generator import Generator
 from model import IDS
+from model.loss import UNKNOWN_LOSS
 from training.logs import markdown
 from training.records import read_json
 from utils import UserError
@@ -223,12 +224,15 @@ def test_the_scores_of_a_uniform_model_are_those_worked_by_hand(monkeypatch, doc
     scores, table = measured(monkeypatch, Characters(), ["ab?", "日日"], documents)
     ends = 2 * documents
     assert scores["tokens"] == 5 + ends and scores["characters"] == 5
-    assert scores["loss"] == pytest.approx(math.log(8)) and scores["perplexity"] == pytest.approx(8)
-    assert scores["nats_per_character"] == pytest.approx((5 + ends) * math.log(8) / 5)
-    assert scores["bits_per_byte"] == pytest.approx((5 + ends) * 3 / 9)
+    nats = (5 + ends) * math.log(8) + UNKNOWN_LOSS
+    assert scores["loss"] == pytest.approx(nats / (5 + ends))
+    assert scores["perplexity"] == pytest.approx(math.exp(nats / (5 + ends)))
+    assert scores["nats_per_character"] == pytest.approx(nats / 5)
+    assert scores["bits_per_byte"] == pytest.approx(nats / math.log(2) / 9)
     assert scores["unknown"] == 1 / (5 + ends)
     assert table["tokens"] == [str(3 + documents), str(2 + documents)]
-    assert table["nats"] == [f"{(n + documents) * math.log(8):.6g}" for n in (3, 2)]
+    first, second = ((n + documents) * math.log(8) for n in (3, 2))
+    assert table["nats"] == [f"{first + UNKNOWN_LOSS:.6g}", f"{second:.6g}"]
 
 
 def test_texts_without_tokens_have_no_nats(monkeypatch):
@@ -355,3 +359,15 @@ def test_a_run_starts_from_the_weights_of_another(settings, run, tmp_path):
             np.testing.assert_array_equal(after[name], before[name])
     one, other = (read_json(folder / "corpus.json")["splits"] for folder in (run, new))
     assert one != other
+
+
+def test_a_model_that_cannot_read_a_text_does_not_have_a_low_loss(settings, run, tmp_path, capfd):
+    """Started from another run, whose tokenizer does not know the characters."""
+    (tmp_path / "b.txt").write_text("καλημέρα κόσμε\n" * 300, "utf-8")
+    given = {"init_from": str(run), "corpus": str(tmp_path / "b.txt"), "max_steps": 40}
+    names = ("runs_dir", "cache_dir", "batch_tokens")
+    new = train_here(**{name: settings[name] for name in names}, **given, name="unreadable")
+    (*_, last) = (line for line in metrics_of(new) if "validation_loss" in line)
+    assert last["validation_loss"] > 10 and last["validation_accuracy"] < 0.2
+    out, err = capfd.readouterr()
+    assert "tokens unknown" in out + err and "tokens of validation are unknown" in err

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from expect import expect
 from helpers import load_split
 
 from config import Config
@@ -73,8 +74,9 @@ def test_a_batch_is_its_rows_padded_with_zeros(pairs):
 @pytest.mark.parametrize("seed", [0, 1, None])
 @pytest.mark.parametrize("epoch", [0, 1])
 def test_every_pair_is_in_exactly_one_batch(pairs, seed, epoch):
-    batches = plan_batches(pairs, 2048, 64, seed, epoch)
-    assert sorted(np.concatenate(batches)) == list(range(SIZE))
+    indices = np.sort(np.concatenate(plan_batches(pairs, 2048, 64, seed, epoch)))
+    missing = {f"{SIZE - len(indices)} pairs are in no batch": len(indices) < SIZE}
+    expect(indices, range(SIZE), missing)
 
 
 def same(a, b):
@@ -91,9 +93,14 @@ def test_the_order_depends_only_on_seed_and_epoch(pairs):
 
 @pytest.mark.parametrize("seed, epoch", [(3, 6), (4, 5), (5, 3)])
 def test_the_order_differs_between_epochs_and_seeds(pairs, seed, epoch):
-    assert not same(
+    equal = same(
         plan_batches(pairs, 2048, 1024, 3, 5), plan_batches(pairs, 2048, 1024, seed, epoch)
     )
+    mistakes = {
+        "the order is the same in every epoch: draw it from the seed and the epoch": seed == 3,
+        "the order is the same for every seed: draw it from the seed and the epoch": seed != 3,
+    }
+    expect(equal, False, mistakes)
 
 
 def test_batches_are_regrouped_in_every_epoch(pairs):
@@ -114,7 +121,9 @@ def test_the_order_of_batches_does_not_depend_on_length(pairs):
     lengths = [
         pairs.target.lengths[batch].mean() for batch in plan_batches(pairs, 2048, 1024, 0, 0)
     ]
-    assert abs(np.corrcoef(lengths, np.arange(len(lengths)))[0, 1]) < 0.3
+    correlation = np.corrcoef(lengths, np.arange(len(lengths)))[0, 1]
+    ordered = {"the batches are in the order of their lengths: shuffle them": True}
+    expect(abs(correlation) < 0.3, True, ordered)
 
 
 def test_without_a_seed_the_plan_is_deterministic(pairs):
@@ -124,13 +133,26 @@ def test_without_a_seed_the_plan_is_deterministic(pairs):
 @pytest.mark.parametrize("budget", [100, 500, 4096])
 def test_batch_tokens_includes_padding(pairs, budget):
     for indices in plan_batches(pairs, budget, 1024, 0, 0):
-        assert longer_side(pairs, indices) <= budget or len(indices) == 1
+        fits = longer_side(pairs, indices) <= budget or len(indices) == 1
+        tokens = max(side.lengths[indices].sum() for side in pairs)
+        mistakes = {
+            "padding does not count: a batch has its longest length times its pairs": (
+                tokens <= budget + len(indices)
+            ),
+            "a batch has more than batch_tokens positions": True,
+        }
+        expect(fits, True, mistakes)
 
 
 def test_batch_tokens_counts_the_longer_side():
     short, long = sentences([2] * 40), sentences([21] * 40)
-    for pairs in Pairs(short, long), Pairs(long, short):
-        assert all(len(batch) <= 5 for batch in plan_batches(pairs, 100, 1024, 0, 0))
+    for pairs, longer in (Pairs(short, long), "target"), (Pairs(long, short), "source"):
+        most = max(len(batch) for batch in plan_batches(pairs, 100, 1024, 0, 0))
+        expect(most <= 5, True, {f"the length of the {longer} does not count": True})
+    exact = plan_batches(Pairs(long, long), 5 * 21, 1024, 0, 0)
+    last = {"the decoder does not get the last id of a target: it does not count": 4}
+    expect(max(map(len, plan_batches(Pairs(short, long), 5 * 20, 1024, 0, 0))), 5, last)
+    expect(max(map(len, exact)), 5)
 
 
 def test_a_pair_longer_than_batch_tokens_is_a_batch_of_one():
@@ -141,7 +163,7 @@ def test_a_pair_longer_than_batch_tokens_is_a_batch_of_one():
 
 def test_no_batch_exceeds_batch_sentences(pairs):
     sizes = [len(batch) for batch in plan_batches(pairs, 4096, 17, 0, 0)]
-    assert max(sizes) == 17
+    expect(max(sizes), 17, {"a batch has one pair more than batch_sentences": 18})
 
 
 def test_batches_are_full(pairs):
@@ -156,7 +178,9 @@ def test_nine_in_ten_positions_are_tokens(pairs):
     order = np.random.default_rng(0).permutation(SIZE)
     at_random = np.array_split(order, len(batches))
     assert fraction_of_tokens(pairs, at_random) < 0.6
-    assert fraction_of_tokens(pairs, batches) > 0.9
+    padding = 1 - fraction_of_tokens(pairs, batches)
+    unsorted = f"{padding:.0%} of the positions are padding: group pairs of similar lengths"
+    expect(padding < 0.1, True, {unsorted: True})
 
 
 def test_an_empty_corpus_has_no_batches():

@@ -5,6 +5,7 @@ from math import log
 import numpy as np
 import pytest
 import tensorflow as tf
+from expect import expect
 
 import train
 from config import TASKS, Config
@@ -24,17 +25,35 @@ LOGITS = np.log(np.float32([[1 / 2, 1 / 4, 1 / 4], [1 / 2, 1 / 4, 1 / 4]]))
 def test_loss_is_minus_the_log_probability_of_the_label():
     for row, label, expected in ((0, 0, log(2)), (1, 2, log(4))):
         loss = loss_sums(LOGITS[row : row + 1], [label]).loss
-        assert float(loss) == pytest.approx(expected, rel=1e-6)
+        expect(loss, expected, {"the sign is wrong: the loss is −log p": -expected})
 
 
 def test_label_smoothing_shares_epsilon_with_the_whole_vocabulary():
     """ε = 0.3 of 3 tokens: the label has 0.7 + 0.1, each other token 0.1."""
+
+    def cross_entropy(label, on_label, on_others):
+        shares = np.full(3, on_others)
+        shares[label] = on_label
+        return -np.sum(shares * LOGITS[0])
+
     for label, expected in (
         (0, 0.8 * log(2) + 0.1 * log(4) + 0.1 * log(4)),
         (2, 0.1 * log(2) + 0.1 * log(4) + 0.8 * log(4)),
     ):
         sums = loss_sums(LOGITS[:1], [label], label_smoothing=0.3)
-        assert float(sums.objective) == pytest.approx(expected, rel=1e-6)
+        mistakes = {
+            "the objective has no label smoothing": cross_entropy(label, 1, 0),
+            "ε is shared among the other tokens only: the label also has ε / vocab_size": (
+                cross_entropy(label, 0.7, 0.15)
+            ),
+            "ε and 1 − ε are exchanged": cross_entropy(label, 0.3 + 0.7 / 3, 0.7 / 3),
+            "ε is on every token: the mean of the logits, not their sum, has the share ε": (
+                cross_entropy(label, 0.7 + 0.3, 0.3)
+            ),
+        }
+        expect(sums.objective, expected, mistakes)
+        smoothed = {"the loss that is reported has label smoothing": expected}
+        expect(sums.loss, cross_entropy(label, 1, 0), smoothed)
 
 
 def test_sums_are_over_the_tokens():
@@ -42,8 +61,9 @@ def test_sums_are_over_the_tokens():
     labels = np.int32([0, 1, 1])  # correct, correct, a close second
     sums = loss_sums(logits, labels, label_smoothing=0.3)
     single = [loss_sums(logits[i : i + 1], labels[i : i + 1], 0.3) for i in range(3)]
+    loss = -log(0.5) - log(0.8) - log(0.4)
+    expect(sums.loss, loss, {"the loss is a mean over the tokens: it must be a sum": loss / 3})
     np.testing.assert_allclose(sums[:3], np.sum([each[:3] for each in single], axis=0), rtol=1e-6)
-    np.testing.assert_allclose(sums.loss, -log(0.5) - log(0.8) - log(0.4), rtol=1e-6)
     assert sums.correct == 2
 
 
@@ -92,19 +112,36 @@ def test_teacher_forcing_predicts_each_token_from_the_true_tokens_before_it():
     model = Recorder()
     logits, labels, intermediates = model.teacher_forced(SOURCE, TARGET)
     assert intermediates == [{"self": 1}, {"cross": 2}, {"cross": 3}]
-    np.testing.assert_array_equal(model.target_in, [[1, 6, 5, 4], [1, 3, 2, 0]])
-    # The real tokens, and the token before each.
-    np.testing.assert_array_equal(labels, [6, 5, 4, 2, 3, 2])
-    np.testing.assert_array_equal(logits[:, 0], [1, 6, 5, 4, 1, 3])
+    shifted = {"the decoder reads the tokens that it should predict": TARGET[:, 1:]}
+    expect(model.target_in, [[1, 6, 5, 4], [1, 3, 2, 0]], shifted)
+    mistakes = {
+        "the labels are the tokens that the decoder reads, not the next ones": TARGET[:, :-1][
+            TARGET[:, 1:] != 0
+        ],
+        "padding counts": TARGET[:, 1:].ravel(),
+        "only padding counts: the mask is upside down": [0, 0],
+        "the mask belongs to target[:, :-1]: the token after eos counts": [6, 5, 4, 2, 3, 2, 0],
+        "eos does not count: the model must learn to end": [6, 5, 4, 3],
+    }
+    expect(labels, [6, 5, 4, 2, 3, 2], mistakes)
+    expect(logits[:, 0], [1, 6, 5, 4, 1, 3])  # the token before each
 
 
 def test_teacher_forcing_masks_later_tokens_and_the_padding_of_the_source():
     model = Recorder()
     model.teacher_forced(SOURCE, TARGET)
     source_mask = [[[[True, True, True, False]]], [[[True, True, True, True]]]]
-    np.testing.assert_array_equal(model.encoded[1], source_mask)
-    np.testing.assert_array_equal(model.cross_mask, source_mask)
-    np.testing.assert_array_equal(model.self_mask, np.tri(4, dtype=bool))
+    target_mask = np.array([[[[True] * 4]], [[[True] * 3 + [False]]]])
+    padding = {"the padding of the source is not masked": np.ones((2, 1, 1, 4), bool)}
+    expect(model.encoded[1], source_mask, padding)
+    other = {"cross-attention has the mask of the target: it reads the source": target_mask}
+    expect(model.cross_mask, source_mask, other)
+    mistakes = {
+        "later tokens are not masked: training sees what it should predict": (
+            np.all(model.self_mask[..., 0, :3])
+        )
+    }
+    expect(model.self_mask, np.tri(4, dtype=bool), mistakes)
 
 
 @pytest.mark.parametrize("parts", [1, 2])
@@ -155,6 +192,9 @@ def test_teacher_forcing_passes_the_seed_to_encoder_and_decoder():
     decode = model.decode
     model.decode = lambda *arguments: seeds.append(arguments[-1]) or decode(*arguments)
     model.teacher_forced(SOURCE, TARGET, "seed")
+    missing = {"the decoder gets no seed, so it has no dropout": [False, True]}
+    missing |= {"the encoder gets no seed, so it has no dropout": [True, False]}
+    expect([seed is None for seed in seeds], [False, False], missing)
     assert seeds == ["seed", "seed"]
 
 

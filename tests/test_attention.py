@@ -29,12 +29,14 @@ def softmax(scores, axis=-1):
         ([10, 10, 0], [0.5, 0.5, 0, 0], [5.5, 0]),  # matches two keys equally
     ],
 )
+@pytest.mark.exercise("attention")
 def test_output_is_the_mean_of_the_values_whose_keys_match(query, weights, output):
     got, got_weights = scaled_dot_product_attention(np.float32([query]), KEYS, VALUES)
     np.testing.assert_allclose(got_weights, [weights], atol=1e-6)
     np.testing.assert_allclose(got, [output], rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.exercise("attention")
 def test_masked_keys_have_weight_zero_and_the_others_sum_to_one():
     rng = np.random.default_rng(0)
     query, key = rng.normal(size=(2, 3, 5, 4)), rng.normal(size=(2, 3, 6, 4))
@@ -61,6 +63,7 @@ def test_masked_keys_have_weight_zero_and_the_others_sum_to_one():
     np.testing.assert_allclose(tf.reduce_sum(weights, axis=-1), np.ones((2, 3, 5)), rtol=1e-6)
 
 
+@pytest.mark.exercise("attention")
 def test_attention_equals_a_loop_over_queries_and_keys():
     """softmax(q k / √d) v, one number at a time, normalized once after the loop over keys."""
     rng = np.random.default_rng(1)
@@ -87,6 +90,7 @@ def test_attention_equals_a_loop_over_queries_and_keys():
     expect(got, expected, mistakes, atol=1e-6)
 
 
+@pytest.mark.exercise("attention")
 def test_dropout_changes_the_output_and_not_the_weights():
     query, key, value = np.float32(np.random.default_rng(0).normal(size=(3, 2, 5, 4)))
     plain = np.float32(softmax(query @ key.swapaxes(-1, -2) / 2))
@@ -112,6 +116,7 @@ def test_scores_of_unit_variance_vectors_have_unit_variance(key_dim):
     assert np.mean(np.var(scores, axis=-1)) == pytest.approx(1, rel=0.05)
 
 
+@pytest.mark.exercise("split-heads")
 def test_each_head_is_a_slice_of_the_projection():
     attention = make_attention(num_heads=3, key_dim=5)
     x = np.float32(np.random.default_rng(3).normal(size=(2, 4, 15)))
@@ -129,6 +134,7 @@ def test_each_head_is_a_slice_of_the_projection():
     expect(attention.split_heads(x), right, mistakes)
 
 
+@pytest.mark.exercise("merge-heads")
 def test_merge_heads_inverts_split_heads():
     attention = make_attention(num_heads=3, key_dim=5)
     heads = np.float32(np.random.default_rng(4).normal(size=(2, 3, 4, 5)))
@@ -138,6 +144,7 @@ def test_merge_heads_inverts_split_heads():
     np.testing.assert_array_equal(attention.merge_heads(attention.split_heads(x)), x)
 
 
+@pytest.mark.exercise("cache")
 def test_attention_with_a_cache_equals_attention_to_the_whole_text():
     attention = make_attention(num_heads=2, key_dim=4)
     x = np.float32(np.random.default_rng(6).normal(size=(2, 4, 8)))
@@ -162,6 +169,7 @@ def test_attention_with_a_cache_equals_attention_to_the_whole_text():
 
 
 @pytest.mark.parametrize("key_dim", [4, 7])
+@pytest.mark.exercise("multi-head-attention")
 def test_multi_head_attention_equals_keras(key_dim):
     """Output, weights and gradients, with a mask, other keys than queries, and any head size."""
     d_model, num_heads = 8, 2
@@ -218,6 +226,7 @@ def test_multi_head_attention_equals_keras(key_dim):
 
 
 @pytest.mark.invariant
+@pytest.mark.exercise("attention")
 def test_a_mask_of_numbers_is_added_to_the_scores():
     query, key = (np.float32(np.random.default_rng(i).normal(size=(2, 3, 4))) for i in (0, 1))
     bias = np.float32(np.random.default_rng(2).normal(size=(3, 3)))

@@ -73,6 +73,7 @@ def test_a_batch_is_its_rows_padded_with_zeros(pairs):
 
 @pytest.mark.parametrize("seed", [0, 1, None])
 @pytest.mark.parametrize("epoch", [0, 1])
+@pytest.mark.exercise("batches")
 def test_every_pair_is_in_exactly_one_batch(pairs, seed, epoch):
     indices = np.sort(np.concatenate(plan_batches(pairs, 2048, 64, seed, epoch)))
     missing = {f"{SIZE - len(indices)} pairs are in no batch": len(indices) < SIZE}
@@ -92,6 +93,7 @@ def test_the_order_depends_only_on_seed_and_epoch(pairs):
 
 
 @pytest.mark.parametrize("seed, epoch", [(3, 6), (4, 5), (5, 3)])
+@pytest.mark.exercise("batches")
 def test_the_order_differs_between_epochs_and_seeds(pairs, seed, epoch):
     equal = same(
         plan_batches(pairs, 2048, 1024, 3, 5), plan_batches(pairs, 2048, 1024, seed, epoch)
@@ -117,6 +119,7 @@ def test_batches_are_regrouped_in_every_epoch(pairs):
     assert pairings(batch_of[0] * SIZE + batch_of[1]) < 0.5 * pairings(batch_of[0])
 
 
+@pytest.mark.exercise("batches")
 def test_the_order_of_batches_does_not_depend_on_length(pairs):
     lengths = [
         pairs.target.lengths[batch].mean() for batch in plan_batches(pairs, 2048, 1024, 0, 0)
@@ -131,6 +134,7 @@ def test_without_a_seed_the_plan_is_deterministic(pairs):
 
 
 @pytest.mark.parametrize("budget", [100, 500, 4096])
+@pytest.mark.exercise("batches")
 def test_batch_tokens_includes_padding(pairs, budget):
     for indices in plan_batches(pairs, budget, 1024, 0, 0):
         fits = longer_side(pairs, indices) <= budget or len(indices) == 1
@@ -144,6 +148,7 @@ def test_batch_tokens_includes_padding(pairs, budget):
         expect(fits, True, mistakes)
 
 
+@pytest.mark.exercise("batches")
 def test_batch_tokens_counts_the_longer_side():
     short, long = sentences([2] * 40), sentences([21] * 40)
     for pairs, longer in (Pairs(short, long), "target"), (Pairs(long, short), "source"):
@@ -155,12 +160,14 @@ def test_batch_tokens_counts_the_longer_side():
     expect(max(map(len, exact)), 5)
 
 
+@pytest.mark.exercise("batches")
 def test_a_pair_longer_than_batch_tokens_is_a_batch_of_one():
     lengths = [3, 50, 3, 60, 3]
     batches = plan_batches(Pairs(sentences(lengths), sentences(lengths)), 20, 1024, 0, 0)
     assert sorted(sorted(batch.tolist()) for batch in batches) == [[0, 2, 4], [1], [3]]
 
 
+@pytest.mark.exercise("batches")
 def test_no_batch_exceeds_batch_sentences(pairs):
     sizes = [len(batch) for batch in plan_batches(pairs, 4096, 17, 0, 0)]
     expect(max(sizes), 17, {"a batch has one pair more than batch_sentences": 18})
@@ -173,6 +180,7 @@ def test_batches_are_full(pairs):
     assert np.mean(filled) > 0.95
 
 
+@pytest.mark.exercise("batches")
 def test_nine_in_ten_positions_are_tokens(pairs):
     batches = plan_batches(pairs, 2048, 1024, 0, 0)
     order = np.random.default_rng(0).permutation(SIZE)

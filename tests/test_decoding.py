@@ -105,6 +105,7 @@ class CountTo:
         return tf.one_hot(following, self.vocab_size), state
 
 
+@pytest.mark.exercise("greedy")
 def test_outputs_are_padded_after_eos():
     outputs = greedy(CountTo(), tf.constant([[7, 2], [9, 2], [5, 2]]), BOS, EOS)
     expected = [[5, 6, 7, EOS, 0, 0], [5, 6, 7, 8, 9, EOS], [5, EOS, 0, 0, 0, 0]]
@@ -122,6 +123,7 @@ def test_output_limit_is_twice_the_source_length_plus_twenty():
     np.testing.assert_array_equal(output_limit(np.int32([[9, 9, 2, 0], [9, 2, 0, 0]])), [26, 24])
 
 
+@pytest.mark.exercise("greedy")
 def test_finished_sentences_leave_the_batch_and_the_others_keep_their_own_state():
     model, sizes = CountTo(), []
     step = model.decode_step
@@ -150,6 +152,7 @@ def test_finished_sentences_leave_the_batch_and_the_others_keep_their_own_state(
     assert sizes[0] == 36 and sizes[-1] <= 6
 
 
+@pytest.mark.exercise("greedy")
 def test_output_limit_of_a_sentence_does_not_depend_on_its_batch():
     source = tf.constant([[99, 9, 9, 9, 2], [99, 2, 0, 0, 0], [6, 2, 0, 0, 0]])
     outputs = greedy(CountTo(), source, BOS, EOS)
@@ -191,6 +194,7 @@ class Table:
         return self.logits[position[0, 0]][: tf.shape(token)[0]], {"caches": position + 1}
 
 
+@pytest.mark.exercise("beam-search")
 def test_length_penalty_is_that_of_the_formula():
     mistakes = {
         "the penalty is length^α: 5 is added to the length, and the sum divided by 6": 7**0.6,
@@ -201,6 +205,7 @@ def test_length_penalty_is_that_of_the_formula():
     expect(penalty(7, 0.6), 2**0.6, mistakes)
 
 
+@pytest.mark.exercise("beam-search")
 def test_extensions_have_the_highest_sums_of_log_probabilities():
     """Of two hypotheses by two tokens each: (5 + 6 + 7 + 8) words, eos included."""
     rng = np.random.default_rng(0)
@@ -360,6 +365,7 @@ def kept(logits, **settings):
     return np.flatnonzero(filter_logits(logits, **settings)[0] > -np.inf).tolist()
 
 
+@pytest.mark.exercise("top-p")
 def test_filter_logits_keeps_the_most_likely_tokens():
     logits = np.log(np.float32([[0.5, 0.1, 0.3, 0.06, 0.04], [0.1, 0.2, 0.3, 0.1, 0.3]]))
     np.testing.assert_array_equal(filter_logits(logits), logits)

@@ -47,6 +47,7 @@ def test_dense_is_x_times_kernel_plus_bias(shape):
     np.testing.assert_allclose(dense(x), expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.exercise("positions")
 def test_embedding_is_scaled_by_the_root_of_d_model():
     embedding = Embedding(5, 16, SEED)
     table = embedding.table.numpy()
@@ -60,6 +61,7 @@ def test_embedding_is_scaled_by_the_root_of_d_model():
     expect(embedding([[3, 0]]), 4 * rows, mistakes)
 
 
+@pytest.mark.exercise("feed-forward")
 def test_feed_forward_has_a_relu_between_two_projections():
     net = randomize(FeedForward(Config(d_model=4, num_heads=2, dff=6), SEED))
     x = np.float32(RNG.normal(size=(2, 3, 4)))
@@ -80,6 +82,7 @@ def test_feed_forward_has_a_relu_between_two_projections():
     expect(net(x), right, mistakes)
 
 
+@pytest.mark.exercise("layer-norm")
 def test_layer_norm_equals_keras():
     norm = randomize(LayerNorm(8))
     keras = tf.keras.layers.LayerNormalization(epsilon=1e-6)
@@ -110,12 +113,14 @@ def test_layer_norm_equals_keras():
     expect(constant, [norm.offset], mistakes)
 
 
+@pytest.mark.exercise("dropout")
 def test_dropout_without_a_seed_is_the_identity():
     x = tf.ones((3, 4))
     assert dropout(x, 0.9, None) is x
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])
+@pytest.mark.exercise("dropout")
 def test_dropout_zeroes_its_rate_and_keeps_the_mean(rate):
     dropped = dropout(tf.ones((100, 1000)), rate, SEED).numpy()
     exchanged = {f"{1 - rate:.0%} is dropped instead of {rate:.0%}": 1 - rate}
@@ -129,6 +134,7 @@ def test_dropout_zeroes_its_rate_and_keeps_the_mean(rate):
     assert np.mean(dropped) == pytest.approx(1, abs=0.02)
 
 
+@pytest.mark.exercise("dropout")
 def test_dropout_draws_are_independent():
     dropped = dropout(tf.ones((4000, 5)), 0.5, SEED).numpy() == 0
     rows = {"one draw decides about a whole row: each number needs its own": True}
@@ -137,6 +143,7 @@ def test_dropout_draws_are_independent():
     assert abs(np.corrcoef(dropped[:-1].ravel(), dropped[1:].ravel())[0, 1]) < 0.03
 
 
+@pytest.mark.exercise("dropout")
 def test_dropout_depends_on_run_seed_step_and_name():
     def mask(run_seed, step, name):
         return dropout(tf.ones(64), 0.5, fold_in(step_seed(run_seed, step), name)).numpy()

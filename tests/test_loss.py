@@ -22,12 +22,14 @@ TARGET = np.int32([[1, 6, 5, 4, 2], [1, 3, 2, 0, 0]])
 LOGITS = np.log(np.float32([[1 / 2, 1 / 4, 1 / 4], [1 / 2, 1 / 4, 1 / 4]]))
 
 
+@pytest.mark.exercise("label-smoothing")
 def test_loss_is_minus_the_log_probability_of_the_label():
     for row, label, expected in ((0, 0, log(2)), (1, 2, log(4))):
         loss = loss_sums(LOGITS[row : row + 1], [label]).loss
         expect(loss, expected, {"the sign is wrong: the loss is −log p": -expected})
 
 
+@pytest.mark.exercise("label-smoothing")
 def test_label_smoothing_shares_epsilon_with_the_whole_vocabulary():
     """ε = 0.3 of 3 tokens: the label has 0.7 + 0.1, each other token 0.1."""
 
@@ -56,6 +58,7 @@ def test_label_smoothing_shares_epsilon_with_the_whole_vocabulary():
         expect(sums.loss, cross_entropy(label, 1, 0), smoothed)
 
 
+@pytest.mark.exercise("label-smoothing")
 def test_sums_are_over_the_tokens():
     logits = np.log(np.float32([[0.5, 0.3, 0.2], [0.1, 0.8, 0.1], [0.1, 0.4, 0.5]]))
     labels = np.int32([0, 1, 1])  # correct, correct, a close second
@@ -76,6 +79,7 @@ def test_an_auxiliary_loss_is_minimized_and_is_not_part_of_the_loss():
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e4])
+@pytest.mark.exercise("label-smoothing")
 def test_objective_and_its_gradient_equal_keras(scale):
     """Also where exp would overflow and probabilities underflow."""
     rng = np.random.default_rng(0)
@@ -108,6 +112,7 @@ class Recorder(TeacherForcing):
         return hidden
 
 
+@pytest.mark.exercise("teacher-forcing", "masked-loss")
 def test_teacher_forcing_predicts_each_token_from_the_true_tokens_before_it():
     model = Recorder()
     logits, labels, intermediates = model.teacher_forced(SOURCE, TARGET)
@@ -127,6 +132,7 @@ def test_teacher_forcing_predicts_each_token_from_the_true_tokens_before_it():
     expect(logits[:, 0], [1, 6, 5, 4, 1, 3])  # the token before each
 
 
+@pytest.mark.exercise("teacher-forcing")
 def test_teacher_forcing_masks_later_tokens_and_the_padding_of_the_source():
     model = Recorder()
     model.teacher_forced(SOURCE, TARGET)
@@ -186,6 +192,7 @@ def test_random_words_end_at_the_loss_of_their_entropy(tiny, kind):
     assert -0.004 < np.mean(losses[-200:]) - log(7) < 0.1
 
 
+@pytest.mark.exercise("teacher-forcing")
 def test_teacher_forcing_passes_the_seed_to_encoder_and_decoder():
     model, seeds = Recorder(), []
     model.encode = lambda source, mask, seed: seeds.append(seed) or ("memory", [])

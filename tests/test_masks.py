@@ -10,6 +10,7 @@ from model.masks import look_ahead_mask, padding_mask, word_dropout
 T, F = True, False
 
 
+@pytest.mark.exercise("padding-mask")
 def test_padding_mask_is_true_at_tokens():
     mask = padding_mask(np.int32([[7, 5, 9], [3, 0, 0]]))
     right = np.array([[[[T, T, T]]], [[[T, F, F]]]])
@@ -26,6 +27,7 @@ def test_padding_mask_is_true_at_tokens():
     expect(mask, right, mistakes)
 
 
+@pytest.mark.exercise("look-ahead-mask")
 def test_look_ahead_mask_is_true_up_to_the_diagonal():
     right = np.array([[T, F, F, F], [T, T, F, F], [T, T, T, F], [T, T, T, T]])
     mistakes = {

@@ -19,6 +19,7 @@ PEAK = 1 / np.sqrt(D_MODEL * WARMUP)
     ("step", "expected"),
     [(1, PEAK / WARMUP), (WARMUP // 2, PEAK / 2), (WARMUP, PEAK), (4 * WARMUP, PEAK / 2)],
 )
+@pytest.mark.exercise("learning-rate")
 def test_learning_rate_rises_linearly_and_decays_as_the_inverse_square_root(step, expected):
     rate = learning_rate(step, CONFIG)
     linear, decay = step * WARMUP**-1.5, step**-0.5
@@ -42,6 +43,7 @@ def test_learning_rate_peaks_at_the_end_of_the_warmup():
     assert np.max(np.abs(np.diff(rates))) <= PEAK / WARMUP * 1.001
 
 
+@pytest.mark.exercise("learning-rate")
 def test_learning_rate_accepts_an_integer_variable():
     step = tf.Variable(WARMUP, dtype=tf.int64)
     assert float(learning_rate(step, CONFIG)) == pytest.approx(PEAK, rel=1e-5)
@@ -67,6 +69,7 @@ def our_updates():
     return np.array(path)
 
 
+@pytest.mark.exercise("adam")
 def test_adam_equals_its_formula():
     variable, gradients, rates = fifty_updates()
 
@@ -99,6 +102,7 @@ def test_adam_equals_its_formula():
     expect(our_updates(), path(), mistakes, rtol=0, atol=2e-6)
 
 
+@pytest.mark.exercise("adam")
 def test_first_update_is_the_learning_rate_times_the_sign_of_the_gradient():
     """m = 0.1 g and v = 0.02 g², without bias g and g², so that the update is g / √g²."""
     variable = tf.Variable([1.0, 1.0, 1.0])

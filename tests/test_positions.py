@@ -10,6 +10,7 @@ from model.layers import initial_seed
 from model.positions import Learned, NoPositions, Sinusoidal
 
 
+@pytest.mark.exercise("positions")
 def test_sines_and_cosines_are_interleaved():
     """PE(p, 2i) = sin(p / 10000^(2i / d_model)), PE(p, 2i + 1) = cos(the same)."""
     d_model = 6
@@ -50,6 +51,7 @@ def test_an_offset_of_k_is_the_same_rotation_at_every_position(k):
 
 
 @pytest.mark.parametrize("kind", [Sinusoidal, Learned, NoPositions])
+@pytest.mark.exercise("positions")
 def test_a_range_of_positions_is_a_slice_of_all(kind):
     """Decoding computes one position at a time, training all of them."""
     positions = kind(8, 20, seed=initial_seed(0))

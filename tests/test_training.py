@@ -95,6 +95,7 @@ def test_one_trace_serves_all_shapes():
 
 
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+@pytest.mark.exercise("train-step")
 def test_loss_is_without_label_smoothing_and_objective_is_with_it(eager, label_smoothing):
     """Both of the same logits, averaged over the real target tokens."""
     config = config_of(label_smoothing=label_smoothing, shards=2)
@@ -123,6 +124,7 @@ def test_loss_is_without_label_smoothing_and_objective_is_with_it(eager, label_s
     assert (float(metrics["objective"]) != float(metrics["loss"])) == (label_smoothing > 0)
 
 
+@pytest.mark.exercise("train-step")
 def test_the_step_follows_the_gradient_of_the_objective(eager):
     """Of one with label smoothing, at the learning rate of the schedule."""
     config = config_of(label_smoothing=0.3, warmup_steps=10)
@@ -234,6 +236,7 @@ def test_parts_draw_different_dropout(eager, parts):
     assert abs(losses[0] - losses[1]) > 1e-3
 
 
+@pytest.mark.exercise("train-step")
 def test_each_step_draws_different_dropout(eager):
     ids = random_ids(5)
     _, _, train_step = model_and_step(config_of(dropout_rate=0.5, learning_rate_scale=1e-9))

@@ -62,6 +62,7 @@ def test_dropout_follows_every_sublayer_and_both_embeddings_in_training(tiny, no
 
 
 @both_norms
+@pytest.mark.exercise("layer")
 def test_dropout_applies_to_a_sublayer_and_not_to_the_residual(norm):
     config = Config(d_model=64, num_heads=2, dropout_rate=0.5, norm=norm)
     layer, seed = transformer.Layer(config, Seed(0, -1)), Seed(0, 7)
@@ -86,6 +87,7 @@ def test_dropout_applies_to_a_sublayer_and_not_to_the_residual(norm):
     expect(layer(x, None, seed)[0], output(), mistakes)
 
 
+@pytest.mark.exercise("layer")
 def test_cross_attention_reads_the_memory_with_the_mask_of_the_source():
     layer = transformer.Layer(Config(d_model=8, num_heads=2, dff=4), Seed(0, -1), cross=True)
     x, y = np.float32(np.random.default_rng(0).normal(size=(2, 1, 3, 8)))
@@ -104,6 +106,7 @@ def test_cross_attention_reads_the_memory_with_the_mask_of_the_source():
 
 
 @both_norms
+@pytest.mark.exercise("stack")
 def test_a_stack_is_its_embedding_and_its_layers_in_order(norm):
     config = Config(d_model=8, num_heads=2, dff=4, num_layers=3, norm=norm)
     embedding = transformer.Embedding(11, 8, Seed(0, -1))
@@ -145,6 +148,7 @@ def test_a_stack_is_its_embedding_and_its_layers_in_order(norm):
     expect(len(set(seeds)), 3, same)
 
 
+@pytest.mark.exercise("decode-step")
 def test_each_step_of_decoding_is_one_position_further(tiny):
     model, starts, masks = tiny(), [], []
     source = np.pad(SOURCE, [(0, 0), (0, 2)])

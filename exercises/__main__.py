@@ -37,20 +37,19 @@ def show_list(passed: dict[str, bool]) -> None:
 
 
 def start(folder: Path, passed: dict[str, bool], names: list[str]) -> None:
-    """Remove the bodies of functions from the learner's copy of the source."""
+    """Remove functions from the learner's copy of the source, by default those of the next one."""
     if not passed:
         if folder.exists() and any(folder.iterdir()):
             raise UserError(f"{folder} is not empty: choose a new directory with --dir")
         copy_source(folder)
-    for name in names:
+    for name in names or [name for name in EXERCISES if name not in passed][:1]:
         if name in passed:
             raise UserError(f"{name} was started already: edit it in {folder}")
         for code in EXERCISES[name]["code"]:
             function = find_function(folder, code)
             function.replace(function.blank(name))
             print(f"{name}: write {code.partition(':')[2]} in {function.path}")
-        print(f"  hint: {EXERCISES[name]['hint']}")
-        print(f"  read: docs/walkthrough.md#{EXERCISES[name]['section']}")
+        print("  read docs/walkthrough.md#{section}\n  hint: {hint}".format(**EXERCISES[name]))
         passed[name] = False
         write_json(folder / STATE, passed)
 
@@ -59,12 +58,9 @@ def check(folder: Path, passed: dict[str, bool], names: list[str], as_json: bool
     """Grade exercises, by default all that were started. Returns the exit status."""
     copy_source(folder, "tests")  # edited tests do not count
     wrong = grade(folder, names or [*passed])
-    for name, text in wrong.items():
-        passed[name] = not text
-        print(end="" if as_json else f"{name}: {text or 'passed'}\n")
-    if as_json:
-        results = {name: {"passed": not text, "message": text} for name, text in wrong.items()}
-        print(json.dumps(results, indent=2, ensure_ascii=False))
+    lines = [f"{name}: {text or 'passed'}" for name, text in wrong.items()]
+    print(json.dumps(wrong, indent=2, ensure_ascii=False) if as_json else "\n".join(lines))
+    passed |= {name: not text for name, text in wrong.items()}
     write_json(folder / STATE, passed)
     return int(any(wrong.values()))
 
@@ -88,8 +84,8 @@ def predict() -> None:
     for name, (recipe, why) in PREDICTIONS.items():
         table = Table(recipes()[recipe])
         verdict = table.verdicts[name]
-        print(f"{table.experiments[name].question} ({recipe})")
-        answer = input("better, worse, too small to matter, or undecided? [b/w/t/u] ")
+        question = f"{table.experiments[name].question} ({recipe})\n"
+        answer = input(f"{question}better, worse, too small to matter, or undecided? [b/w/t/u] ")
         correct = verdict.outcome[0] == answer.strip().lower()[:1]
         right += correct
         print(f"{'Right' if correct else 'Not so'}: {verdict}. {why}\n")
@@ -103,7 +99,7 @@ def main() -> int:
     parser.add_argument("command", nargs="?", choices=commands, default="list")
     parser.add_argument("names", nargs="*", metavar="NAME", help="of an exercise")
     parser.add_argument("--dir", type=Path, default=Path("my-transformer"), help="your copy")
-    parser.add_argument("--json", action="store_true", help="check: for programs")
+    parser.add_argument("--json", action="store_true", help="check: print sentences by exercise")
     parser.add_argument("--apply", action="store_true", help="solution: also copy it to yours")
     flags = parser.parse_intermixed_args()
     folder, names, state = flags.dir, flags.names, flags.dir / STATE
@@ -112,8 +108,6 @@ def main() -> int:
             raise UserError(f"there is no exercise {name}{did_you_mean(name, EXERCISES)}")
     passed = read_json(state) if state.exists() else {}
     match flags.command:
-        case "start" | "solution" if not names:
-            raise UserError(f"{flags.command} needs the name of an exercise")
         case "check" | "solution" if not passed:
             raise UserError(f"no exercise was started in {folder}: use start")
         case "start":

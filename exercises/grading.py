@@ -16,43 +16,40 @@ FLAGS = ("-o", "addopts=", "-m", "not slow", "--tb=short", "--continue-on-collec
 MARK = re.compile(r"^@pytest\.mark\.exercise\((.*)\)\ndef (\w+)", re.MULTILINE)
 
 
-def tests_of(name: str) -> dict[str, list[str]]:
-    """Return the functions that grade an exercise, by module of tests/."""
-    modules = {}
-    for path in sorted(ROOT.glob("tests/test_*.py")):
-        marks = MARK.findall(path.read_text("utf-8"))
-        if chosen := [function for names, function in marks if f'"{name}"' in names]:
-            modules[path.stem] = chosen
-    return modules
+def graded_by(name: str) -> list[str]:
+    """Return the tests that grade an exercise, such as "tests/test_masks.py::test_name"."""
+    files = {path: path.read_text("utf-8") for path in sorted(ROOT.glob("tests/test_*.py"))}
+    marks = [(path, *mark) for path, text in files.items() for mark in MARK.findall(text)]
+    return [f"tests/{path.name}::{test}" for path, names, test in marks if f'"{name}"' in names]
 
 
 def grade(folder: Path, names: list[str]) -> dict[str, str]:
     """Return what is wrong by exercise, "" if all tests pass. Raises UserError and OSError."""
-    tests = {name: tests_of(name) for name in names}
-    pairs = dict.fromkeys((file, x) for each in tests.values() for file in each for x in each[file])
+    tests = {name: graded_by(name) for name in names}
     with tempfile.TemporaryDirectory() as scratch:
         report, limit = Path(scratch) / "report.xml", SECONDS * len(names)
         command = [sys.executable, "-m", "pytest", *FLAGS, f"--junitxml={report}"]
-        command += [f"tests/{file}.py::{function}" for file, function in pairs]
+        command += dict.fromkeys(test for each in tests.values() for test in each)
         try:
             done = subprocess.run(command, cwd=folder, timeout=limit, capture_output=True)
         except subprocess.TimeoutExpired:
             raise UserError(f"no end after {limit} seconds: does a loop never stop?") from None
         if not report.exists():
-            text = (done.stderr or done.stdout).decode("utf-8", "replace")
-            raise UserError(f"pytest failed: {text[-300:]}")
+            raise UserError(f"pytest failed: {done.stderr.decode('utf-8', 'replace')[-300:]}")
         cases = list(ElementTree.parse(report).iter("testcase"))
     return {name: first_mistake(name, tests[name], cases) for name in names}
 
 
-def first_mistake(name: str, tests: dict[str, list[str]], cases: list) -> str:
+def first_mistake(name: str, tests: list[str], cases: list[ElementTree.Element]) -> str:
     """Return the sentence of one failed test of an exercise, if possible one that names why."""
     texts = []
-    for file, functions in tests.items():
-        own = [x for x in cases if x.get("classname") == f"tests.{file}"]
-        own = [x for x in own if x.get("name").partition("[")[0] in functions]
-        own += [x for x in cases if x.get("name") == f"tests.{file}"]  # an import failed
-        texts += [sentence(name, case) for case in own] or [f"{file}.py did not run"]
+    for test in tests:
+        module, _, function = test.replace("/", ".").partition(".py::")
+        own = [x for x in cases if x.get("name") == module]  # it could not be imported
+        for case in cases:
+            if (case.get("classname"), case.get("name").partition("[")[0]) == (module, function):
+                own.append(case)
+        texts += [sentence(name, case) for case in own] or [f"{test} did not run"]
     named = [text for text in texts if text.startswith("Mistake")]
     first = next(filter(None, named + texts), "")
     return re.sub("^(Mistake|AssertionError): ", "", first)
@@ -64,17 +61,16 @@ def sentence(name: str, case: ElementTree.Element) -> str:
     if failure is None:
         return ""
     errors = re.findall("^E   (.*)", failure.text, re.MULTILINE) or [failure.get("message")]
-    error = errors[-1 if "collection" in failure.get("message") else 0].strip()
-    kind, _, text = error.partition(": ")
-    kind, text = kind.split(".")[-1], text.strip()
+    error = re.sub("{{.*?}} ", "", errors[-1 if "collection" in failure.get("message") else 0])
+    kind, _, text = error.partition(":")
+    kind, text = kind.rpartition(".")[2].strip(), text.strip()
     if text.startswith("exercise "):  # of `Function.blank`
         return "not written yet" if text == f"exercise {name}" else f"first do {text}"
-    if text and kind in ("Mistake", "AssertionError"):
-        return f"{kind}: {text}"
-    if kind.lower().startswith("assert"):
+    if kind.startswith("assert ") or (kind == "AssertionError" and text[:7] in ("", "assert ")):
         fact = case.get("name").partition("[")[0].removeprefix("test_").replace("_", " ")
         return f"it does not hold that {fact}"
-    code = " ".join(EXERCISES[name]["code"])
+    if kind in ("Mistake", "AssertionError"):
+        return f"{kind}: {text}"
     places = re.findall(r"^(\S+\.py):(\d+): ", failure.text, re.MULTILINE)
-    where = [f" ({file}, line {line})" for file, line in places if file in code]
-    return f"{kind}: {text}{where[-1] if where else ''}"
+    places = [x for x in places if x[0] in str(EXERCISES[name]["code"])]
+    return f"{kind}: {text}" + (" ({}, line {})".format(*places[-1]) if places else "")

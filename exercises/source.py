@@ -31,7 +31,7 @@ class Function(NamedTuple):
         shapes = re.findall(r"^ *(?:(\w+) = )?.*# (\(.*)", self.body, re.MULTILINE)
         lines = [f"# {name}: {shape}" if name else f"# {shape}" for name, shape in shapes]
         lines.append(f'raise NotImplementedError("exercise {exercise}")')
-        indent = re.match(" *", self.body)[0]
+        indent = re.search("^ +", self.body, re.MULTILINE)[0]
         return "".join(f"{indent}{line}\n" for line in lines)
 
     def replace(self, body: str) -> None:
@@ -40,10 +40,7 @@ class Function(NamedTuple):
 
 
 def find_function(folder: Path, code: str) -> Function:
-    """Return a function of a copy of the source. Raises UserError and OSError.
-
-    code: such as "model/layers.py:LayerNorm.__call__".
-    """
+    """Return a function, "FILE:QUALIFIED_NAME", of a copy of the source. Raises UserError."""
     file, _, qualified_name = code.partition(":")
     path = folder / file
     text = path.read_text("utf-8")
@@ -55,8 +52,8 @@ def find_function(folder: Path, code: str) -> Function:
         node = next((x for x in getattr(node, "body", ()) if getattr(x, "name", "") == name), None)
         if node is None:
             raise UserError(f"{path} has no {qualified_name}: give the function its name again")
-    first = node.body[0]
-    body = first.lineno - 1 if ast.get_docstring(node) is None else first.end_lineno
+    signature = getattr(node.returns, "end_lineno", node.body[0].lineno - 1)
+    body = signature if ast.get_docstring(node) is None else node.body[0].end_lineno
     lines, bounds = text.splitlines(keepends=True), [0, node.lineno - 1, body, node.end_lineno]
     parts = [lines[i:j] for i, j in zip(bounds, [*bounds[1:], None], strict=True)]
     return Function(path, *map("".join, parts))

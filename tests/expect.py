@@ -22,7 +22,7 @@ def expect(actual, right, mistakes: Mapping | None = None, rtol=1e-5, atol=1e-5)
         return
     for sentence, value in (mistakes or {}).items():
         made = isinstance(value, bool | np.bool_) and bool(value)
-        if made or same(actual, np.asarray(value), rtol, atol):
+        if made or same(actual, np.asarray(value), max(rtol, 1e-3), atol):
             raise Mistake(sentence)
     raise AssertionError(difference(actual, right, rtol, atol))
 

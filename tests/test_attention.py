@@ -116,7 +116,7 @@ def test_scores_of_unit_variance_vectors_have_unit_variance(key_dim):
     assert np.mean(np.var(scores, axis=-1)) == pytest.approx(1, rel=0.05)
 
 
-@pytest.mark.exercise("split-heads")
+@pytest.mark.exercise("heads")
 def test_each_head_is_a_slice_of_the_projection():
     attention = make_attention(num_heads=3, key_dim=5)
     x = np.float32(np.random.default_rng(3).normal(size=(2, 4, 15)))
@@ -134,7 +134,7 @@ def test_each_head_is_a_slice_of_the_projection():
     expect(attention.split_heads(x), right, mistakes)
 
 
-@pytest.mark.exercise("merge-heads")
+@pytest.mark.exercise("heads")
 def test_merge_heads_inverts_split_heads():
     attention = make_attention(num_heads=3, key_dim=5)
     heads = np.float32(np.random.default_rng(4).normal(size=(2, 3, 4, 5)))

@@ -107,8 +107,9 @@ class CountTo:
 
 @pytest.mark.exercise("greedy")
 def test_outputs_are_padded_after_eos():
-    outputs = greedy(CountTo(), tf.constant([[7, 2], [9, 2], [5, 2]]), BOS, EOS)
-    expected = [[5, 6, 7, EOS, 0, 0], [5, 6, 7, 8, 9, EOS], [5, EOS, 0, 0, 0, 0]]
+    outputs = greedy(CountTo(), tf.constant([[7, 2], [9, 2], [5, 2], [9, 2]]), BOS, EOS)
+    longest = [5, 6, 7, 8, 9, EOS]
+    expected = [[5, 6, 7, EOS, 0, 0], longest, [5, EOS, 0, 0, 0, 0], longest]
     ended = np.cumsum(np.equal(outputs, EOS), axis=1) - np.equal(outputs, EOS) > 0
     mistakes = {
         "the least likely token is chosen": not np.any(outputs),

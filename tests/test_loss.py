@@ -10,15 +10,15 @@ from expect import expect
 import train
 from config import TASKS, Config
 from data.arrays import Pairs, Ragged
-from data.tokenizer import BOS, PAD
+from data.tokenizer import BOS, EOS, PAD
 from evaluation.translator import Translator
 from model import MODELS
 from model.interface import Predictions, TeacherForcing
 from model.layers import trainable_variables
 from model.loss import loss_sums
 
-SOURCE = np.int32([[3, 4, 2, 0], [5, 6, 7, 2]])
-TARGET = np.int32([[1, 6, 5, 4, 2], [1, 3, 2, 0, 0]])
+SOURCE = np.int32([[8, 4, EOS, 0], [5, 6, 7, EOS]])
+TARGET = np.int32([[BOS, 6, 5, 4, EOS], [BOS, 8, EOS, 0, 0]])
 LOGITS = np.log(np.float32([[1 / 2, 1 / 4, 1 / 4], [1 / 2, 1 / 4, 1 / 4]]))
 
 
@@ -99,13 +99,14 @@ def test_objective_and_its_gradient_equal_keras(scale):
 class Recorder(TeacherForcing):
     """A model that records its arguments. Its hidden vectors are the input ids."""
 
-    def encode(self, source, source_mask, seed):
-        self.encoded = (source, source_mask)
+    def encode(self, source, source_mask, seed=None):
+        self.encoded, self.seeds = (source, source_mask), {"encoder": seed}
         return "memory", [{"self": 1}]
 
-    def decode(self, target_in, memory, self_mask, cross_mask, seed):
+    def decode(self, target_in, memory, self_mask, cross_mask, seed=None):
         assert memory == "memory"
         self.target_in, self.self_mask, self.cross_mask = target_in, self_mask, cross_mask
+        self.seeds["decoder"] = seed
         return tf.cast(target_in, tf.float32)[:, :, tf.newaxis], [{"cross": 2}, {"cross": 3}]
 
     def logits(self, hidden):
@@ -118,18 +119,18 @@ def test_teacher_forcing_predicts_each_token_from_the_true_tokens_before_it():
     logits, labels, intermediates = model.teacher_forced(SOURCE, TARGET)
     assert intermediates == [{"self": 1}, {"cross": 2}, {"cross": 3}]
     shifted = {"the decoder reads the tokens that it should predict": TARGET[:, 1:]}
-    expect(model.target_in, [[1, 6, 5, 4], [1, 3, 2, 0]], shifted)
+    expect(model.target_in, [[BOS, 6, 5, 4], [BOS, 8, EOS, 0]], shifted)
     mistakes = {
         "the labels are the tokens that the decoder reads, not the next ones": TARGET[:, :-1][
             TARGET[:, 1:] != 0
         ],
         "padding counts": TARGET[:, 1:].ravel(),
         "only padding counts: the mask is upside down": [0, 0],
-        "the mask belongs to target[:, :-1]: the token after eos counts": [6, 5, 4, 2, 3, 2, 0],
-        "eos does not count: the model must learn to end": [6, 5, 4, 3],
+        "the mask belongs to target[:, :-1]: the token after eos counts": [6, 5, 4, EOS, 8, EOS, 0],
+        "eos does not count: the model must learn to end": [6, 5, 4, 8],
     }
-    expect(labels, [6, 5, 4, 2, 3, 2], mistakes)
-    expect(logits[:, 0], [1, 6, 5, 4, 1, 3])  # the token before each
+    expect(labels, [6, 5, 4, EOS, 8, EOS], mistakes)
+    expect(logits[:, 0], [BOS, 6, 5, 4, BOS, 8])  # the token before each
 
 
 @pytest.mark.exercise("teacher-forcing")
@@ -164,12 +165,12 @@ def test_the_means_of_training_are_over_the_predicted_tokens(tiny, monkeypatch, 
     monkeypatch.setattr(model, "teacher_forced", predict_some)
     with tf.GradientTape() as tape:
         sums = train.batch_sums(model, SOURCE, TARGET, None, config)
-        objective = sums.objective / 2  # the odd ids of TARGET are 5 and 3
+        objective = sums.objective / 3  # the odd ids of TARGET are 5 and EOS, twice
     gradients = tape.gradient(objective, [*trainable_variables(model).values()])
     norm = tf.linalg.global_norm([tf.convert_to_tensor(gradient) for gradient in gradients])
     step = train.make_train_step(model, train.make_optimizer(model, config), config)
     values = step(SOURCE, TARGET)
-    assert float(values["loss"]) == pytest.approx(float(sums.loss) / 2, rel=1e-4)
+    assert float(values["loss"]) == pytest.approx(float(sums.loss) / 3, rel=1e-4)
     assert float(values["grad_norm"]) == pytest.approx(float(norm), rel=1e-4)
 
 
@@ -194,15 +195,11 @@ def test_random_words_end_at_the_loss_of_their_entropy(tiny, kind):
 
 @pytest.mark.exercise("teacher-forcing")
 def test_teacher_forcing_passes_the_seed_to_encoder_and_decoder():
-    model, seeds = Recorder(), []
-    model.encode = lambda source, mask, seed: seeds.append(seed) or ("memory", [])
-    decode = model.decode
-    model.decode = lambda *arguments: seeds.append(arguments[-1]) or decode(*arguments)
+    model = Recorder()
     model.teacher_forced(SOURCE, TARGET, "seed")
-    missing = {"the decoder gets no seed, so it has no dropout": [False, True]}
-    missing |= {"the encoder gets no seed, so it has no dropout": [True, False]}
-    expect([seed is None for seed in seeds], [False, False], missing)
-    assert seeds == ["seed", "seed"]
+    for name, seed in model.seeds.items():
+        missing = {f"the {name} gets no seed, so it has no dropout": seed is None}
+        expect(seed == "seed", True, missing)
 
 
 def test_validation_loss_is_computed_without_dropout_of_any_kind(tiny):

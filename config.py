@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from utils import UserError, check_settings, is_utf8, names_in_group, setting
+from utils import UserError, check_settings, names_in_group, setting
 
 # What each model is trained on: pairs of texts, texts with labels, or texts only.
 TASKS = {
@@ -31,9 +31,9 @@ class Config:
         "source and target, such as pt,en; or the columns of a Parquet file, such as text,label "
         "[those of the corpus]",
     )
-    reverse: bool = setting(False, "swap source and target language", without=("classifier",))
+    reverse: bool = setting(False, "swap source and target language", ignored_by=("classifier",))
     train_share: float | None = setting(
-        None, "use only this share of the training split, chosen by hash", low=0, high=1
+        None, "use only this share of the training split, chosen by hash", low=1e-6, high=1
     )
     held_out_share: float | None = setting(
         None,
@@ -48,7 +48,9 @@ class Config:
         "bpe", "byte-pair encoding, whole words, or characters"
     )
     shared_vocabulary: bool = setting(
-        True, "use one vocabulary for source and target", without=("classifier", "language_model")
+        True,
+        "use one vocabulary for source and target",
+        ignored_by=("classifier", "language_model"),
     )
     lowercase: bool = setting(False, "convert all text to lower case")
     max_length: int = setting(
@@ -67,50 +69,50 @@ class Config:
     )
     num_layers: int = setting(4, "number of encoder layers, and of decoder layers")
     d_model: int = setting(128, "size of embeddings and hidden states")
-    num_heads: int = setting(8, "number of attention heads", without=("recurrent",))
+    num_heads: int = setting(8, "number of attention heads", ignored_by=("recurrent",))
     key_dim: int | None = setting(
         None,
         "size of the queries, keys and values of one head [d_model / num_heads]",
-        without=("recurrent",),
+        ignored_by=("recurrent",),
     )
-    dff: int = setting(512, "inner size of the feed-forward networks", without=("recurrent",))
+    dff: int = setting(512, "inner size of the feed-forward networks", ignored_by=("recurrent",))
     dropout_rate: float = setting(0.1, "dropout rate after embeddings and sublayers", low=0, high=1)
     attention_dropout_rate: float = setting(
         0.0,
         "dropout rate of attention weights, not in the paper",
         low=0,
         high=1,
-        without=("recurrent",),
+        ignored_by=("recurrent",),
     )
     word_dropout: float = setting(
         0.0,
         "fraction of source tokens replaced by padding in training",
         low=0,
         high=1,
-        without=("language_model",),
+        ignored_by=("language_model",),
     )
     norm: Literal["post", "pre"] = setting(
         "pre",
         "layer norm after each sublayer (post, as in the paper) or before it (pre)",
-        without=("recurrent",),
+        ignored_by=("recurrent",),
     )
     positions: Literal["sinusoidal", "learned", "none"] = setting(
-        "sinusoidal", "positional encoding", without=("recurrent",)
+        "sinusoidal", "positional encoding", ignored_by=("recurrent",)
     )
     tie_embeddings: bool = setting(
         True,
         "one table for output projection, target and, with a shared vocabulary, source",
-        without=("classifier",),
+        ignored_by=("classifier",),
     )
     recurrent_attention: Literal["none", "additive", "dot"] = setting(
         "additive",
         "attention of the recurrent model: Bahdanau's (additive) or Luong's (dot)",
-        without=("transformer", "classifier", "language_model"),
+        ignored_by=("transformer", "classifier", "language_model"),
     )
     pooling: Literal["max", "mean", "first"] = setting(
         "mean",
         "how the classifier reduces all positions to one vector",
-        without=("transformer", "recurrent", "language_model"),
+        ignored_by=("transformer", "recurrent", "language_model"),
     )
 
     # Training
@@ -136,7 +138,7 @@ class Config:
     validation_sentences: int = setting(
         1000,
         "maximum sentences to translate in validation",
-        without=("classifier", "language_model"),
+        ignored_by=("classifier", "language_model"),
     )
     precision: Literal["float32", "bfloat16"] = setting(
         "float32", "data type of products with weights in training; everything else is float32"
@@ -180,28 +182,22 @@ class Config:
     def __post_init__(self):
         check_settings(self)
         if self.label_smoothing is None:
-            label_smoothing = 0.0 if self.task == "language modeling" else 0.1
-            object.__setattr__(self, "label_smoothing", label_smoothing)
+            default = 0.0 if self.task == "language modeling" else 0.1
+            object.__setattr__(self, "label_smoothing", default)
         if self.model != "recurrent" and self.key_dim is None and self.d_model % self.num_heads:
             raise UserError(
                 f"--d-model {self.d_model} is not divisible by --num-heads {self.num_heads}: "
                 "change one of them, or set --key-dim"
             )
         if self.d_model % 2 and (self.model == "recurrent" or self.positions == "sinusoidal"):
-            reason = "--model recurrent" if self.model == "recurrent" else "--positions sinusoidal"
-            raise UserError(f"--d-model {self.d_model}: {reason} needs an even number")
-        if not is_utf8(self.corpus):
-            raise UserError(f"--corpus {self.corpus!r} is not UTF-8: rename the directory or file")
+            raise UserError(f"--d-model {self.d_model}: give an even number, or other --positions")
         names = (self.languages or "text").split(",")
         if len({*names}) != len(names) or len(names) > 2 or not all(names):
             raise UserError(f"--languages {self.languages}: give a source and a target as in pt,en")
-        if self.train_share == 0:
-            raise UserError("--train-share 0: must be more than 0")
-        if self.name == "latest":
-            raise UserError("--name latest: choose another, because runs/latest is the newest run")
-        if self.name is not None and not re.fullmatch(r"\w[\w.+-]*", self.name):
+        # runs/latest is the newest run.
+        if self.name is not None and not re.fullmatch(r"(?!latest$)\w[\w.+-]*", self.name):
             raise UserError(
-                f"--name {self.name!r}: begin with a letter or digit; use only these and _ . + -"
+                f"--name {self.name!r}: use letters, digits and _ . + -, but not latest"
             )
 
     @property
@@ -222,7 +218,7 @@ class Config:
 
 def no_effect(model: str) -> list[str]:
     """Return the settings that have no effect with a --model."""
-    return [field.name for field in fields(Config) if model in field.metadata["without"]]
+    return [field.name for field in fields(Config) if model in field.metadata["ignored_by"]]
 
 
 # What a run that starts with --init-from takes over: the tokenizer and the model, but not dropout.

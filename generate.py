@@ -9,34 +9,21 @@ import sys
 
 import utils
 from evaluation import command_line
-from evaluation.search import Sampling, Search
-
-
-def make_search(**given) -> Search:
-    """Return the Search for the flags that were given: --beam replaces sampling.
-
-    Raises UserError.
-    """
-    for name, replacement in (("n_best", "--samples"), ("max_tokens", "--tokens")):
-        if name in given:
-            raise utils.UserError(f"{utils.flag(name)} is for translations: use {replacement}")
-    if given.get("beam", 1) > 1:
-        given = {"sample": False} | given
-    return Sampling(**given)
+from evaluation.search import Sampling
 
 
 def parse_flags() -> argparse.Namespace:
     """Parse the command line; a mistake exits with one line and status 2."""
     parser = command_line.make_parser(__doc__)
     add = parser.add_argument
-    text = "the text to continue; may be empty"
+    text = "the text to continue; may be empty. A line feed in a shell: $'one\\ntwo'"
     add("prompt", nargs="?", type=command_line.valid_text, metavar="PROMPT", help=text)
     text = "maximum tokens to generate [%(default)s]"
     add("--tokens", type=command_line.positive, default=200, metavar="N", help=text)
     text = "number of continuations of each prompt [%(default)s]"
     add("--samples", type=command_line.positive, default=1, metavar="N", help=text)
-    utils.add_flags(parser, Sampling)
-    flags = command_line.parse(parser, ["language modeling"], make_search)
+    utils.add_flags(parser, Sampling, leave_out=utils.names_in_group(Sampling, "search"))
+    flags = command_line.parse(parser, ["language modeling"], Sampling)
     if flags.samples > 1 and not flags.search.sample:
         utils.fail("--samples: without sampling, all would be equal; remove one of the flags")
     return flags
@@ -45,6 +32,8 @@ def parse_flags() -> argparse.Namespace:
 def read_prompts(flags: argparse.Namespace) -> list[str]:
     """Return the prompts: PROMPT, the lines of standard input, or else an empty one."""
     if flags.prompt is not None:
+        if r"\n" in flags.prompt:
+            utils.warn(r"the prompt has \n as two characters: for a line feed, write $'one\ntwo'")
         return [flags.prompt]
     file = getattr(sys.stdin, "buffer", None)  # a notebook's has none
     if file is None or file.isatty():
@@ -66,6 +55,7 @@ def main(flags: argparse.Namespace) -> None:
         for part in generator.stream(prompt, flags.tokens, number):
             print(part, end="", flush=True)
         print(flush=True)
+    generator.print_warnings()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Is this the same code, and what can an edit to a file change? The only module that decides both.
+"""Define the source of a run, when two copies of it are equal, and what an edit can change.
 
 Two versions of a Python file are the same code if they differ only in comments, docstrings and
 layout. `CAN_CHANGE` lists what an edit to each file can change. Imports neither TensorFlow nor
@@ -11,6 +11,7 @@ import functools
 import hashlib
 import json
 import os
+import re
 import subprocess
 import tempfile
 from collections.abc import Iterable
@@ -24,11 +25,11 @@ CODE = ("model", "data", "training", "evaluation")  # the packages of a run
 NOT_CODE = ("ablation", "benchmarks", "docs", "exercises", "experiments", "tests")  # not of a run
 PACKAGES = CODE + NOT_CODE
 MODULES = ("config", "evaluate", "generate", "same_code", "train", "translate", "utils")
+SETTINGS = ("constraints.txt", "pyproject.toml", "setup.cfg")
 NOT_PARSED = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 # Modules of evaluation/ that describe results, or make them available elsewhere.
-REPORTS = ("__init__", "attention", "command_line", "compare", "export", "figures", "page")
-REPORTS += ("report", "testset")
+REPORTS = ("__init__", "attention", "command_line", "export", "figures", "page", "report")
 
 # What an edit to a file can change. The first pattern that matches decides; one that ends in "/" is
 # a folder.
@@ -55,7 +56,6 @@ CAN_CHANGE = {
     "training/run.py": "batches training state",
     "training/distribution.py": "training state",
     "training/checkpoints.py": "state",
-    "training/saving.py": "state",
     "training/__init__.py": "",
     "training/description.py": "",
     "training/logs.py": "",
@@ -71,12 +71,14 @@ CAN_CHANGE = {
     "evaluation/metrics.py": "score",
     "evaluation/scores.py": "score",
     **{f"evaluation/{name}.py": "" for name in REPORTS},
+    "evaluation/*.html": "",
     "evaluation/": "score",
     "ablation/worker.py": "score",
     "config.py": "score",
     "utils.py": "score",
     **dict.fromkeys(("evaluate.py", "generate.py", "translate.py", "same_code.py"), ""),
     **{f"{name}/": "" for name in NOT_CODE},
+    **dict.fromkeys(SETTINGS, ""),
 }
 ANYTHING = "texts ids batches training state model score"  # of new files
 
@@ -92,34 +94,12 @@ def can_change(name: str) -> set[str]:
 
 
 # `git diff`, whatever the user's configuration is. The project may be a folder of a repository.
-DIFF = (
-    "-c",
-    "diff.noprefix=false",
-    "-c",
-    "diff.mnemonicPrefix=false",
-    "-c",
-    "core.quotePath=false",
-)
-DIFF += ("diff", "--no-color", "--no-ext-diff", "--no-textconv", "--unified=3", "--binary")
-DIFF += ("--relative",)
+DIFF = ("-c", "core.quotePath=false", "diff", "--src-prefix=a/", "--dst-prefix=b/", "--no-color")
+DIFF += ("--no-ext-diff", "--no-textconv", "--unified=3", "--binary", "--relative")
 
 
 class GitError(UserError):
     """git is missing or has failed."""
-
-
-class CallsForStrings(ast.NodeTransformer):
-    """Replace f-strings with calls: how `ast.unparse` quotes them depends on Python's version."""
-
-    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.Call:
-        self.generic_visit(node)
-        parts = [each for each in node.values if getattr(each, "value", None) != ""]  # of 3.12
-        return ast.Call(ast.Name("join"), parts, [])
-
-    def visit_FormattedValue(self, node: ast.FormattedValue) -> ast.Call:
-        self.generic_visit(node)
-        parts = [node.value, ast.Constant(node.conversion), node.format_spec or ast.Constant("")]
-        return ast.Call(ast.Name("format"), parts, [])
 
 
 @functools.cache  # most files of two copies are equal
@@ -132,7 +112,7 @@ def normalized_code(source: bytes) -> str:
             if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
                 if isinstance(getattr(body[0].value, "value", None), str):
                     del body[0]
-        return ast.unparse(CallsForStrings().visit(tree))
+        return ast.unparse(tree)
     except NOT_PARSED:
         return repr(source)
 
@@ -159,50 +139,48 @@ def file_hash(path: Path) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-def is_hidden(path: Path) -> bool:
-    """Return whether a part of a relative path begins with a dot, as in `.ipynb_checkpoints`."""
-    return any(part[0] == "." for part in path.parts)
+def source_files(folder: str | Path = ROOT, effect: str | None = None) -> dict[str, Path]:
+    """Return the files of the source in a copy of it: {name: path}, sorted.
 
+    They are the top-level modules and settings, the Python files of `PACKAGES`, the tables (.tsv)
+    and pages next to them, and the new modules that these files import.
 
-def source_files(folder: Path = ROOT, packages: tuple[str, ...] = PACKAGES) -> set[Path]:
-    """Return the Python files and tables (.tsv) of packages, and the top-level modules."""
-    found = {path for module in MODULES if (path := folder / f"{module}.py").exists()}
-    for package in packages:
-        found |= {*folder.glob(f"{package}/**/*.py"), *folder.glob(f"{package}/**/*.tsv")}
-    return {path for path in found if not is_hidden(path.relative_to(folder))}
+    effect: only files whose edit can have this effect, one of those in `CAN_CHANGE`; "": any.
+    """
+    folder = Path(folder)
+    files = {folder / name for name in (*SETTINGS, *(f"{module}.py" for module in MODULES))}
+    for package in PACKAGES:
+        files |= {*folder.glob(f"{package}/**/*.py")}
+        for path in (*folder.glob(f"{package}/**/*.tsv"), *folder.glob(f"{package}/**/*.html")):
+            if path.with_name("__init__.py").exists() and path.parent != folder / "data":
+                files.add(path)  # others are corpora
+    names = {path.relative_to(folder).as_posix() for path in files if path.exists()}
+    effects = {name: can_change(name) for name in names if not re.search(r"(^|/)\.", name)}
+    chosen = [x for x, y in effects.items() if effect is None or effect in y or effect == "" and y]
+    chosen += imported_files(chosen, folder) - names  # new ones
+    return {name: folder / name for name in sorted(chosen) if (folder / name).exists()}
 
 
 def code_hashes(effect: str = "", folder: str | Path = ROOT) -> dict[str, str]:
-    """Return the hash of each file in a copy of the source whose edit can have an effect, by name.
+    """Return the hash of each file of `source_files` whose edit can have an effect: {name: hash}.
 
-    effect: one of those in `CAN_CHANGE`; by default, any. Only Python files and tables (.tsv) of
-    packages count, and of new top-level modules and packages those that these files import.
+    effect: one of those in `CAN_CHANGE`; by default, any.
     """
-    folder = Path(folder)
-    chosen = source_files(folder)
-    for path in [*chosen]:
-        effects = can_change(path.relative_to(folder).as_posix())
-        table = path.suffix == ".tsv" and not path.with_name("__init__.py").exists()
-        if table or not effects:
-            chosen.remove(path)
-        elif effect and effect not in effects:
-            chosen.remove(path)
-    chosen |= new_modules(chosen, folder)
-    return {path.relative_to(folder).as_posix(): file_hash(path) for path in sorted(chosen)}
+    return {name: file_hash(path) for name, path in source_files(folder, effect).items()}
 
 
 @functools.cache
-def imported_modules(source: bytes, package: str = "") -> frozenset[str]:
+def imported_modules(source: bytes, package: str) -> frozenset[str]:
     """Return the dotted names of the modules that Python code imports, or may import.
 
-    package: that of the code, for relative imports; by default, these are left out.
+    package: that of the code, for relative imports.
     """
     names = set()
     with contextlib.suppress(*NOT_PARSED):
         for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.Import):
                 names |= {each.name for each in node.names}
-            elif isinstance(node, ast.ImportFrom) and (package or not node.level):
+            elif isinstance(node, ast.ImportFrom):
                 above = package.split(".")[: 1 - node.level or None] if node.level else []
                 module = ".".join([*above, *filter(None, [node.module])])
                 names |= {module, *(f"{module}.{each.name}" for each in node.names)}
@@ -210,37 +188,21 @@ def imported_modules(source: bytes, package: str = "") -> frozenset[str]:
 
 
 def imported_files(names: Iterable[str], folder: Path) -> set[str]:
-    """Return the names of files of a copy of the source and of those that they import, directly or
-    not. The `__init__.py` of the project's own packages is not followed: that of model/ imports
-    every model.
+    """Return the names of Python files of a copy of the source and of those that they import.
+
+    Also indirectly, whether these files exist or not. The `__init__.py` of the project's own
+    packages is not followed: that of model/ imports every model.
     """
-    left, found = [*names], set()
+    left, found = [name for name in names if name.endswith(".py")], set()
     while left:
         found.add(name := left.pop())
-        if (path := folder / name).exists():
-            package = path.relative_to(folder).parent.as_posix().replace("/", ".").strip(".")
-            modules = {x.replace(".", "/") for x in imported_modules(path.read_bytes(), package)}
-            left += {f"{module}.py" for module in modules} - found
-            left += {f"{module}/__init__.py" for module in modules.difference(PACKAGES)} - found
-    return found
-
-
-def new_modules(files: set[Path], folder: Path) -> set[Path]:
-    """Return the files of new top-level modules and packages that `files` import, also indirectly.
-
-    New ones are those that the project does not have. Of a package, all Python files and tables.
-    """
-    found, left = set(), [*files]
-    while left:
-        modules = imported_modules(left.pop().read_bytes())
-        names = {name.partition(".")[0] for name in modules}.difference(PACKAGES, MODULES)
-        for package in (folder / name for name in names):
-            module = package.with_suffix(".py")
-            whole = {*package.rglob("*.py"), *package.rglob("*.tsv")}
-            whole = {path for path in whole if not is_hidden(path.relative_to(folder))}
-            more = {module} if module.exists() else whole
-            left += (path for path in more - found if path.suffix == ".py")
-            found |= more
+        if not (folder / name).exists():
+            continue
+        package = Path(name).parent.as_posix().replace("/", ".").strip(".")
+        for module in imported_modules((folder / name).read_bytes(), package):
+            path = module.replace(".", "/")
+            files = {f"{path}.py"} | ({f"{path}/__init__.py"} if path not in PACKAGES else set())
+            left += files - found
     return found
 
 
@@ -259,31 +221,19 @@ def changed_files(effect: str, one: str | Path, other: str | Path = ROOT) -> lis
 def git(*words: str, stdin: str = "", cwd: Path | None = None, **variables: str) -> str:
     """Run git, in the project's root by default, and return its output. Raises GitError.
 
-    variables: added to the environment. The variables that git sets for a hook are removed, because
-    they would lead to another repository.
+    variables: added to the environment, without those of git, which in a hook name a repository.
     """
-    hook = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_OBJECT_DIRECTORY")
-    environment = {name: text for name, text in os.environ.items() if name not in hook} | variables
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")} | variables
     options = {"input": stdin.encode(), "cwd": cwd or ROOT, "env": environment}
     try:
         done = subprocess.run(["git", *words], capture_output=True, check=True, **options)
-    except FileNotFoundError:
-        raise GitError("git was not found: install it") from None
+    except FileNotFoundError as error:
+        missing = f"{error.filename} was not found"
+        raise GitError(f"{missing}: install it" if error.filename == "git" else missing) from None
     except subprocess.CalledProcessError as error:
         lines = error.stderr.decode("utf-8", "replace").strip().splitlines() or ["no message"]
         raise GitError(f"git {words[0]}: {lines[0]}") from None
     return done.stdout.decode("utf-8", "replace")
-
-
-def is_checkout() -> bool:
-    """Return whether ROOT is a git checkout of the project.
-
-    The source directory of a run is not one, though it may lie in one.
-    """
-    try:
-        return bool(git("ls-files", "--error-unmatch", "train.py"))
-    except GitError:
-        return False
 
 
 def working_tree_diff(*paths: str, base: str = "HEAD") -> str:

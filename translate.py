@@ -1,9 +1,11 @@
 """Translate texts with a trained model, or label them with a classifier: arguments, the lines of a
-file, or the lines of standard input. Prints one line for each, or with --n-best N the N best: line
-number TAB score TAB text.
+file, or the lines of standard input. Prints one line for each: the translation, or label TAB
+probability; with --n-best N the N best: line number TAB score TAB text.
 """
 
 import argparse
+import codecs
+import math
 import os
 import signal
 import sys
@@ -26,14 +28,13 @@ def parse_flags() -> argparse.Namespace:
     text = "text to translate or label"
     add("texts", nargs="*", default=[], type=command_line.valid_text, metavar="TEXT", help=text)
     add("--file", type=Path, help="translate or label each line of this file")
-    text = "what every translation begins with"
-    add("--prefix", type=command_line.valid_text, default="", metavar="TEXT", help=text)
     utils.add_flags(parser, Search)
     flags = command_line.parse(parser)
     if flags.texts and flags.file:
         utils.fail("give either TEXT or --file, not both")
-    if flags.prefix and flags.config.is_classifier:
-        utils.fail("labels have no --prefix: remove it")
+    for text in flags.texts:
+        if os.path.isfile(text):
+            utils.fail(f"{text} is a file: use --file {utils.quote(text)}")
     return flags
 
 
@@ -42,24 +43,19 @@ def read_lines(file: BinaryIO, fixed_size: bool = False) -> Iterator[list[str]]:
 
     A list is what can be read without waiting: one line of a terminal, thousands of a file. With
     fixed_size, it is about CHUNK_BYTES, even if they arrive slowly. Bytes that are not UTF-8 become
-    U+FFFD, with a warning for the first of them. Raises OSError.
+    U+FFFD, with a warning. Raises OSError.
     """
     read = file.read if fixed_size else file.read1
-    data, rest, number, valid = b"\n", b"", 0, True
-    while data:
-        data = read(CHUNK_BYTES)
-        *lines, rest = (rest + data).split(b"\n")
+    data = rest = read(CHUNK_BYTES).removeprefix(codecs.BOM_UTF8)
+    while data or rest:
+        *lines, rest = rest.split(b"\n")
         if rest and not data:
-            lines.append(rest)
-        texts = []
-        for line in lines:
-            number += 1
-            text = line.removesuffix(b"\r").decode("utf-8", "surrogateescape")
-            text = text.removeprefix("\ufeff") if number == 1 else text
-            texts.append(command_line.valid_text(text, f"{file.name}, line {number},", warn=valid))
-            valid = valid and texts[-1] == text
+            lines, rest = [*lines, rest], b""
+        texts = [line.removesuffix(b"\r").decode("utf-8", "surrogateescape") for line in lines]
         if texts:
-            yield texts
+            yield [command_line.valid_text(text, file.name) for text in texts]
+        data = read(CHUNK_BYTES) if data else data
+        rest += data
 
 
 def main(flags: argparse.Namespace) -> None:
@@ -74,21 +70,22 @@ def main(flags: argparse.Namespace) -> None:
     interactive = not flags.texts and file.isatty()
     translator = command_line.load(flags)
     if interactive:
-        # Traces the graph, so that the first answer is fast, too.
-        translator.n_best(["a"], prefix=flags.prefix)
-        translator.incomplete = 0
+        translator.trace()  # so that the first answer is fast, too
         print("Type a sentence and press Enter; end with Ctrl-D", file=sys.stderr)
     # Samples depend on their batch, which must not depend on when the lines arrive.
     fixed_size, first = flags.search.sample and not interactive, 1
     for chunk in [flags.texts] if flags.texts else read_lines(file, fixed_size):
-        options = {"progress": not interactive, "first": first, "prefix": flags.prefix}
-        outputs = translator.n_best(chunk, **options)
+        outputs = translator.n_best(chunk, progress=not interactive, first=first)
         for number, best in enumerate(outputs, first):
             for score, text in best:
-                print(f"{number}\t{score:.4f}\t{text}" if len(best) > 1 else text)
+                score = f"{math.exp(score) if translator.labelled else score:.4f}"
+                if len(best) > 1:
+                    print(number, score, text, sep="\t")
+                else:
+                    print(f"{text}\t{score}" if translator.labelled and text else text)
         sys.stdout.flush()
         first += len(chunk)
-    translator.warn_if_incomplete()
+    translator.print_warnings()
 
 
 if __name__ == "__main__":

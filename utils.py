@@ -6,20 +6,28 @@ import dataclasses
 import difflib
 import errno
 import functools
+import importlib.util
+import io
 import json
 import os
 import re
 import shlex
 import signal
 import sys
-import types
 import typing
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import Any, Literal, NoReturn, TextIO
 
-import filelock
-from tqdm import tqdm
+try:
+    import filelock
+    from tqdm import tqdm
+
+    if not importlib.util.find_spec("tensorflow"):  # which is imported later
+        raise ModuleNotFoundError(name="tensorflow")
+except ModuleNotFoundError as error:
+    print(f"error: {error.name} is not installed: run pip install -e .", file=sys.stderr)
+    sys.exit(2)
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when TensorFlow is imported
 
@@ -34,18 +42,17 @@ def setting(
     low: float = 1,
     high: float = 2**31,
     group: str | None = None,
-    without: Sequence[str] = (),
+    ignored_by: Sequence[str] = (),
     resume: bool = False,
 ) -> Any:
     """Return a dataclass field with a default value and the help text of its flag.
 
     low, high: minimum and exclusive maximum of a number, which `Config` checks. group: if
-    given, the flag starts a group with this title in --help. without: the values of --model with
-    which it has no effect. resume: whether it may change with --resume.
+    given, the flag starts a group with this title in --help. ignored_by: the values of --model
+    with which it has no effect. resume: whether it may change with --resume.
     """
-    metadata = {"help": text, "low": low, "high": high, "group": group}
-    metadata |= {"without": without, "resume": resume}
-    return dataclasses.field(default=default, metadata=metadata)
+    limits = {"low": low, "high": high, "group": group, "ignored_by": ignored_by, "resume": resume}
+    return dataclasses.field(default=default, metadata={"help": text, **limits})
 
 
 def names_in_group(settings: type, title: str) -> list[str]:
@@ -64,78 +71,45 @@ def flag(name: str) -> str:
 
 
 def check_settings(settings: Any) -> None:
-    """Raise UserError if a field of a dataclass of `setting`s has a wrong type or value."""
+    """Raise UserError if a field of a dataclass of `setting`s has an invalid value."""
     hints = typing.get_type_hints(type(settings))
     for field in dataclasses.fields(settings):
-        check_value(field, hints[field.name], getattr(settings, field.name))
+        value, hint = getattr(settings, field.name), hints[field.name]
+        low, high, wrong = field.metadata["low"], field.metadata["high"], None
+        if typing.get_origin(hint) is Literal:
+            if value not in typing.get_args(hint):
+                wrong = f"choose from {', '.join(typing.get_args(hint))}"
+        elif not isinstance(value, hint | int if "float" in str(hint) else hint):
+            wrong = f"must be of type {getattr(hint, '__name__', hint)}"
+        elif isinstance(value, int | float) and hint is not bool and not low <= value < high:
+            wrong = f"must be at least {low:g} and less than {high:g}"
+        if wrong:
+            raise UserError(f"{flag(field.name)} {value!r}: {wrong}")
 
 
-def check_value(field: dataclasses.Field, hint: Any, value: Any) -> None:
-    """Raise UserError if a value does not have its field's type or is out of bounds."""
-    name = field.name
-    if typing.get_origin(hint) is Literal:
-        if value not in typing.get_args(hint):
-            raise UserError(
-                f"{flag(name)} {value!r}: choose from {', '.join(typing.get_args(hint))}"
-            )
-        return
-    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    if value is None and types.NoneType in kinds:
-        return
-    kinds = (*kinds, int) if float in kinds else kinds
-    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-        raise UserError(f"{flag(name)} {value!r}: must be of type {kinds[0].__name__}")
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        low, high = field.metadata["low"], field.metadata["high"]
-        if not value >= low:  # also true for NaN
-            raise UserError(f"{flag(name)} {value}: must be at least {low:g}")
-        if value >= high:
-            raise UserError(f"{flag(name)} {value}: must be less than {high:,}")
+class BestEffort(io.FileIO):
+    """A file whose write errors are ignored: output that nobody reads must not end work."""
 
-
-class BestEffort:
-    """A text stream whose errors are ignored: output that nobody reads must not end work.
-
-    After the first error, such as a closed pipe or a full disk, the output goes to the null device.
-    """
-
-    def __init__(self, stream: TextIO):
-        self.stream = stream
-
-    def write(self, text: str) -> int:
-        """Write a text, or drop it."""
-        try:
-            return self.stream.write(text)
-        except (OSError, ValueError):  # ValueError: the stream was closed
-            self.stream = open(os.devnull, "w", encoding="utf-8")
-            return len(text)
-
-    def flush(self) -> None:
-        """Flush the stream."""
-        try:
-            self.stream.flush()
-        except (OSError, ValueError):
-            self.stream = open(os.devnull, "w", encoding="utf-8")
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.stream, name)
+    def write(self, data: bytes) -> int:
+        """Write bytes, or drop them if the pipe or terminal is closed, or the disk full."""
+        with contextlib.suppress(OSError):
+            super().write(data)
+        return len(data)
 
 
 def prepare_streams(best_effort: bool = False) -> None:
-    """Print in UTF-8, and to the null device if standard output or error is closed.
+    """Print in UTF-8. best_effort: ignore errors of standard output and error.
 
-    best_effort: see `BestEffort`. Streams that are not files, as those of a notebook, are left as
-    they are.
+    The streams of a notebook, which are not files, are left as they are.
     """
-    # The next files that are opened would take the numbers of closed streams.
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) < 3:
-        os.set_inheritable(descriptor, True)
-    os.close(descriptor)
     for name in ("stdout", "stderr"):
-        stream = getattr(sys, name) or open(os.devnull, "w", encoding="utf-8")
-        if hasattr(stream, "reconfigure"):
+        stream = getattr(sys, name)
+        if best_effort and stream is getattr(sys, f"__{name}__"):
+            raw = BestEffort(stream.fileno(), "w", closefd=False)
+            stream = io.TextIOWrapper(raw, "utf-8", "backslashreplace", write_through=True)
+            setattr(sys, name, stream)
+        elif hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
-        setattr(sys, name, BestEffort(stream) if best_effort else stream)
 
 
 def handle_signals() -> None:
@@ -159,9 +133,6 @@ def make_parser(description: str, **options) -> argparse.ArgumentParser:
     def error(message: str) -> NoReturn:
         unknown = re.match(r"unrecognized arguments: (--?[\w-]{3,})", message)
         flags = re.findall(r"--[\w-]+", parser.format_help())
-        takes_texts = {action.dest for action in parser._actions} & {"texts", "text", "prompt"}
-        if takes_texts and re.match("unrecognized arguments: -[^-]", message):
-            message += '; a text that begins with "-" must follow "--"'
         message += did_you_mean(unknown[1], flags) if unknown else ""
         fail(message.removeprefix("argument "))
 
@@ -169,12 +140,16 @@ def make_parser(description: str, **options) -> argparse.ArgumentParser:
     return parser
 
 
-def add_flags(parser: argparse.ArgumentParser, settings: type) -> None:
+def add_flags(
+    parser: argparse.ArgumentParser, settings: type, leave_out: Sequence[str] = ()
+) -> None:
     """Add a flag for each field of a dataclass of `setting`s. Parsing omits flags not given."""
     hints, group = typing.get_type_hints(settings), parser
     for field in dataclasses.fields(settings):
         if title := field.metadata["group"]:
             group = parser.add_argument_group(title)
+        if field.name in leave_out:
+            continue
         hint, text = hints[field.name], field.metadata["help"].replace("%", "%%")
         options = {"help": text if field.default is None else f"{text} [{field.default}]"}
         if hint is bool:
@@ -213,10 +188,45 @@ def quote(path: str | Path) -> str:
     return shlex.quote(path.as_posix() if isinstance(path, PurePath) else path)
 
 
+class Lines:
+    """A log, to which a progress bar writes each of its states as a line."""
+
+    def __init__(self, stream: TextIO):
+        self.stream = stream
+
+    def write(self, text: str) -> None:
+        """Write a line, unless it is empty."""
+        if text := text.strip():
+            self.stream.write(text + "\n")
+
+    def flush(self) -> None:
+        """Flush the stream."""
+        self.stream.flush()
+
+
+def progress_bar(items: Iterable | None = None, **options) -> tqdm:
+    """Show progress on standard error: a bar on a terminal, or a line every 30 seconds in a log.
+
+    Print with `print_line` meanwhile. options: those of `tqdm`.
+    """
+    if sys.stderr.isatty():
+        places = {"file": sys.stderr, "mininterval": 0.5}
+    else:
+        places = {"file": Lines(sys.stderr), "mininterval": 30, "maxinterval": 30, "delay": 30}
+    return tqdm(items, leave=False, **(places | options))
+
+
+def print_line(text: str, file: TextIO | None = None) -> None:
+    """Print a text above the progress bars, on standard error by default."""
+    file = file or sys.stderr
+    tqdm.write(text, file=file)
+    file.flush()
+
+
 @functools.cache
 def warn(message: str) -> None:
-    """Print a warning on standard error, above the progress bars. The same one is printed once."""
-    tqdm.write(f"warning: {message}", file=sys.stderr)
+    """Print a warning on standard error. The same one is printed once."""
+    print_line(f"warning: {message}")
 
 
 def write_text(path: str | Path, text: str) -> None:
@@ -245,10 +255,9 @@ def write_json(path: str | Path, value: object) -> None:
 def fail(error: object, status: int = 2) -> NoReturn:
     """Print one line on standard error and exit. Status: see docs/faq.md."""
     if isinstance(error, OSError) and error.filename:
-        # Of a copy to a full disk, filename2 is the file that is written.
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-        error = f"{full and error.filename2 or error.filename}: {error.strerror}"
-    print("error:", *str(error).split(), file=sys.stderr)
+        # filename2 is the file that a copy writes.
+        error = f"{error.filename2 or error.filename}: {error.strerror}"
+    print_line(f"error: {' '.join(str(error).split())}")
     raise SystemExit(status)
 
 
@@ -266,15 +275,13 @@ def lock(path: Path, wait: str | None = None) -> contextlib.ExitStack:
 
     wait: if given, print this message and wait instead.
     """
-    held = filelock.FileLock(path, thread_local=False)
+    held, stack = filelock.FileLock(path, thread_local=False), contextlib.ExitStack()
     try:
         held.acquire(timeout=0)
     except filelock.Timeout:
         if wait is None:
-            text = "locked by another process"
-            raise BlockingIOError(errno.EAGAIN, text, str(path)) from None
-        print(wait, file=sys.stderr, flush=True)
+            raise BlockingIOError(errno.EAGAIN, "in use by another process", str(path)) from None
+        print_line(wait)
         held.acquire()
-    stack = contextlib.ExitStack()
     stack.callback(held.release)
     return stack

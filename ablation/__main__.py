@@ -1,8 +1,8 @@
 """Did a change help? Train the model with and without it: python -m ablation [NAME …]
 
 Without NAME, the change is the uncommitted edit of the working tree. Finished runs are kept, so the
-command can be stopped and repeated at any time. Exit status: 0 better, 1 worse, 3 neither (also
-after --plan), 2 an error, 130 stopped. Of several experiments, 0 or 1 if it is true of all of them.
+command can be stopped and repeated at any time. Exit status: 0 better, or after --plan; 1 worse;
+3 neither; 2 an error; 130 stopped. Of several experiments, 0 or 1 if it is true of all of them.
 """
 
 import argparse
@@ -18,69 +18,39 @@ from tqdm import tqdm
 
 from ablation import experiments, verdicts
 from ablation.executor import Pool
-from ablation.experiments import BASELINE, UNITS, Experiment, ExperimentError, Recipe
-from ablation.results import Results, stored_pairs
-from ablation.verdicts import BETTER, NO_EFFECT, SMALL, UNDECIDED, WORSE, Verdict
+from ablation.experiments import BASELINE, UNITS, Experiment, ExperimentError, Recipe, settings
+from ablation.results import Results
+from ablation.verdicts import BETTER, UNDECIDED, WORSE, Verdict
 from ablation.workspace import Workspace
-from training.machine import cores
-from utils import (
-    amount,
-    errors_in_one_line,
-    fail,
-    first_few,
-    lock,
-    make_parser,
-    prepare_streams,
-    quote,
-)
+from utils import amount, errors_in_one_line, fail, lock, make_parser, prepare_streams, quote
 
 Run = tuple[Experiment, int]  # with the number of its seed
 NEITHER = 3
-NEXT = {
-    BETTER: "confirm it with new seeds: repeat the command with --final",
-    WORSE: "undo it, or keep it as an experiment: --save THEME/NAME QUESTION",
-    SMALL: "keep the simpler code",
-    UNDECIDED: "treat it as no improvement, and report the interval",
-    NO_EFFECT: "write a test: the recipe probably does not execute the edit",
-}
 
 
 def choose(flags: argparse.Namespace) -> tuple[Recipe, list[Experiment]]:
     """Return the recipe and the experiments of a command line. Raises ExperimentError."""
-    edit, recipes = experiments.edit(flags.against), experiments.recipes()
-    chosen = [experiments.read(name) for name in dict.fromkeys(flags.names)]
-    if flags.all:
-        recipe = recipes.get(flags.recipe or "mini")
-        chosen = [x for x in experiments.saved().values() if recipe and fits(x, recipe)]
-    if chosen and edit:
-        print("the uncommitted edits are left out: experiments change the last commit")
-    if not chosen and (left := experiments.left_out(flags.against, edit)):
-        names = first_few(left, 10)
-        print(f"not part of the edit, as only .py files and tables of packages count: {names}")
-    chosen = chosen or ([edit] if edit and not flags.all else [])
-    names = {flags.recipe} if flags.recipe else {each.recipe for each in chosen}
-    if len(names) > 1 or not names <= recipes.keys():
-        why = "the experiments have several" if len(names) > 1 else f"there is no {names.pop()}"
-        raise ExperimentError(f"--recipe: choose one of {', '.join(recipes)}; {why}")
+    recipes, saved = experiments.recipes(), experiments.saved() if flags.all else {}
+    chosen = [*saved.values()] or [experiments.read(name) for name in dict.fromkeys(flags.names)]
+    if not chosen and (edit := experiments.edit(flags.against)):
+        chosen = [edit]
     if not chosen:
-        why = f"no code differs from {flags.against}"
-        why = "no experiment suits the recipe" if flags.all else why
-        raise ExperimentError(
-            f"nothing to compare, because {why}: edit the code, name an earlier commit "
-            "(--against REV), or name experiments"
-        )
+        hint = "edit the code, or name experiments or an earlier commit (--against REV)"
+        raise ExperimentError(f"no code differs from {flags.against}: {hint}")
+    names = {x.recipe for x in chosen}
+    names = {flags.recipe or "mini"} if flags.recipe or flags.all else names
+    if len(names) > 1 or not names <= recipes.keys():
+        what = " and ".join(sorted(names))
+        raise ExperimentError(f"recipe {what}: choose one --recipe from {', '.join(recipes)}")
     recipe = recipes[names.pop()]
-    suited = [each.for_recipe(recipe) for each in chosen]
-    for before, each in zip(chosen, suited, strict=True):
-        if each.score != before.score and recipe.has_bleu:
-            print(f"{each.name}: its loss may not be comparable: BLEU is judged")
-    return recipe, suited
+    return recipe, [x.for_recipe(recipe) for x in chosen if not flags.all or fits(x, recipe)]
 
 
 def fits(experiment: Experiment, recipe: Recipe) -> bool:
     """Return whether --all includes an experiment: it can be trained with the recipe."""
-    allowed = {recipe.name} if "--model classifier" in recipe.flags else {"mini", recipe.name}
-    same_model = "--model" not in recipe.flags or "--model" not in experiment.flags
+    own, base = settings(experiment.flags), settings(recipe.flags)
+    allowed = {recipe.name} if base.get("model") == "classifier" else {"mini", recipe.name}
+    same_model = "model" not in base.keys() & own.keys()
     return experiment.theme != "null" and experiment.recipe in allowed and same_model
 
 
@@ -89,39 +59,37 @@ class Comparison:
 
     def __init__(self, flags: argparse.Namespace, workspace: Workspace, chosen: list[Experiment]):
         self.workspace, self.recipe, self.chosen = workspace, workspace.recipe, chosen
-        self.stages = (flags.seeds,) if flags.seeds else verdicts.STAGES
+        seeds = flags.seeds or (verdicts.STAGES[-1] if flags.final else self.recipe.seeds)
+        self.stages = (seeds,) if seeds else verdicts.STAGES
         self.pool = Pool(flags.cluster)
         self.results = Results(workspace, self.pool.probe(workspace.probe()))
-        self.stored_pairs = stored_pairs(self.recipe)
 
     def plan(self) -> str:
         """Describe the changes, the effects that the stages detect, and the runs that are left."""
-        sides = BASELINE, *self.chosen
         lines = [f"baseline: commit {self.workspace.commit[:7]}"]
-        for each in self.chosen:
-            lines.append(f"{each.name} changes {each.describe()}")
-            if each.may_change_batches and not self.workspace.final:
-                lines.append("it may change the batches, so confirm a verdict: docs/judging.md")
-        lines += map(self.results.describe, sides)
-        for judged in dict.fromkeys(self.recipe.judged_by(each.score) for each in self.chosen):
-            sigma = verdicts.spread(judged, self.stored_pairs)
-            text, digits = "unknown, as none is stored", f".{judged.decimals + 1}f"
-            if sigma.df:
-                gains = [(verdicts.detectable(sigma, n, self.stages), n) for n in self.stages]
-                detected = ", ".join(f"{gain:{digits}} after {n} seeds" for gain, n in gains)
-                text = f"{sigma.value:{digits}} {UNITS[judged.score]}; detectable gains (80 % "
-                text += f"power): {detected}"
-            lines.append(f"standard deviation of a difference: {text}")
-        times = [sum(x["seconds"].values()) / 60 for x in self.results.known if "seconds" in x]
-        verify = any(map(self.results.must_verify, sides))
+        lines += [f"{each.name} changes {each.describe()}" for each in self.chosen]
+        lines += map(self.results.describe, (BASELINE, *self.chosen))
+        lines += map(self.detectable, self.chosen)
+        times = [sum(x["seconds"].values()) / 60 for x in self.results.lines if "seconds" in x]
         for stage in sorted({self.stages[0], self.stages[-1]}):
-            runs, time = len(self.runs(self.chosen, stage)), ""
+            runs = len(self.runs(self.chosen, stage))
+            text = f"stage of {stage} seeds: {amount(runs, 'run')}, {self.pool.size} at a time"
             if times:
-                minutes = math.ceil(runs / len(cores())) * statistics.median(times)
-                time = f", about {amount(minutes, 'minute')} on {amount(len(cores()), 'core')}"
-            note = ", fewer if seed 0 has the stored scores" if verify else ""
-            lines.append(f"stage of {stage} seeds: {amount(runs, 'run')}{time}{note}")
+                minutes = math.ceil(runs / self.pool.size) * statistics.median(times)
+                text += f", about {amount(minutes, 'minute')}"
+            lines.append(text)
         return "\n".join(lines)
+
+    def detectable(self, experiment: Experiment) -> str:
+        """Describe how an experiment is judged, and the gains that the stages detect."""
+        judged, paired = self.recipe.judged_by(experiment.score), experiment.is_paired(self.recipe)
+        sigma, baseline = verdicts.frozen(judged, paired), len(self.results.baseline(experiment))
+        text = f"{experiment.name}: judged in {UNITS[judged.score]}, {'' if paired else 'un'}paired"
+        gains = []
+        for n in self.stages if sigma.df else ():
+            gain = verdicts.detectable(sigma, n, self.stages, 0 if paired else max(n, baseline))
+            gains.append(f"{gain:.{judged.decimals + 1}f} after {n} seeds")
+        return text + (f"; detects with 80 % power: {', '.join(gains)}" if gains else "")
 
     def runs(self, waiting: list[Experiment], stage: int) -> list[Run]:
         """Return the runs that are left of a stage, sorted by seed, the baseline's first.
@@ -130,7 +98,7 @@ class Comparison:
         """
         runs = set()
         for each in waiting:
-            left = {*range(stage)} - self.results.pairs(each).keys()
+            left = {*self.workspace.seeds(each, stage)} - self.results.pairs(each).keys()
             for side in (BASELINE, each):
                 runs |= {(side, seed) for seed in left - self.results.seeds_here(side)}
         return sorted(runs, key=lambda run: (run[1], run[0] != BASELINE, run[0].name))
@@ -146,66 +114,45 @@ class Comparison:
                 tqdm.write(answer["why"])
                 raise ExperimentError(f"{name} failed: see {job['log']}; the others stopped")
             result = json.loads(answer["result"])
-            self.results.known.insert(0, result)
+            self.results.lines.insert(0, result)
             recipe = self.recipe.judged_by(experiment.score)
             text = f"{recipe.value(result):.{recipe.decimals}f} {UNITS[recipe.score]}"
-            text = result.get("diverged") or text
-            for each in self.chosen if experiment == BASELINE else [experiment]:
-                if gain := self.describe_gain(each, seed):
-                    text += ", " if each == experiment else f"; {each.name}: "
-                    text += f"gain {gain}"
-            tqdm.write(f"{name}: {text}")
-
-    def describe_gain(self, experiment: Experiment, seed: int) -> str:
-        """Return the gain of a pair of this machine, or "" if a run is missing or has diverged."""
-        own, base = self.results.pairs(experiment).get(seed, ({}, {}))
-        if own.get("machine") != self.results.machine["machine"] or "diverged" in own | base:
-            return ""
-        recipe = self.recipe.judged_by(experiment.score)
-        same = "; all scores equal the baseline's: does the recipe execute the edit?"
-        gain = f"{recipe.gain(own, base):+.{recipe.decimals}f} {UNITS[recipe.score]}"
-        return gain + (same if verdicts.equal({seed: (own, base)}) else "")
+            tqdm.write(f"{name}: {result.get('diverged') or text}")
 
     def run(self) -> dict[str, Verdict]:
         """Add seeds, stage by stage, until each experiment is decided. Raises ExperimentError."""
-        verify = [each for each in (BASELINE, *self.chosen) if self.results.must_verify(each)]
-        if verify:
+        if verify := [x for x in (BASELINE, *self.chosen) if self.results.must_verify(x)]:
             self.execute(self.runs(self.chosen, 1))
-            for each in verify:
-                print(self.results.describe(each), flush=True)
-        waiting, decided = self.chosen, {}
+            print("\n".join(map(self.results.describe, verify)), flush=True)
+        waiting, decided, count = self.chosen, {}, "no experiment fits the recipe"
         for stage in self.stages:
             self.execute(self.runs(waiting, stage))
             for each in waiting:
-                pairs = self.results.pairs(each, stage), self.stored_pairs
-                about = {"score": each.score, "name": each.name}
-                verdict = verdicts.judge(self.recipe, *pairs, self.stages, **about)
+                pairs, baseline = self.results.pairs(each, stage), self.results.baseline(each)
+                verdict = verdicts.judge(self.recipe, pairs, baseline, self.stages, each.score)
                 print(f"{each.name}: {verdict}", flush=True)
                 count = self.results.record(each, verdict.outcome)
                 decided[each.name] = verdict
             waiting = [x for x in waiting if decided[x.name].outcome == UNDECIDED]
-            if waiting and stage != self.stages[-1]:
-                print("undecided so far: more seeds follow; Ctrl-C keeps what is finished")
-        for outcome in dict.fromkeys(verdict.outcome for verdict in decided.values()):
-            final = self.workspace.final and outcome == BETTER
-            print(f"next, if {outcome}: {'train it long' if final else NEXT[outcome]}")
         print(count, flush=True)
         return decided
 
 
 def as_json(name: str, verdict: Verdict) -> dict:
     """Return a verdict for programs. Infinite and unknown numbers are null."""
-    recipe, values = verdict.recipe, verdict._asdict()
-    values = {"experiment": name} | values | {"recipe": recipe.name, "score": recipe.score}
+    values = {"experiment": name} | verdict._asdict()
+    values |= {"recipe": verdict.recipe.name, "score": verdict.recipe.score}
     unknown = [x for x, v in values.items() if isinstance(v, float) and not math.isfinite(v)]
     return values | dict.fromkeys(unknown)
 
 
 def run(flags: argparse.Namespace) -> int:
     """Carry out a command line. Returns its exit status. Raises UserError and OSError."""
+    if flags.store and not (flags.names or flags.all):
+        raise ExperimentError("--store needs names: save the edit first, with --save")
     if flags.save:
         experiments.save(*flags.save, flags.against)
-    for name in flags.refresh or []:
+    for name in flags.refresh:
         experiments.refresh(name)
     if flags.save or flags.refresh:
         return 0
@@ -219,7 +166,7 @@ def run(flags: argparse.Namespace) -> int:
             workspace.check(each)
         if flags.plan:
             print(Comparison(flags, workspace, chosen).plan())
-            return NEITHER
+            return 0
         folder = os.path.relpath(workspace.folder)
         with lock(workspace.folder / ".lock", wait=f"waiting for another command in {folder}"):
             comparison = Comparison(flags, workspace, chosen)
@@ -235,47 +182,34 @@ def run(flags: argparse.Namespace) -> int:
 
 
 def parse_flags() -> argparse.Namespace:
-    """Parse the command line. Raises ExperimentError."""
+    """Parse the command line."""
     parser = make_parser(__doc__, prog="python -m ablation")
-    add = parser.add_argument
-    add("names", nargs="*", metavar="NAME", help="an experiment of experiments/ [the edit]")
-    add("--all", action="store_true", help="all experiments of the recipe")
+    add, what = parser.add_argument, parser.add_mutually_exclusive_group()
+    text = "an experiment of experiments/ [the edit]"
+    what.add_argument("names", nargs="*", metavar="NAME", default=[], help=text)
+    what.add_argument("--all", action="store_true", help="all experiments of the recipe")
+    text = "baseline of the edit: a commit [HEAD]"
+    what.add_argument("--against", metavar="REV", default="HEAD", help=text)
     add("--recipe", metavar="NAME", help="a table of experiments/recipes.toml [the experiment's]")
-    add("--against", metavar="REV", default="HEAD", help="baseline of the edit: a commit [HEAD]")
     add("--plan", action="store_true", help="print what would run, its time, and detectable gains")
     add("--seeds", type=int, metavar="N", help="one stage, of N seeds [3, 5 and 8]")
-    add("--final", action="store_true", help="confirm: new seeds, and the held-out texts, once")
+    add("--final", action="store_true", help="confirm: eight new seeds, and the held-out texts")
     add("--store", action="store_true", help="write the results into experiments/results/")
     add("--json", action="store_true", help="end with a line of JSON, for programs")
     add("--cluster", metavar="ADDRESS", help="run on the workers of a Dask scheduler: HOST:PORT")
     text = "save the edit as experiments/THEME/NAME.patch"
     add("--save", nargs=2, metavar=("THEME/NAME", "QUESTION"), help=text)
-    add("--refresh", nargs="+", metavar="NAME", help="rewrite patches that have moved")
-    flags = parser.parse_args()
-    if flags.seeds is not None and flags.seeds < 2:
-        raise ExperimentError("--seeds must be at least 2")
-    if flags.store and not (flags.names or flags.all):
-        raise ExperimentError("--store needs names: save the edit first, with --save")
-    if (flags.all and flags.names) or (flags.against != "HEAD" and (flags.all or flags.names)):
-        raise ExperimentError("--all, --against and names exclude each other")
-    if flags.plan and (flags.json or flags.store or flags.save or flags.refresh):
-        raise ExperimentError("--plan excludes --json, --store, --save and --refresh")
-    return flags
+    text = "rewrite patches that have moved"
+    add("--refresh", nargs="+", metavar="NAME", default=[], help=text)
+    return parser.parse_args()
 
 
 def main() -> None:
-    numbers = [getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP")]
-    # nohup ignores SIGHUP; Windows does not have it.
-    numbers = [x for x in numbers if x and signal.getsignal(x) != signal.SIG_IGN]
-
-    def interrupt(*_: object) -> None:
-        for number in numbers:  # while the runs save
-            signal.signal(number, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
     prepare_streams(best_effort=True)
-    for number in numbers:
-        signal.signal(number, interrupt)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)  # Windows has no SIGHUP
+        if number and signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores it
+            signal.signal(number, signal.default_int_handler)
     try:
         with errors_in_one_line():
             sys.exit(run(parse_flags()))

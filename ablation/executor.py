@@ -20,10 +20,6 @@ from training.machine import cores
 from utils import warn
 
 LINE = "{percentage:3.0f} % [{elapsed}<{remaining}] {n}/{total} runs"
-KILLED = (
-    "killed, probably because memory ran out: execute fewer runs at a time, on fewer cores "
-    "(taskset -c 0 python …) or with fewer threads of a Dask worker"
-)
 
 
 def execute(job: dict, worker: str = "this machine") -> dict:
@@ -53,27 +49,27 @@ def execute(job: dict, worker: str = "this machine") -> dict:
         time.sleep(0.2)
     process.stdin.close()
     with open(job["log"], encoding="utf-8", errors="replace") as log:
-        lines = log.read().strip().splitlines()[-8:] or ["no message"]
-    why = "\n".join(lines)
-    if lines[-1].startswith("error: "):  # an expected error has one line
-        why = lines[-1].removeprefix("error: ")
+        why = "\n".join(["", *log.read().strip().splitlines()[-8:]])
+    why = why.rpartition("\nerror: ")[2].strip()  # an expected error has one line
+    if process.returncode == -signal.SIGKILL:
+        why = "killed, probably because memory ran out: use fewer cores (taskset -c 0 python …)"
     with contextlib.suppress(FileNotFoundError), open(job["result"], encoding="utf-8") as file:
         answer["result"] = file.read()
-    why = KILLED if process.returncode == -9 else why  # SIGKILL
     return answer | {"why": why, "status": process.returncode}
 
 
 class Pool:
     """Executes jobs: one per core of this machine, or one per thread of the workers of Dask.
 
-    address: of Dask's scheduler, or None. Raises ExperimentError if it does not answer.
+    address: of Dask's scheduler, or None. size: how many jobs run at a time. Raises ExperimentError
+    if the scheduler does not answer.
     """
 
     def __init__(self, address: str | None = None):
-        self.address, self.left_out, self.client = address, set(), None
-        self.execute, self.executor = execute, None
+        self.address, self.refused, self.client = address, set(), None
+        self.execute, self.size = execute, len(cores())
         if not address:
-            self.executor = concurrent.futures.ThreadPoolExecutor(len(cores()))
+            self.executor = concurrent.futures.ThreadPoolExecutor(self.size)
             return
         try:
             import cloudpickle
@@ -90,6 +86,7 @@ class Pool:
             raise ExperimentError(f"no Dask scheduler answers at {address}: {hint}") from None
         print(f"waiting for Dask workers at {address}", file=sys.stderr, flush=True)
         self.client.wait_for_workers(1)
+        self.size = sum(self.client.nthreads().values())
         # A lambda is sent as code, not as a name.
         self.execute = lambda job: execute(job, get_worker().address)
         self.executor = self.client.get_executor(pure=False)
@@ -105,8 +102,8 @@ class Pool:
     def run(self, jobs: list[dict], silent: bool = False) -> Iterator[tuple[dict, dict]]:
         """Execute jobs, and yield each with what `execute` returns. A progress bar shows the time.
 
-        A Dask worker that refuses a job is named and left out. If the caller ends this iterator, or
-        at a signal, the runs save and end. Raises ExperimentError if Dask is lost.
+        A Dask worker that refuses a job is named, and gets no other one. If the caller ends this
+        iterator, or at a signal, the runs save and end. Raises ExperimentError if Dask is lost.
         """
         options = {"total": len(jobs), "mininterval": 1 if sys.stderr.isatty() else 60}
         options |= {"miniters": 0, "smoothing": 0, "dynamic_ncols": True}
@@ -120,28 +117,27 @@ class Pool:
                     for future in done:
                         job, answer = futures.pop(future), self.answer(future)
                         if answer["status"] == REFUSED and self.client:
-                            self.left_out.add(answer["worker"])
+                            self.refused.add(answer["worker"])
                             warn(f"{answer['worker']} is left out: {answer['why']}")
                             futures[self.submit(job)] = job
-                            continue
-                        bar.update()
-                        yield job, answer
+                        else:
+                            bar.update()
+                            yield job, answer
         finally:
             if futures:
-                text = f"waiting for runs to save; {len(futures)} have not ended"
-                tqdm.write(text, file=sys.stderr)
+                tqdm.write(f"waiting for {len(futures)} runs to save", file=sys.stderr)
                 for job in futures.values():
                     Path(job["running"]).unlink(missing_ok=True)
                 concurrent.futures.wait(futures, 120)
 
     def submit(self, job: dict) -> concurrent.futures.Future:
-        """Submit a job to any worker that is not left out. Raises ExperimentError."""
-        where = {}
-        if self.left_out:
-            where["workers"] = [x for x in self.client.nthreads() if x not in self.left_out]
-            if not where["workers"]:
-                raise ExperimentError(f"no Dask worker at {self.address} can be used: see above")
-        return self.executor.submit(self.execute, job, **where)
+        """Submit a job to any worker that has not refused one. Raises ExperimentError."""
+        if not self.refused:
+            return self.executor.submit(self.execute, job)
+        workers = self.client.nthreads().keys() - self.refused
+        if not workers:
+            raise ExperimentError(f"no Dask worker at {self.address} can be used: see above")
+        return self.executor.submit(self.execute, job, workers=[*workers])
 
     def answer(self, future: concurrent.futures.Future) -> dict:
         """Return the result of a future. Raises ExperimentError if Dask has lost it."""

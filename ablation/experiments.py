@@ -5,8 +5,8 @@ of a table, an empty line and a diff in the format of `git diff`. Keys are the a
 and Experiment, with hyphens.
 """
 
+import functools
 import hashlib
-import itertools
 import json
 import math
 import re
@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ablation.worker import parse
 from config import Config
 from same_code import DIFF, NOT_CODE, ROOT, GitError, can_change, git, working_tree_diff
 from utils import UserError, did_you_mean, names_in_group, write_text
@@ -36,27 +37,13 @@ def short_hash(value: object) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:12]
 
 
-def split_flags(flags: str) -> list[str]:
-    """Divide flags into words, as a shell does. Raises ExperimentError."""
-    try:
-        return shlex.split(flags)
-    except ValueError as error:
-        raise ExperimentError(f"{flags}: {error}") from None
+@functools.cache
+def settings(flags: str) -> dict[str, Any]:
+    """Return the settings that flags of train.py give. Exits if a value is invalid.
 
-
-def flag_values(flags: str) -> dict[str, str]:
-    """Return the settings that flags of train.py give, known or not, with their values.
-
-    Raises ExperimentError.
+    Flags that only a patch adds are left out.
     """
-    values = {}
-    for word, following in itertools.pairwise([*split_flags(flags), "--"]):
-        if word.startswith("--"):
-            name, _, value = word[2:].partition("=")
-            name = name.replace("-", "_")
-            value = value or ("" if following.startswith("--") else following)
-            values[name.removeprefix("no_")] = "False" if name.startswith("no_") else value
-    return values
+    return parse(shlex.split(flags), unknown=True)
 
 
 @dataclass(frozen=True)
@@ -68,6 +55,10 @@ class Recipe:
     delta: differences smaller than this do not matter.
     average: number of last epochs whose final weights are averaged.
     sentences: number of compositional sentences of `mini` to score; 0 for the validation split.
+    seeds: number of seeds of the only stage; 0: three stages.
+    paired: whether the scores of two runs of a seed are correlated.
+    spread: written by `python -m ablation.spread`. By score, the standard deviations of the
+        difference of a pair and of a run, each with its degrees of freedom, and the correlation.
     """
 
     name: str
@@ -76,6 +67,9 @@ class Recipe:
     delta: float
     average: int = 3
     sentences: int = 0
+    seeds: int = 0
+    paired: bool = True
+    spread: dict[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self):
         if self.score not in UNITS:
@@ -83,13 +77,13 @@ class Recipe:
 
     @property
     def lower_is_better(self) -> bool:
-        """Whether the score is a loss."""
+        """True if the score is a loss."""
         return self.score == "nats_per_character"
 
     @property
     def has_bleu(self) -> bool:
-        """Whether BLEU can be judged instead of the loss. A language model has none."""
-        return self.lower_is_better and flag_values(self.flags).get("model") != "language_model"
+        """True if BLEU can be judged instead of the loss. A language model has none."""
+        return self.lower_is_better and settings(self.flags).get("model") != "language_model"
 
     @property
     def identity(self) -> str:
@@ -108,7 +102,7 @@ class Recipe:
 
     def value(self, result: dict) -> float:
         """Return the score of a run; NaN if it diverged."""
-        return result.get("scores", {}).get(self.score, math.nan)
+        return math.nan if "diverged" in result else result["scores"][self.score]
 
     def gain(self, own: dict, baseline: dict) -> float:
         """Return how much better a run is than one of the baseline."""
@@ -125,6 +119,7 @@ class Experiment:
     recipe: that of the command by default. recipe_flags: these replace `flags` for a recipe.
     score: "bleu", if the change alters what a loss means.
     average: number of last epochs whose weights are averaged; 0: the recipe's.
+    paired: False if its runs have other random draws than those of the baseline.
     guard: the test that fails with the patch, if it is a bug.
     """
 
@@ -138,6 +133,7 @@ class Experiment:
     average: int = 0
     flags: str = ""
     recipe_flags: dict[str, str] = field(default_factory=dict, hash=False)
+    paired: bool = True
     guard: str = ""
     diff: str = ""
 
@@ -148,9 +144,8 @@ class Experiment:
         """
         flags = self.recipe_flags.get(recipe.name, self.flags)
         bleu = any("meaning" in can_change(name) for name in self.files)
-        default = r'^[-+] +(label_smoothing *[:=]|.*"label smoothing)'  # in config.py
-        bleu |= bool(re.search(default, self.diff, re.MULTILINE))
-        bleu |= "--label-smoothing" in flags
+        lines = [*settings(flags), *self.changed_lines]
+        bleu |= any("label_smoothing" in line.replace(" ", "_") for line in lines)
         return replace(self, flags=flags, score=self.score or ("bleu" if bleu else ""))
 
     @property
@@ -160,17 +155,27 @@ class Experiment:
         return sorted({*re.findall(line, self.diff, re.MULTILINE)})
 
     @property
+    def changed_lines(self) -> list[str]:
+        """The lines that the diff removes and adds, and those that name its files."""
+        return [line for line in self.diff.splitlines() if line[:1] in ("+", "-")]
+
+    @property
     def change(self) -> str:
         """A hash of the flags, the average, and the lines that the diff removes and adds."""
-        lines = [line for line in self.diff.splitlines() if line[:1] in ("+", "-")]
-        lines = [self.flags, *lines, *([f"average {self.average}"] if self.average else [])]
+        lines = [self.flags, *self.changed_lines]
+        lines += [f"average {self.average}"] if self.average else []
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
 
     @property
-    def may_change_batches(self) -> bool:
-        """Whether runs may read other batches, or other tokens, than those of the baseline."""
-        flags = flag_values(self.flags).keys() & {*names_in_group(Config, "data")}
-        return bool(flags) or any("batches" in can_change(name) for name in self.files)
+    def keeps_pairs(self) -> bool:
+        """True if runs have the random draws, the batches and the tokens of the baseline's."""
+        flags = settings(self.flags).keys() & {*names_in_group(Config, "data")}
+        batches = flags or any("batches" in can_change(name) for name in self.files)
+        return self.paired and not batches
+
+    def is_paired(self, recipe: Recipe) -> bool:
+        """Return whether the runs of a seed are judged by their difference."""
+        return recipe.paired and self.keeps_pairs
 
     def describe(self) -> str:
         """Return what the experiment changes: its files, flags and average."""
@@ -193,7 +198,7 @@ BASELINE = Experiment("baseline", "The unpatched source")
 # ---- Files of experiments/ ----
 
 
-def parse(kind: type, path: Path, text: str, **others: str) -> dict[str, Any]:
+def parse_tables(kind: type, path: Path, text: str, **others: str) -> dict[str, Any]:
     """Create a Recipe or an Experiment from each table of a TOML text. Raises ExperimentError."""
     created, name = {}, ""
     try:
@@ -208,14 +213,14 @@ def parse(kind: type, path: Path, text: str, **others: str) -> dict[str, Any]:
 def recipes() -> dict[str, Recipe]:
     """Read experiments/recipes.toml. Raises ExperimentError."""
     path = HERE / "recipes.toml"
-    return parse(Recipe, path, path.read_text("utf-8"))
+    return parse_tables(Recipe, path, path.read_text("utf-8"))
 
 
 def parse_patch(path: Path, text: str) -> dict[str, Experiment]:
     """Create the experiment of a patch file. Raises ExperimentError."""
     head, _, diff = text.partition("\n\n")
     about = {"theme": path.parent.name, "diff": diff}
-    patch = parse(Experiment, path, f"[{path.stem}]\n{head}", **about)
+    patch = parse_tables(Experiment, path, f"[{path.stem}]\n{head}", **about)
     if not diff.startswith(("diff --git ", "--- ")) or not patch[path.stem].files:
         raise ExperimentError(f"{path}: after the keys, add an empty line and a diff of `git diff`")
     return patch
@@ -224,7 +229,7 @@ def parse_patch(path: Path, text: str) -> dict[str, Experiment]:
 def saved() -> dict[str, Experiment]:
     """Read all experiments. Raises ExperimentError."""
     path = HERE / "flags.toml"
-    experiments = parse(Experiment, path, path.read_text("utf-8"))
+    experiments = parse_tables(Experiment, path, path.read_text("utf-8"))
     for patch in HERE.glob("*/*.patch"):
         experiments |= parse_patch(patch, patch.read_bytes().decode("utf-8"))
     return dict(sorted(experiments.items()))
@@ -235,7 +240,7 @@ def read(name: str) -> Experiment:
     experiments = saved()
     if name not in experiments:
         hint = did_you_mean(name, experiments, 3) or f": they are in {HERE}"
-        raise ExperimentError(f"there is no experiment {name}{hint}")
+        raise ExperimentError(f"unknown experiment {name}{hint}")
     return experiments[name]
 
 
@@ -245,31 +250,20 @@ def read(name: str) -> Experiment:
 def edit(commit: str = "HEAD") -> Experiment | None:
     """Return the changes since a commit as an experiment, or None if there are none.
 
-    Only the Python files of the project and of its folders of modules count, and tables next to the
-    modules of a package, but not those that are directly in data/: they are corpora. Other folders
-    may hold copies of the source, as runs do, or an environment. The name has a hash of the
-    changes. Raises ExperimentError.
+    Only Python files at the top and in folders of modules count, and tables of packages; not those
+    directly in data/, which are corpora. The name has a hash of the changes. Raises
+    ExperimentError.
     """
-    folders = sorted({path.parent for path in HERE.parent.glob("*/*.py")})
-    packages = sorted(x.parent for folder in folders for x in folder.rglob("__init__.py"))
-    packages = (path.relative_to(HERE.parent).as_posix() for path in packages)
-    wanted = [":(glob)*.py", *(f"{folder.name}/*.py" for folder in folders)]
-    wanted += [f":(glob){package}/*.tsv" for package in packages if package != "data"]
+    folders = {f"{path.parent.name}/**/*.py" for path in HERE.parent.glob("*/*.py")}
+    folders |= {f"{path.parent.name}/**/*.tsv" for path in HERE.parent.glob("*/__init__.py")}
+    wanted = [":(glob)*.py", *(f":(glob){names}" for names in sorted(folders))]
+    wanted += [":(exclude,glob)data/*.tsv", *(f":!{name}" for name in NOT_CODE)]
     try:
-        diff = working_tree_diff(*wanted, *(f":!{name}" for name in NOT_CODE), base=commit)
+        diff = working_tree_diff(*wanted, base=commit)
     except GitError as error:
-        hint = "choose a commit from git log --oneline, in a git clone of the project"
-        raise ExperimentError(f"--against {commit}: {error}; {hint}") from None
+        raise ExperimentError(f"--against {commit}: {error}; choose a commit of git log") from None
     name = f"edit-{hashlib.sha256(diff.encode()).hexdigest()[:6]}"
     return Experiment(name, "The edit of the working tree", diff=diff) if diff else None
-
-
-def left_out(commit: str, own: Experiment | None) -> list[str]:
-    """Return the files that differ from a commit and could be data of an edit, but are not code."""
-    paths = ("--", ".", *(f":!{name}" for name in NOT_CODE), ":!*.md", ":!*.cfg", ":!.*")
-    names = git("diff", "--relative", "--name-only", "-z", commit, *paths)
-    names += git("ls-files", "-z", "--others", "--exclude-standard", *paths)
-    return sorted({*names.split("\0")[:-1]} - {*(own.files if own else [])})
 
 
 def write_patch(path: Path, head: str, diff: str) -> None:
@@ -285,14 +279,13 @@ def save(target: str, question: str, commit: str = "HEAD") -> None:
     theme, _, name = target.partition("/")
     if not re.fullmatch(r"[a-z0-9-]+/[a-z0-9][a-z0-9-]*", target):
         raise ExperimentError(f"{target}: give THEME/NAME, such as attention/sharper")
-    if name in saved().keys() | {BASELINE.name}:
-        raise ExperimentError(f"{name}: there is such an experiment; choose another name")
+    if name in saved() or name == BASELINE.name:
+        raise ExperimentError(f"{name} exists: choose another name")
     if not (own := edit(commit)):
         raise ExperimentError(f"nothing to save: no code differs from {commit}")
     head = f"question = {json.dumps(question, ensure_ascii=False)}"
     write_patch(HERE / theme / f"{name}.patch", head, own.diff)
-    place = "" if own == edit() else f"check out {commit}, which it fits, and "
-    print(f"your files keep the edit; to measure the patch, {place}use: python -m ablation {name}")
+    print(f"to measure the patch, on the commit that it changes: python -m ablation {name}")
 
 
 def refresh(name: str) -> None:

@@ -9,10 +9,10 @@ import json
 from pathlib import Path
 
 from ablation.experiments import BASELINE, HERE, Experiment, Recipe, saved
-from ablation.verdicts import ERROR, Pairs, equal
+from ablation.verdicts import ERROR, PairedRuns, equal
 from ablation.workspace import Workspace
 from training.records import read_json, read_json_lines
-from utils import lock, warn, write_text
+from utils import amount, lock, write_text
 
 
 def stored_file(recipe: Recipe) -> Path:
@@ -24,10 +24,7 @@ def read_lines(recipe: Recipe) -> list[dict]:
     """Return the stored results of a recipe, without those of other flags. Raises UserError."""
     path = stored_file(recipe)
     lines = read_json_lines(path) if path.exists() else []
-    usable = [line for line in lines if line["recipe"] == recipe.identity]
-    if left_out := len(lines) - len(usable):
-        warn(f"{path}: {left_out} results are of other flags of the recipe, and are not used")
-    return usable
+    return [line for line in lines if line["recipe"] == recipe.identity]
 
 
 def present(lines: list[dict], recipe: Recipe) -> dict[str, list[dict]]:
@@ -39,7 +36,7 @@ def present(lines: list[dict], recipe: Recipe) -> dict[str, list[dict]]:
     return rows
 
 
-def pair(own: list[dict], baseline: list[dict], machine: str = "") -> Pairs:
+def pair(own: list[dict], baseline: list[dict], machine: str = "") -> PairedRuns:
     """Pair runs with those of their baseline: equal seed, equal machine.
 
     If a seed has several pairs, that of `machine` is taken.
@@ -52,7 +49,7 @@ def pair(own: list[dict], baseline: list[dict], machine: str = "") -> Pairs:
     return pairs
 
 
-def stored_pairs(recipe: Recipe, final: bool = False) -> dict[str, Pairs]:
+def stored_pairs(recipe: Recipe, final: bool = False) -> dict[str, PairedRuns]:
     """Return the pairs of the stored experiments. final: those of --final instead."""
     rows = present([line for line in read_lines(recipe) if line["final"] == final], recipe)
     baseline = rows.pop(BASELINE.name)
@@ -77,53 +74,54 @@ class Results:
 
     def __init__(self, workspace: Workspace, machine: dict[str, str]):
         self.workspace, self.recipe, self.machine = workspace, workspace.recipe, machine
-        known = [read_json(path) for path in workspace.folder.glob("*/seed-*.*-*.json")]
-        known = [line for line in known if line["recipe"] == self.recipe.identity]
+        lines = [read_json(path) for path in workspace.folder.glob("*/seed-*.*-*.json")]
+        lines = [line for line in lines if line["recipe"] == self.recipe.identity]
         stored = [x for x in read_lines(self.recipe) if x["final"] == workspace.final]
-        self.known = known + [x for x in stored if x not in known]
+        self.lines = lines + [x for x in stored if x not in lines]
 
-    def by_key(self, experiment: Experiment) -> dict[str, list[dict]]:
-        """Return the known results of an experiment by the key of their code, its own key first.
+    def known(self, experiment: Experiment) -> list[dict]:
+        """Return the results of this code, and those of other code with the same change.
 
-        Those of the same code may have another name; those of other code have the same change.
+        Those of the same code may have another name. A confirmation has none of other code.
         """
-        groups = {(own := self.workspace.key(experiment)): []}
-        about = experiment.name, experiment.change
-        for line in self.known:
-            if line["key"] == own or (line["experiment"], line["change"]) == about:
-                groups.setdefault(line["key"], []).append(line)
-        return groups
+        key, about = self.workspace.key(experiment), (experiment.name, experiment.change, False)
+        return [
+            x
+            for x in self.lines
+            if x["key"] == key or (x["experiment"], x["change"], x["final"]) == about
+        ]
 
     def must_verify(self, experiment: Experiment) -> bool:
         """Return whether seed 0 must run to know which results of other code count."""
-        same, *others = self.by_key(experiment).values()
-        return not same and any(line["seed"] == 0 for lines in others for line in lines)
+        known, key = self.known(experiment), self.workspace.key(experiment)
+        return any(x["seed"] == 0 for x in known) and all(x["key"] != key for x in known)
 
     def usable(self, experiment: Experiment) -> list[dict]:
         """Return the results of other code with this code's scores of seed 0 on this machine, and
         then those of this code, which take precedence.
         """
-        same, *others = self.by_key(experiment).values()
-        here = (0, self.machine["machine"])
-        ours = [scores(line) for line in same if (line["seed"], line["machine"]) == here]
-        used = []
-        for lines in others:
-            if any(line["seed"] == 0 and scores(line) in ours for line in lines):
-                used += lines
-        return used + same
+        known, key = self.known(experiment), self.workspace.key(experiment)
+        first = [x for x in known if x["seed"] == 0]
+        here = [x for x in first if (x["key"], x["machine"]) == (key, self.machine["machine"])]
+        trusted = {key, *(x["key"] for x in first if scores(x) in map(scores, here))}
+        usable = [x for x in known if x["key"] in trusted]
+        return sorted(usable, key=lambda x: x["key"] == key)
 
     def runs(self, experiment: Experiment) -> list[dict]:
         """Return the results that count, by seed and machine, under the present name and keys."""
         about = {"experiment": experiment.name, "change": experiment.change}
         about |= {"key": self.workspace.key(experiment), "baseline": self.workspace.key(BASELINE)}
-        lines = self.usable(experiment)
-        runs = {(line["seed"], line["machine"]): line | about for line in lines}
+        runs = {(x["seed"], x["machine"]): x | about for x in self.usable(experiment)}
         return [runs[seed_and_machine] for seed_and_machine in sorted(runs)]
 
-    def pairs(self, experiment: Experiment, seeds: float = float("inf")) -> Pairs:
+    def pairs(self, experiment: Experiment, count: int = 1000) -> PairedRuns:
         """Return the pairs of the first seeds, on this machine where there are several."""
         pairs = pair(self.runs(experiment), self.runs(BASELINE), self.machine["machine"])
-        return {seed: each for seed, each in pairs.items() if seed < seeds}
+        return {x: pairs[x] for x in self.workspace.seeds(experiment, count) if x in pairs}
+
+    def baseline(self, experiment: Experiment) -> list[dict]:
+        """Return all runs of the baseline if those of a seed are not paired; otherwise none."""
+        return [] if experiment.is_paired(self.recipe) else self.runs(BASELINE)
 
     def seeds_here(self, experiment: Experiment) -> set[int]:
         """Return the seeds that have a result on this machine."""
@@ -131,62 +129,46 @@ class Results:
         return {line["seed"] for line in self.runs(experiment) if line["machine"] == here}
 
     def describe(self, experiment: Experiment) -> str:
-        """Return how many known results of an experiment count."""
-        same, *others = map(len, self.by_key(experiment).values())
-        usable = self.usable(experiment)
-        text = f"{experiment.name}: results of this code: {same}; of other code: {sum(others)}"
-        if self.must_verify(experiment):
-            return f"{text}, used only if seed 0, which runs first, has their scores again"
-        text += f", of which {len(usable) - same} are used" if others else ""
-        elsewhere = sum(line["machine"] != self.machine["machine"] for line in usable)
-        return text + (f"; {elsewhere} only in pairs of another machine" if elsewhere else "")
+        """Return how many results of an experiment count."""
+        known, usable = len(self.known(experiment)), len(self.usable(experiment))
+        text = f"{experiment.name}: {usable} of {amount(known, 'stored result')} count"
+        verify = self.must_verify(experiment)
+        return f"{text}; the others will if seed 0 has the same scores again" if verify else text
 
     def record(self, experiment: Experiment, outcome: str) -> str:
-        """Add a verdict to the file of all comparisons. Returns how many edits were judged since
-        the last confirmed one, and how many of them chance would call better.
+        """Add a verdict to the file of all comparisons. Returns how many edits were judged, and how
+        many of them chance would call better.
         """
         path = self.workspace.folder.parent / "comparisons.jsonl"
         about = {"experiment": experiment.name, "change": experiment.change, "outcome": outcome}
         about |= {"recipe": self.recipe.name, "final": self.workspace.final}
         with path.open("a", encoding="utf-8") as file:
             file.write(f"{json.dumps(about)}\n")
-        judged = set()
-        for line in read_json_lines(path):
-            judged.add((line["change"], line["recipe"]))
-            if line["final"] and line["outcome"] == "better":
-                judged.clear()
-        return (
-            f"comparisons since the last confirmed edit: {len(judged)}; of as many without any "
-            f"effect, chance calls {ERROR / 2 * len(judged):.2g} better"
-        )
+        count = len({(line["change"], line["recipe"]) for line in read_json_lines(path)})
+        return f"comparisons: {count}; expected false positives: {ERROR / 2 * count:.2g}"
 
     def store(self, chosen: list[Experiment]) -> None:
         """Store the results of experiments, and of the baseline. Raises UserError and OSError.
 
         Other results of these experiments are replaced. Results of another baseline stay as long as
-        experiments were compared with it. Experiments without any effect are left out.
+        experiments were compared with it. Experiments without any effect are not stored.
         """
-        new, present_key = [], {}
-        for each in (BASELINE, *chosen):
-            if each != BASELINE and equal(self.pairs(each)):
-                print(f"{each.name} is not stored: it is equal to the baseline")
-                continue
-            new += self.runs(each)
-            key = self.workspace.key(each)
-            present_key |= {line["key"]: key for line in self.usable(each)}
-        replaced = {(x.name, self.workspace.final, self.recipe.identity) for x in chosen}
+        stored = [BASELINE, *(x for x in chosen if not equal(self.pairs(x)))]
+        new = {identity(line): line for each in stored for line in self.runs(each)}
+        key = self.workspace.key
+        present = {line["key"]: key(each) for each in stored for line in self.usable(each)}
+        names, about = {x.name for x in chosen}, (self.workspace.final, self.recipe.identity)
         path = stored_file(self.recipe)
         path.parent.mkdir(exist_ok=True)
         with lock(self.workspace.folder.parent / f"{self.recipe.name}.lock", wait="waiting"):
-            old = read_json_lines(path) if path.exists() else []
-            for line in old:
-                line |= {x: present_key.get(line[x], line[x]) for x in ("key", "baseline")}
-            lines = [x for x in old if (x["experiment"], x["final"], x["recipe"]) not in replaced]
-            stored = [identity(line) for line in lines]
-            lines += [line for line in new if identity(line) not in stored]
-            compared = {x["baseline"] for x in lines if x["experiment"] != BASELINE.name}
-            lines = [x for x in lines if x["key"] in compared or x["experiment"] != BASELINE.name]
-            print(f"older results that are replaced: {sum(x not in lines for x in old)}")
-            lines.sort(key=lambda line: (line["experiment"] != BASELINE.name, identity(line)))
-            write_text(path, "".join(f"{json.dumps(line)}\n" for line in lines))
+            lines = {}
+            for line in read_json_lines(path) if path.exists() else []:
+                line |= {x: present.get(line[x], line[x]) for x in ("key", "baseline")}
+                if line["experiment"] not in names or (line["final"], line["recipe"]) != about:
+                    lines[identity(line)] = line
+            rows = (new | lines).values()
+            compared = {x["baseline"] for x in rows if x["experiment"] != BASELINE.name}
+            rows = [x for x in rows if x["key"] in compared or x["experiment"] != BASELINE.name]
+            rows.sort(key=lambda line: (line["experiment"] != BASELINE.name, identity(line)))
+            write_text(path, "".join(f"{json.dumps(line)}\n" for line in rows))
         print(f"wrote {path}; now run python -m ablation.tables")

@@ -1,20 +1,23 @@
 """Judge whether an experiment differs from the baseline: docs/judging.md explains the protocol.
 
-Train three pairs of runs, then five, then eight. The spread is pooled over all experiments and
-shrunk towards the experiment's own. Stop when the interval excludes zero or lies within ±delta.
-After eight, stop. Confirm with new seeds.
+Train three pairs of runs, then five, then eight. The spread is that of all experiments, frozen in
+recipes.toml and shrunk towards the experiment's own. Stop when the interval excludes zero or lies
+within ±delta. After eight, stop. Confirm with new seeds.
+
+Where the two runs of a seed are not correlated, the runs of an experiment are compared with all
+runs of the baseline instead.
 """
 
 import math
 import statistics
-from collections.abc import Hashable
+from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
 
-from ablation.experiments import BASELINE, BLEU_DELTA, ExperimentError, Recipe
+from ablation.experiments import ExperimentError, Recipe
 from utils import amount
 
 STAGES = (3, 5, 8)  # numbers of pairs after which an experiment may be decided
@@ -24,18 +27,16 @@ ERROR, POWER = 0.05, 0.8
 LEVELS = {ERROR: (0.003248, 0.008551, 0.046041), 2 * ERROR: (0.006496, 0.017464, 0.093689)}
 PRIOR_DF = 12  # degrees of freedom that the pooled spread counts for: see docs/judging.md
 NOISY = 2.5  # a spread, in pooled ones, that 2 of 1,000 experiments of three pairs have by chance
-MAX_MOVED = 20  # at most so many more texts to score may be in one side's training data
 BETTER, WORSE, UNDECIDED = "better", "worse", "undecided"
 SMALL = "too small to matter"  # the difference is smaller than delta
 NO_EFFECT = "no effect"  # all scores are equal
 Stages = tuple[int, ...]
-Pairs = dict[int, tuple[dict, dict]]  # by seed: results of an experiment and of the baseline
-Scores = dict[Hashable, list[tuple[int, float]]]  # by row: seed and score of each run
+PairedRuns = dict[int, tuple[dict, dict]]  # by seed: results of an experiment and of the baseline
 t_quantile = cache(stats.t.isf)  # slow, and called often
 
 
 class Sigma(NamedTuple):
-    """Standard deviation of the difference between the runs of a pair; its degrees of freedom."""
+    """Standard deviation of the difference of a pair, or of a run; its degrees of freedom."""
 
     value: float
     df: float
@@ -46,7 +47,8 @@ class Verdict(NamedTuple):
 
     The interval is the 95 % one; of "too small to matter", which it decides, the 90 % one. p: about
     the smallest error of all stages at which zero would be excluded, as levels are nearly
-    proportional to it. bleu: the gain in BLEU, if it is not what is judged.
+    proportional to it. bleu: the gain in BLEU, if it is not what is judged. paired: whether the
+    runs of a seed were compared with each other.
     """
 
     outcome: str
@@ -58,6 +60,7 @@ class Verdict(NamedTuple):
     p: float = 1.0
     note: str = ""
     bleu: float | None = None
+    paired: bool = True
 
     @property
     def numbers(self) -> str:
@@ -71,65 +74,23 @@ class Verdict(NamedTuple):
     def __str__(self) -> str:
         text = f" {self.numbers}" if self.low < self.high else ""
         text += " at 90 %" if text and self.outcome == SMALL else ""
-        text += f" after {amount(self.seeds, 'seed')}"
+        text += f" after {amount(self.seeds, 'seed')}{'' if self.paired else ', unpaired'}"
         text += f" ({self.note})" if self.note else ""
         return self.outcome + text + self.other_score
 
     @property
     def other_score(self) -> str:
-        """The gain in BLEU, with a note if it contradicts the verdict."""
-        if self.bleu is None:
-            return ""
-        contradicts = {BETTER: self.bleu <= -BLEU_DELTA, WORSE: self.bleu >= BLEU_DELTA}
-        disagrees = ", which disagrees" if contradicts.get(self.outcome) else ""
-        return f"; BLEU {self.bleu:+z.1f}{disagrees}"
+        """The gain in BLEU, if it is known and not what is judged."""
+        return "" if self.bleu is None else f"; BLEU {self.bleu:+z.1f}"
 
 
 # ---- The spread ----
 
 
-def pooled(scores: Scores) -> Sigma:
-    """Return the standard deviation of a difference: √2 times the median of the rows'.
-
-    A row is an experiment, or a baseline. All experiments are compared with the same runs of the
-    baseline, so the variances of their differences would not be independent. Those of the scores
-    are, after an effect of the seed is subtracted: a median over rows (Tukey 1977), because a few
-    rows vary much more than the others. A median is about half as precise as a mean.
-    """
-    scores = {row: runs for row, runs in scores.items() if len(runs) > 1}
-    if len(scores) < 2:
-        return Sigma(0.0, 0)
-    cells = [(row, *run) for row, runs in enumerate(scores.values()) for run in runs]
-    rows, seeds, values = map(np.array, zip(*cells, strict=True))
-    rest, counts = values, np.bincount(rows)
-    for _ in range(10):
-        centred = values - (np.bincount(rows, rest) / counts)[rows]
-        effects = {seed: float(np.median(centred[seeds == seed])) for seed in set(seeds)}
-        rest = values - [effects[seed] for seed in seeds]
-    dfs = counts - 1
-    sums = [float(np.var(rest[rows == i]) * (df + 1)) for i, df in enumerate(dfs)]
-    # The effects of seeds take their part of the degrees of freedom.
-    share = 1 - 1 / len(scores)
-    variances = np.array(sums) / stats.chi2.median(dfs) / share
-    return Sigma(math.sqrt(2 * float(np.median(variances))), float(dfs.sum()) * share / 2)
-
-
-def spread(recipe: Recipe, pairs: dict[str, Pairs]) -> Sigma:
-    """Return the standard deviation of a difference between the runs of a pair.
-
-    Experiments with a run that diverged, and those without any effect, say nothing about it.
-    """
-    scores: Scores = {}
-    for name, each in pairs.items():
-        gains = [recipe.gain(*pair) for pair in each.values()]
-        if not any(gains) or any(map(math.isnan, gains)):
-            continue
-        for seed, (own, base) in each.items():
-            scores.setdefault((name,), []).append((seed, recipe.value(own)))
-            row, cell = (BASELINE.name, base["key"]), (seed, recipe.value(base))
-            if cell not in scores.setdefault(row, []):  # the same run, paired with another row
-                scores[row].append(cell)
-    return pooled(scores)
+def frozen(recipe: Recipe, paired: bool) -> Sigma:
+    """Return the spread of a recipe's score: of the difference of a pair, or of a run."""
+    kind = "pair" if paired else "run"
+    return Sigma(*recipe.spread.get(recipe.score, {}).get(kind, (0.0, 0)))
 
 
 def shrunk(gains: list[float], sigma: Sigma) -> Sigma:
@@ -161,13 +122,24 @@ def limits(n: int, df: float, stages: Stages) -> tuple[float, ...]:
     return tuple(t_quantile(level_at(n, stages, x) / 2, df) for x in (ERROR, 2 * ERROR))
 
 
-def decide(recipe: Recipe, gains: list[float], sigma: Sigma, stages: Stages = STAGES) -> Verdict:
-    """Judge the gains of an experiment's pairs, at one stage. sigma: see `spread`."""
+def standard_error(n: int, runs: int = 0) -> float:
+    """Return that of a mean gain in standard deviations: of n pairs, or of n and `runs` runs."""
+    return (1 / n + (1 / runs if runs else 0)) ** 0.5
+
+
+def decide(
+    recipe: Recipe, gains: list[float], sigma: Sigma, stages: Stages = STAGES, runs: int = 0
+) -> Verdict:
+    """Judge the gains of an experiment at one stage.
+
+    gains: of its pairs, or of its runs over the mean of `runs` runs of the baseline. sigma: see
+    `frozen`.
+    """
     n = len(gains)
     if np.isnan(gains).any():
         return Verdict(WORSE, recipe, math.nan, math.nan, math.nan, n, 0.0, "diverged")
     value, df = shrunk(gains, sigma)
-    gain, error = float(np.mean(gains)), value / n**0.5
+    gain, error = float(np.mean(gains)), value * standard_error(n, runs)
     if not df:
         return Verdict(UNDECIDED, recipe, gain, -math.inf, math.inf, n)
     half, half_90 = (width * error for width in limits(n, df, stages))
@@ -185,56 +157,42 @@ def decide(recipe: Recipe, gains: list[float], sigma: Sigma, stages: Stages = ST
 
 def judge(
     recipe: Recipe,
-    pairs: Pairs,
-    stored: dict[str, Pairs],
+    pairs: PairedRuns,
+    baseline: Sequence[dict] = (),
     stages: Stages = STAGES,
     score: str = "",
-    name: str = "",
 ) -> Verdict:
     """Judge an experiment at each stage, with the pairs that belong to it. A decision is final.
 
-    stored: the pairs of experiments, for the spread; those of the experiment itself, `name`, are
-    left out. Pairs of other machines count: seeds vary alike there. score: see `Experiment`. Raises
-    ExperimentError if a baseline has diverged, or if the sides are not comparable.
+    baseline: all runs of the baseline, if those of a seed are not paired. Runs of other machines
+    count: seeds vary alike there. score: see `Experiment`. Raises ExperimentError if a baseline has
+    diverged.
     """
-    check(recipe, pairs)
-    count = sum(seed < stages[-1] for seed in pairs)
+    for run in [*baseline, *(base for _, base in pairs.values())]:
+        if why := run.get("diverged"):
+            text = f"the baseline diverged with seed {run['seed']} ({why})"
+            raise ExperimentError(f"{text}: use a commit that trains")
+    seeds = sorted(pairs)[: stages[-1]]
     if equal(pairs):
         note = "equal to the baseline in every digit"
-        return Verdict(NO_EFFECT, recipe, 0.0, 0.0, 0.0, count, 1.0, note)
-    judged = recipe.judged_by(score)
-    sigma = spread(judged, {other: each for other, each in stored.items() if other != name})
+        return Verdict(NO_EFFECT, recipe, 0.0, 0.0, 0.0, len(seeds), 1.0, note)
+
+    def gains(recipe: Recipe, count: int) -> list[float]:
+        sides = [(own, baseline or [base]) for own, base in (pairs[x] for x in seeds[:count])]
+        return [statistics.mean(recipe.gain(own, x) for x in others) for own, others in sides]
+
+    judged, bleu = recipe.judged_by(score), None
     for stage in stages:
-        chosen = [pairs[seed] for seed in sorted(pairs) if seed < stage]
-        verdict = decide(judged, [judged.gain(*pair) for pair in chosen], sigma, stages)
-        if verdict.outcome != UNDECIDED or len(chosen) == count:
+        own = gains(judged, stage)
+        verdict = decide(judged, own, frozen(judged, not baseline), stages, len(baseline))
+        if verdict.outcome != UNDECIDED or len(own) == len(seeds):
             break
-    bleu = None
     if judged == recipe and recipe.has_bleu and verdict.note != "diverged":
-        bleu = statistics.mean(own["scores"]["bleu"] - b["scores"]["bleu"] for own, b in chosen)
-    return verdict._replace(bleu=bleu)
+        bleu = statistics.mean(gains(recipe.judged_by("bleu"), verdict.seeds))
+    return verdict._replace(bleu=bleu, paired=not baseline)
 
 
-def check(recipe: Recipe, pairs: Pairs) -> None:
-    """Raise ExperimentError if a baseline has diverged, or if one side of a pair was trained on
-    more of the texts that are scored.
-    """
-    for seed, (own, baseline) in pairs.items():
-        if why := baseline.get("diverged"):
-            hint = "nothing can be compared with it; use a commit that trains"
-            raise ExperimentError(f"the baseline diverged with seed {seed} ({why}): {hint}")
-        for run in (own, baseline):
-            if "diverged" not in run and math.isnan(recipe.value(run)):
-                raise ExperimentError(f"recipe {recipe.name}: runs have no score {recipe.score!r}")
-        counts = [run["in_train"] for run in (own, baseline) if "in_train" in run]
-        if len(counts) == 2 and abs(counts[0] - counts[1]) > MAX_MOVED:
-            raise ExperimentError(
-                f"the experiment trains on {counts[0]:,} of the sources to score, and the baseline "
-                f"on {counts[1]:,}: a change of data/ must leave each pair in its split"
-            )
-
-
-def equal(pairs: Pairs) -> bool:
+def equal(pairs: PairedRuns) -> bool:
     """Return whether there are pairs, and all scores are the baseline's, in every digit."""
     same = [own.get("scores", {}) == base.get("scores") for own, base in pairs.values()]
     return bool(same) and all(same)
@@ -249,7 +207,10 @@ def significant(verdicts: dict[str, Verdict]) -> set[str]:
     return {name for name, p in zip(ps, adjusted, strict=True) if p <= ERROR}
 
 
-def detectable(sigma: Sigma, n: int, stages: Stages = STAGES) -> float:
-    """Return about the gain that is detected after n pairs with 80 % power."""
+def detectable(sigma: Sigma, n: int, stages: Stages = STAGES, runs: int = 0) -> float:
+    """Return about the gain that is detected with 80 % power after n pairs, or after n runs that
+    are compared with `runs` runs of the baseline.
+    """
     df = min(PRIOR_DF, sigma.df) + n - 1
-    return (limits(n, df, stages)[0] + t_quantile(1 - POWER, df)) * sigma.value / n**0.5
+    half = limits(n, df, stages)[0] + t_quantile(1 - POWER, df)
+    return half * sigma.value * standard_error(n, runs)

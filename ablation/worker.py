@@ -7,7 +7,6 @@ machine computes, and to write the texts to score.
 import hashlib
 import json
 import os
-import re
 import shutil
 import signal
 import sys
@@ -38,14 +37,15 @@ EXCLUDED = {"order"}
 REFUSED = 3  # the exit status of a process that would compute other results
 
 
-def parse(flags: list[str]) -> dict:
+def parse(flags: list[str], unknown: bool = False) -> dict:
     """Return the settings that flags of train.py give. Exits if one is invalid.
 
-    It needs nothing that earlier commits lack, whose copies of the source this module also runs in.
+    unknown: whether to ignore flags that do not exist. It needs nothing that earlier commits lack,
+    whose copies of the source this module also runs in.
     """
     parser = make_parser("")
     add_flags(parser, Config)
-    return vars(parser.parse_args(flags))
+    return vars(parser.parse_known_args(flags)[0] if unknown else parser.parse_args(flags))
 
 
 def load_texts(flags: list[str], sentences: int, final: bool) -> Split:
@@ -100,9 +100,9 @@ def processor() -> str:
     """Return the name of the processor that computes: that of the GPU, if TensorFlow finds one."""
     import tensorflow as tf
 
-    if gpus := tf.config.list_physical_devices("GPU"):
-        return tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")
-    return machine.cpu_info().get("model name", "unknown")
+    gpus = tf.config.list_physical_devices("GPU")
+    details = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
+    return details.get("device_name") or machine.cpu_info().get("model name", "unknown")
 
 
 def hash_of(variables: list) -> str:
@@ -121,18 +121,6 @@ def end_with_parent() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def overlap(config: Config, texts: Split) -> int:
-    """Return how many sources to score are in the training split, but for case and punctuation."""
-
-    def words(source: str) -> str:
-        return re.sub(r"\W", "", source).casefold()
-
-    corpus = corpora.from_config(config)
-    found = {words(source) for source in texts.sources}
-    found = found.intersection(words(source) for source, *_ in corpus.read("train"))
-    return sum(words(source) in found for source in texts.sources)
-
-
 def score(predictor, texts: Split, documents: bool) -> dict:
     """Return the scores of texts that experiments store: see `evaluation.scores`.
 
@@ -143,17 +131,18 @@ def score(predictor, texts: Split, documents: bool) -> dict:
 
     if isinstance(predictor, Generator):
         scores, _ = measure_text(predictor, texts, documents)
-        return {name: scores[name] for name in ("loss", "nats_per_character")}
-    scores, _ = measure(predictor, texts, full=False)
+    else:
+        scores, _ = measure(predictor, texts, full=False)
+    stored = {x: scores[x] for x in ("loss", "nats_per_character", "bleu") if x in scores}
     if predictor.labelled:
-        return {"loss": scores["loss"], "accuracy": 100 * scores["accuracy"]}
-    names = ["loss", "nats_per_character", "bleu"]
-    stored = {name: scores[name] for name in names if name in scores}
-    if tags := scores.get("exact_match_by_tag"):
+        stored["accuracy"] = 100 * scores["accuracy"]
+    elif tags := scores.get("exact_match_by_tag"):
         by_tag = {tag: round(value, 3) for tag, (_, value) in tags.items()}
         counted = [value for tag, value in by_tag.items() if tag not in EXCLUDED]
-        return stored | {"exact_match": sum(counted) / len(counted), "by_tag": by_tag}
-    return stored | {"exact_match": round(scores["exact_match"], 3)}
+        stored |= {"exact_match": sum(counted) / len(counted), "by_tag": by_tag}
+    elif "exact_match" in scores:
+        stored["exact_match"] = round(scores["exact_match"], 3)
+    return stored
 
 
 def train_and_score(job: dict) -> dict:
@@ -181,8 +170,6 @@ def train_and_score(job: dict) -> dict:
     result = {"scores": score(predictor, texts, documents)}
     result["parameters"] = predictor.num_parameters
     result["weights"] = hash_of(predictor.model.trainable_variables)
-    if config.task != "language modeling":
-        result["in_train"] = overlap(config, texts)
     if not resumed:  # otherwise another process did a part of the work
         times = {"train": trained - began, "score": time.monotonic() - trained}
         result["seconds"] = {name: round(value, 1) for name, value in times.items()}
@@ -200,24 +187,20 @@ def run(job: dict) -> None:
     tf.config.experimental.enable_op_determinism()
     machine.set_parallelism(parse(job["flags"]).get("shards") or 1)
     here = {"machine": fingerprint(), "processor": processor()}
-    about = job.get("about")
-    if not about:  # the job of `Workspace.probe`
-        if not Path(job["texts"]).exists():
-            texts = load_texts(job["flags"], job["sentences"], job["final"])
-            write_json(job["texts"], texts)
+    if "about" not in job:  # the job of `Workspace.probe`
+        write_json(job["texts"], load_texts(job["flags"], job["sentences"], job["final"]))
         write_json(job["result"], here)
         return
-    for name, expected in job["packages"].items():
-        if (version := metadata.version(name)) != expected:
-            fail(f"{name} is {version} there, not {expected}", REFUSED)
+    about, packages = job["about"], {name: metadata.version(name) for name in job["packages"]}
+    if packages != job["packages"]:
+        fail(f"its packages are {packages} instead of {job['packages']}", REFUSED)
     if about["machine"] != here["machine"]:
         why = f"its fingerprint is not that of {about['processor']}: its processor "
         fail(f"{why}({here['processor']}) or its environment variables differ", REFUSED)
-    if Path(job["result"]).exists():  # the command ended before it read it
-        return
     if Path(job["run"]).exists():  # the process of a lost worker may still save
         lock(Path(job["run"], ".lock"), wait="waiting for another process").close()
-    write_json(job["result"], about | train_and_score(job))
+    if not Path(job["result"]).exists():  # the command may have ended before it read it
+        write_json(job["result"], about | train_and_score(job))
     for part in ("checkpoints", "source"):  # hundreds of megabytes
         shutil.rmtree(Path(job["run"], part), ignore_errors=True)
 

@@ -4,54 +4,33 @@ comparisons/RECIPE/NAME/ has, for each seed, the run directory (seed-N), the out
 (seed-N.log), what the worker was told (seed-N.job.json), and its result (seed-N.KEY.json).
 """
 
-import re
+import os
+import shlex
 import shutil
-import sys
 from importlib import metadata
 from pathlib import Path
 
-from ablation import experiments
-from ablation.experiments import (
-    BASELINE,
-    Experiment,
-    ExperimentError,
-    Recipe,
-    flag_values,
-    split_flags,
-)
+from ablation.experiments import BASELINE, Experiment, ExperimentError, Recipe, settings, short_hash
+from ablation.verdicts import STAGES
 from config import Config
-from same_code import (
-    NOT_CODE,
-    ROOT,
-    changed_files,
-    code_hashes,
-    file_hash,
-    git,
-    imported_files,
-    syntax_error,
-)
+from same_code import ROOT, changed_files, code_hashes, file_hash, git, imported_files, syntax_error
 from training.records import read_json
-from utils import UserError, flag, warn, write_json
+from utils import UserError, flag, write_json
 
 DEPENDENCIES = ("tensorflow", "numpy", "sentencepiece", "sacrebleu")  # results depend on them
 # The present code scores both sides.
 SHARED_CODE = ("ablation/*.py", "evaluation/metrics.py", "evaluation/scores.py")
-FINAL_SEEDS = 100  # the first seed of --final
+FINAL_SEEDS = 100  # those of --final are higher
 
 
 def hash_files(flags: str) -> list[str]:
     """Return hashes of the files and folders that flags name, such as a corpus or a run.
 
-    Raises ExperimentError for a relative path, because runs have other working directories.
+    Only absolute paths count: runs have other working directories.
     """
-    hashes = []
-    for path in (Path(value) for value in flag_values(flags).values() if value):
-        if not path.is_absolute() and (ROOT / path).exists():
-            raise ExperimentError(f"{path}: give an absolute path, because runs start elsewhere")
-        if path.is_absolute():
-            files = (each for each in sorted([path, *path.rglob("*")]) if each.is_file())
-            hashes += [f"{file.relative_to(path.parent)} {file_hash(file)}" for file in files]
-    return hashes
+    paths = [Path(x) for x in settings(flags).values() if isinstance(x, str) and os.path.isabs(x)]
+    files = [file for path in paths for file in sorted([path, *path.rglob("*")])]
+    return [f"{file} {file_hash(file)}" for file in files if file.is_file()]
 
 
 class Workspace:
@@ -67,13 +46,10 @@ class Workspace:
         self.commit = git("rev-parse", f"{commit}^{{commit}}").strip()
         self.cache = ROOT / ".cache"
         self.folder = ROOT / "comparisons" / (f"{recipe.name}-final" if final else recipe.name)
-        for folder in (self.cache, self.folder):
-            folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.texts = self.scratch / "texts.json"  # those that both sides are scored on
         self.running = self.scratch / "running"  # without it, runs save and end
         self.running.touch()
-        what = [code_hashes("", self.source(BASELINE)), recipe.flags, recipe.sentences, final]
-        what.append(hash_files(recipe.flags))
-        self.texts = self.cache / f"texts-{experiments.short_hash(what)}.json"
         self.packages = {name: metadata.version(name) for name in DEPENDENCIES}
 
     def source(self, experiment: Experiment) -> Path:
@@ -96,72 +72,42 @@ class Workspace:
             shutil.copy(path, folder / path.relative_to(ROOT))
         return folder
 
-    # ---- Checks, before anything runs ----
-
     def check(self, experiment: Experiment) -> None:
-        """Raise ExperimentError if an experiment cannot be compared with the baseline.
-
-        Warns if a part of it has no effect.
-        """
+        """Raise ExperimentError if an experiment cannot be compared with the baseline."""
         name, recipe, source = experiment.name, self.recipe, self.source(experiment)
         python = (source / each for each in experiment.files if each.endswith(".py"))
         if error := syntax_error(filter(Path.exists, python), source):
             raise ExperimentError(f"{name}: {error}")
-        own, given = flag_values(experiment.flags), flag_values(recipe.flags)
-        edited, idle = self.edited_settings(experiment), self.unused_files(experiment)
+        own = settings(experiment.flags)
         fixed = {"max_length", "tokenizer"} if recipe.lower_is_better else set()
         fixed |= {"reverse", "lowercase"} if recipe.score != "accuracy" else set()
-        for each in sorted((edited | own.keys()) & fixed):
-            raise ExperimentError(
-                f"{name} changes {flag(each)}, so its scores could not be compared with those of "
-                "the baseline: leave this setting as it is"
-            )
-        average, epochs = self.average(experiment), (given | own).get("epochs", str(Config.epochs))
-        if not epochs.isdecimal():
-            raise ExperimentError(f"{name}: --epochs {epochs}: give a number of epochs")
-        if average > int(epochs):
-            raise ExperimentError(
-                f"{name} averages {average} of {epochs} epochs: lower `average` in "
-                "experiments/recipes.toml, or of the experiment"
-            )
-        unread = [
-            f"the default of {flag(each)}" for each in sorted(edited & given.keys() - own.keys())
-        ]
-        for each in idle + unread:
-            warn(f"{name} changes {each}, which recipe {recipe.name} never uses")
-        changes = changed_files("", source, self.source(BASELINE))
-        if {*changes} <= {*idle} and self.settings(experiment) == self.settings(BASELINE):
-            raise ExperimentError(
-                f"recipe {recipe.name} executes nothing of {name} that can change a score: give "
-                "--recipe, or edit code, not only comments or docstrings, and not "
-                f"{', '.join([*NOT_CODE, *SHARED_CODE[1:]])}"
-            )
+        if own.keys() & fixed:
+            flags = ", ".join(map(flag, sorted(own.keys() & fixed)))
+            raise ExperimentError(f"{name} changes {flags}: its scores could not be compared")
+        values = settings(recipe.flags) | own
+        epochs, average = values.get("epochs", Config.epochs), self.average(experiment)
+        if average > epochs:
+            raise ExperimentError(f"{name} averages {average} of {epochs} epochs: lower `average`")
+        if self.settings(experiment) == self.settings(BASELINE):
+            changes = changed_files("", source, self.source(BASELINE))
+            if all(self.is_unused(file, experiment) for file in changes):
+                raise ExperimentError(f"{name} does not affect recipe {recipe.name}")
 
-    def edited_settings(self, experiment: Experiment) -> set[str]:
-        """Return the names of the settings in config.py whose default an edit changes."""
-        if "config.py" not in experiment.files:
-            return set()
-        texts = [(self.source(x) / "config.py").read_text("utf-8") for x in (experiment, BASELINE)]
-        default = r"^    (\w+):.*=\s*setting\(\s*(.+?)\s*[,)\n]"
-        both = [{*re.findall(default, text, re.MULTILINE)} for text in texts]
-        return {name for name, _ in both[0] ^ both[1]}
+    def is_unused(self, file: str, experiment: Experiment) -> bool:
+        """Return whether a file is a module of model/ that the recipe's model does not import.
 
-    def unused_files(self, experiment: Experiment) -> list[str]:
-        """Return the changed modules of model/ that the model of the recipe does not import.
-
-        There are none if model/__init__.py, which chooses the model, has changed, or if the file of
-        the model is not named like it.
+        If model/__init__.py, which chooses the model, has changed, all are used.
         """
-        source = self.source(experiment)
-        flags = flag_values(f"{self.recipe.flags} {experiment.flags}")
-        model = f"model/{flags.get('model', 'transformer')}.py"
-        if "model/__init__.py" in experiment.files or not (source / model).exists():
-            return []
-        used = imported_files(["train.py", model], source)
-        changed = [x for x in experiment.files if x.startswith("model/") and x.endswith(".py")]
-        return [name for name in changed if name not in used]
+        source, values = self.source(experiment), settings(self.recipe.flags)
+        names = ["train.py", f"model/{values.get('model', Config.model)}.py"]
+        if file not in imported_files(names, source) and file.startswith("model/"):
+            return file.endswith(".py") and "model/__init__.py" not in experiment.files
+        return False
 
-    # ---- Results ----
+    def seeds(self, experiment: Experiment, count: int) -> range:
+        """Return the first seeds of an experiment. With --final, no other change has them."""
+        first = FINAL_SEEDS + STAGES[-1] * int(experiment.change[:6], 16) if self.final else 0
+        return range(first, first + count)
 
     def settings(self, experiment: Experiment) -> list:
         """Return what a result depends on besides code and texts."""
@@ -175,7 +121,7 @@ class Workspace:
         if experiment not in self.keys:
             what = [self.recipe.flags, hash_files(self.recipe.flags), self.packages]
             what += [self.texts.read_text("utf-8"), code_hashes("", self.source(experiment))]
-            self.keys[experiment] = experiments.short_hash([*what, *self.settings(experiment)])
+            self.keys[experiment] = short_hash([*what, *self.settings(experiment)])
         return self.keys[experiment]
 
     def average(self, experiment: Experiment) -> int:
@@ -185,14 +131,11 @@ class Workspace:
     def probe(self) -> dict:
         """Write, and return, a job that identifies the arithmetic of a machine.
 
-        It also writes the texts that both sides are scored on, as the baseline's code reads them.
+        It also writes the texts to score, as the baseline's code reads them.
         """
-        if not self.texts.exists():
-            print("preparing the texts to score", file=sys.stderr, flush=True)
         files = {name: self.scratch / f"probe.{name}" for name in ("job", "log", "result")}
-        files |= {"source": self.source(BASELINE)}
         about = {"sentences": self.recipe.sentences, "final": self.final}
-        return self.write_job(files, self.recipe.flags, about)
+        return self.write_job(files | {"source": self.source(BASELINE)}, self.recipe.flags, about)
 
     def prepare_job(self, experiment: Experiment, seed: int, machine: dict[str, str]) -> dict:
         """Write, and return, all that a worker needs. The run of other code is deleted."""
@@ -209,13 +152,12 @@ class Workspace:
         start.parent.mkdir(parents=True, exist_ok=True)
         state = changed_files("state", self.source(experiment), self.source(BASELINE))
         job = {"about": about, "average": self.average(experiment), "resumable": not state}
-        seed += FINAL_SEEDS if self.final else 0
         return self.write_job(files, f"{self.recipe.flags} {experiment.flags} --seed={seed}", job)
 
     def write_job(self, files: dict[str, Path], flags: str, values: dict) -> dict:
         """Write, and return, a job with the paths of its files."""
         files |= {"texts": self.texts, "running": self.running}
         job = {name: str(path) for name, path in files.items()} | values
-        job |= {"flags": split_flags(f"--shards=1 {flags}"), "packages": self.packages}
+        job |= {"flags": shlex.split(f"--shards=1 {flags}"), "packages": self.packages}
         write_json(job["job"], job)
         return job

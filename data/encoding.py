@@ -1,16 +1,18 @@
 """Encode text as ids, in memory or into files that are memory-mapped."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from data.arrays import Pairs, Ragged, Text
-from data.splits import Split, TextPair, progress_bar
+from config import Config
+from data.arrays import Pairs, Ragged
+from data.splits import TEXT, Row, Split
 from data.tokenizer import BOS, EOS, Labels, Tokenizer
+from utils import progress_bar
 
-SIDES = ("source", "target")
 PART = 20_000  # pairs that are encoded at a time
 
 
@@ -49,69 +51,46 @@ def start_id(tokenizer: Tokenizer, documents: bool) -> int:
     return EOS if documents or len(line_feed) != 1 else line_feed[0]
 
 
-def encode_to_files(
+def encode_split(
     folder: Path,
     name: str,
-    pairs: Iterable[TextPair],
+    pairs: Iterable[Row],
     total: int,
     tokenizers: tuple[Tokenizer, Tokenizer | Labels],
-    max_length: int,
-) -> tuple[int, int]:
-    """Encode the `total` pairs of a split in parts, into the files that `map_pairs` reads.
+    config: Config,
+    ending: Sequence[int] = (),
+) -> Counter[str]:
+    """Encode the `total` pairs of a split in parts, into files that `map_array` reads.
 
-    Returns the number of pairs that were written, and of those longer than `max_length` tokens.
-    Raises UserError and OSError.
+    Returns the number of pairs that were used, and of those that were dropped or cut because they
+    are longer than --max-length; for a language model the number of tokens. ending: the ids after
+    each of its texts. Raises UserError and OSError.
     """
-    used, too_long = 0, 0
-    for part in in_parts(pairs, name, total):
-        encoded, longer = encode(part, *tokenizers, max_length)
-        used += len(encoded.source.lengths)
-        too_long += longer
-        for side, rows, trained in zip(SIDES, encoded, tokenizers, strict=True):
-            append(folder, f"{name}.{side}", rows, trained)
-    return used, too_long
-
-
-def encode_texts_to_files(
-    folder: Path,
-    name: str,
-    pairs: Iterable[TextPair],
-    total: int,
-    tokenizer: Tokenizer,
-    documents: bool,
-) -> int:
-    """Encode the `total` texts of a split in parts, into the files that `map_text` reads.
-
-    pairs: with an empty source. Returns the number of tokens. Raises OSError.
-    """
-    tokens = 0
-    for part in in_parts(pairs, name, total):
-        rows = encode_texts(part.targets, tokenizer, [EOS] if documents else [])
-        append(folder, f"{name}.text", rows, tokenizer)
-        tokens += len(rows.ids)
-    return tokens
-
-
-def in_parts(pairs: Iterable[TextPair], name: str, total: int) -> Iterator[Split]:
-    """Yield PART pairs of a split at a time, and show the progress."""
-    texts = iter(progress_bar(pairs, f"encoding {name}", total))
-    while part := list(itertools.islice(texts, PART)):
-        yield Split.of(part)
+    counts, rest = (
+        Counter(),
+        iter(progress_bar(pairs, desc=f"encoding {name}", total=total, unit="pair")),
+    )
+    while part := list(itertools.islice(rest, PART)):
+        if config.task == TEXT:
+            sides = {"text": encode_texts(Split.of(part).targets, tokenizers[1], ending)}
+            counts["tokens"] += len(sides["text"].ids)
+        else:
+            encoded, too_long = encode(Split.of(part), *tokenizers, config.max_length)
+            sides = encoded._asdict()
+            counts["used"] += len(encoded.source.lengths)
+            counts["cut" if config.is_classifier else "dropped"] += too_long
+        for side, rows in sides.items():
+            append(folder, f"{name}.{side}", rows, tokenizers[side != "source"])
+    return counts
 
 
 def append(folder: Path, name: str, rows: Ragged, tokenizer: Tokenizer | Labels) -> None:
     """Append sequences to the files of an array. Raises OSError."""
-    ids_file, offsets_file = array_files(folder, name)
-    with ids_file.open("ab") as ids, offsets_file.open("ab") as offsets:
+    with open(folder / f"{name}.ids", "ab") as ids, open(folder / f"{name}.offsets", "ab") as ends:
         start = ids.tell() // id_type(tokenizer).itemsize
-        first = 1 if offsets.tell() else 0  # offset 0 is in the first part only
+        first = 1 if ends.tell() else 0  # offset 0 is in the first part only
         ids.write(rows.ids.astype(id_type(tokenizer)))
-        offsets.write(rows.offsets[first:] + start)
-
-
-def array_files(folder: Path, name: str) -> tuple[Path, Path]:
-    """Return the files of the ids and of the offsets of one side of a split."""
-    return folder / f"{name}.ids", folder / f"{name}.offsets"
+        ends.write(rows.offsets[first:] + start)
 
 
 def id_type(tokenizer: Tokenizer | Labels) -> np.dtype:
@@ -119,23 +98,18 @@ def id_type(tokenizer: Tokenizer | Labels) -> np.dtype:
     return np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.int32)
 
 
-def map_array(folder: Path, name: str, tokenizer: Tokenizer | Labels) -> Ragged:
-    """Memory-map the files of an array. Raises OSError, and ValueError if they are inconsistent."""
-    ids_file, offsets_file = array_files(folder, name)
-    ids = np.memmap(ids_file, id_type(tokenizer), "r")
-    offsets = np.memmap(offsets_file, np.int64, "r")
-    if offsets[-1] != len(ids):
-        raise ValueError(f"{ids_file.name} has {len(ids)} ids instead of {offsets[-1]}")
-    # Plain arrays are faster to index than np.memmap.
-    return Ragged(np.asarray(ids), np.asarray(offsets))
-
-
-def map_pairs(folder: Path, name: str, tokenizers: tuple[Tokenizer, Tokenizer | Labels]) -> Pairs:
-    """Memory-map the pairs of a split. Raises OSError and ValueError."""
-    sides = zip(SIDES, tokenizers, strict=True)
-    return Pairs(*(map_array(folder, f"{name}.{side}", tokenizer) for side, tokenizer in sides))
-
-
-def map_text(folder: Path, name: str, tokenizer: Tokenizer, start: int, block: int) -> Text:
-    """Memory-map the texts of a split. Raises OSError and ValueError."""
-    return Text(map_array(folder, f"{name}.text", tokenizer), start, block)
+def map_split(
+    folder: Path, name: str, tokenizers: tuple[Tokenizer, Tokenizer | Labels], task: str
+) -> list[Ragged]:
+    """Memory-map a split: its texts, or its sources and targets. Raises OSError, and ValueError if
+    the files are inconsistent.
+    """
+    sides, names = [], ["text"] if task == TEXT else ["source", "target"]
+    for side, tokenizer in zip(names, tokenizers[-len(names) :], strict=True):
+        ids = np.memmap(folder / f"{name}.{side}.ids", id_type(tokenizer), "r")
+        offsets = np.memmap(folder / f"{name}.{side}.offsets", np.int64, "r")
+        if offsets[-1] != len(ids):
+            raise ValueError(f"{name}.{side}.ids has {len(ids)} ids instead of {offsets[-1]}")
+        # Plain arrays are faster to index than np.memmap.
+        sides.append(Ragged(np.asarray(ids), np.asarray(offsets)))
+    return sides

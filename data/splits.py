@@ -1,49 +1,26 @@
-"""`Corpus` and `Split`, and how a corpus without splits is split."""
+"""`Corpus`: rows of a reader, which are divided into splits and normalized for a task."""
 
-import functools
 import hashlib
-import itertools
 import json
 import os
-import re
-import sys
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
-from data.text import normalize_source, to_line, to_nfc
-from same_code import file_hash
-from utils import UserError, amount, did_you_mean, first_few, warn
-
-if TYPE_CHECKING:
-    from data.tokenizer import Labels, Tokenizer
+from config import TASKS, Config
+from data.text import CorpusError, normalize_source, to_line, to_nfc, visible_text
+from utils import amount, progress_bar, warn
 
 SPLITS = ("train", "validation", "test")
-TABLES, TEXTS, PARQUET = (".tsv", ".tsv.gz"), (".txt", ".txt.gz"), ".parquet"
-SUPPORTED = (
-    "mini, mini:SIZE, spa-eng, a translation dataset of tensorflow_datasets such as "
-    "ted_hrlr_translate/pt_to_en, a directory with train.SRC and train.TGT, a .tsv file, or one or "
-    "more .parquet files; with --model classifier a dataset such as imdb_reviews, a directory with "
-    "train/LABEL/*.txt, or a .tsv file; with --model language_model also shakespeare, a dataset "
-    "with texts such as lm1b, a directory with train.txt and validation.txt, or a .txt file"
-)
+TEXT = "language modeling"
 
-
-class CorpusError(UserError):
-    """A corpus cannot be used. The message names the place, the reason and the remedy."""
-
-
-def is_one_file(name: str) -> bool:
-    """Return whether a corpus is a single file, which has a split `all`: see `Corpus.read`."""
-    return name.endswith((*TABLES, *TEXTS, PARQUET)) and not Path(name).is_dir()
-
-
-# A source and a target; in `mini` also a tag. A text of a language model has the source "".
-TextPair = tuple[str, ...]
+# The texts of a reader's columns; in some corpora also a tag. Or a source, a target and a tag.
+Row = tuple[str, ...]
+Files = dict[str, list[Path]]  # of each part or split
 
 
 class Split(NamedTuple):
@@ -51,16 +28,14 @@ class Split(NamedTuple):
 
     sources: list[str]
     targets: list[str]  # targets[i] is the translation or the label of sources[i]
-    tags: list[str] | None = None  # the phenomenon that each pair tests; `mini` only
+    tags: list[str] | None = None  # the phenomenon that each pair tests, if the corpus has tags
 
-    def match_case(self, tokenizer: "Tokenizer | Labels") -> "Split":
-        """Return the split with targets in lower case if the tokenizer decodes to lower case."""
-        if tokenizer.lowercase:
-            return self._replace(targets=[text.lower() for text in self.targets])
-        return self
+    def match_case(self, lowercase: bool) -> "Split":
+        """Return the split with targets in lower case, as a tokenizer with `lowercase` decodes."""
+        return self._replace(targets=[t.lower() for t in self.targets]) if lowercase else self
 
     @classmethod
-    def of(cls, pairs: Iterable[TextPair]) -> "Split":
+    def of(cls, pairs: Iterable[Row]) -> "Split":
         """Collect pairs in memory."""
         columns = [list(column) for column in zip(*pairs, strict=True)]
         return cls(*(columns or ([], [])))
@@ -72,11 +47,11 @@ class Split(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """The statistics that one pass over a split collects."""
+    """What one pass over a split collects."""
 
     pairs: int  # their number
     sha256: str  # of the texts; depends on their order and on the direction
-    sample: list[TextPair]  # all pairs, or evenly spaced ones if there are too many
+    sample: list[Row]  # all pairs, or evenly spaced ones if there are too many
     labels: set[str]  # the targets, in labelled corpora
     sources: set[int]  # hashes of the different sources that were asked for
 
@@ -85,61 +60,34 @@ class Summary(NamedTuple):
 class Corpus:
     """A corpus of translations, of texts with labels, or of texts.
 
-    Only `files` and `pairs`, and the methods that call them, need the data. `files` downloads it if
-    necessary, and is called before `pairs`. They raise CorpusError.
+    A reader returns one whose parts are splits, or a single part `all`. `divided` returns one whose
+    parts are splits, and `for_task` one whose rows are pairs. `files` downloads the corpus if
+    necessary, and is called before `rows`. Both raise CorpusError.
     """
 
     name: str
-    languages: tuple[str, ...]  # source and target, such as ("pt", "en"); one of texts
-    files: Callable[[], dict[str, list[Path]]]  # returns the files of each existing split
-    pairs: Callable[[str], Iterator[TextPair]]  # yields the pairs of an existing split
+    languages: tuple[str, ...]  # of the columns of a row, such as ("pt", "en"), ("text", "label")
+    files: Callable[[], Files]  # returns the files of each part
+    rows: Callable[[str], Iterator[Row]]  # yields the rows of a part
     task: str = "translation"  # what it is for: a value of `config.TASKS`
     local: bool = False  # whether the files are the user's own
     documents: bool = True  # of texts: whether they are separate, not the lines of one file
-    # If hashes divide the corpus: `select_by_hash` with its name and share. `pairs` reads "all".
-    select: Callable[..., Iterator[TextPair]] | None = None
 
     @property
     def labelled(self) -> bool:
         """Whether the targets are labels."""
         return self.task == "classification"
 
-    def read(self, split: str) -> Iterator[TextPair]:
-        """Read a split, always in the same order. Pairs with an empty text are left out.
+    @property
+    def splits(self) -> list[str]:
+        """The names of the splits."""
+        return [part for part in self.files() if part != "all"]
 
-        Texts are in Unicode's form NFC (a text that is divided into lines or parts, each of them).
-        Sources have no other white space than single spaces, translations are one line, as outputs
-        are, and labels are stripped.
-
-        split: one of `files()`, or `all`, which is every line of a file. Raises CorpusError if it
-        does not exist.
-        """
-        if split not in self.files() and not (split == "all" and is_one_file(self.name)):
-            raise CorpusError(f"{self.name} has no {split} split; {self.found(split)}")
-        empty = 0
-        texts = self.task == "language modeling"
-        for source, target, *tag in self.pairs(split):
-            source = normalize_source(source)
-            target = to_nfc(target) if texts else to_line(target)
-            target = target.strip() if self.labelled else target
-            if not self.documents or ((texts or source) and target.strip()):
-                yield source, target, *tag
-            else:
-                empty += 1
-        if empty:
-            pairs = amount(empty, "pair")
-            warn(f"{self.name}: skipped {pairs} of the {split} split that had an empty text")
-
-    def found(self, split: str) -> str:
-        """Return what the corpus has instead of this split: files of a directory, or splits."""
-        folder = Path(self.name)
-        if not self.local or not folder.is_dir() or any(folder.glob("*" + PARQUET)):
-            return f"it has {', '.join(self.files())}"
-        expected = [f"{split}.{language}" for language in self.languages]
-        if self.labelled or not self.documents:
-            expected = [f"{split}/" if self.labelled else f"{split}.txt"]
-        names = sorted(file.name for file in visible(folder))
-        return f"expected {' and '.join(expected)}, found {first_few(names, 12)}"
+    def read(self, split: str) -> Iterator[Row]:
+        """Read a split, always in the same order. Raises CorpusError if it does not exist."""
+        if split not in self.files():
+            raise CorpusError(f"{self.name} has no {split} split; it has {', '.join(self.splits)}")
+        return self.rows(split)
 
     def load(self, split: str) -> Split:
         """Load a split into memory. Raises CorpusError if it does not exist."""
@@ -154,107 +102,112 @@ class Corpus:
         other than those of the training split, keeps the first ones, because they belong together.
         sources: the hashes of the sources to look for; None collects all.
         """
-        in_order = self.task == "language modeling" and split != "train"
-        digest, pairs, sample, step, labels, found = hashlib.sha256(), 0, [], 1, set(), set()
-        for pair in progress_bar(self.read(split), f"reading {split}"):
+        in_order = self.task == TEXT and split != "train"
+        digest, count, sample, step, labels, matches = hashlib.sha256(), 0, [], 1, set(), set()
+        for pair in progress_bar(self.read(split), desc=f"reading {split}", unit="pair"):
             digest.update(json.dumps(pair[:2]).encode())
-            if pairs % step == 0 and not (in_order and pairs >= limit):
+            if count % step == 0 and not (in_order and count >= limit):
                 sample.append(pair)
             if len(sample) > limit:
                 sample, step = sample[::2], 2 * step
             if self.labelled:
                 labels.add(pair[1])
             if sources is None or hash(pair[0]) in sources:
-                found.add(hash(pair[0]))
-            pairs += 1
-        return Summary(pairs, digest.hexdigest(), sample, labels, found)
-
-    def texts_only(self) -> "Corpus":
-        """Return the targets of translations, or the texts without their labels, as texts.
-
-        If hashes divide the corpus, equal texts are in the same split, whatever their sources.
-        """
-        column = 0 if self.labelled else 1
-
-        def texts(split: str) -> Iterator[TextPair]:
-            return (("", pair[column]) for pair in self.pairs(split))
-
-        def pairs(split: str) -> Iterator[TextPair]:
-            return self.select(texts("all"), split, column=1) if self.select else texts(split)
-
-        languages = (self.languages[column],)
-        return replace(self, languages=languages, pairs=pairs, task="language modeling")
-
-    def swap(self) -> "Corpus":
-        """Exchange source and target language."""
-
-        def pairs(split: str) -> Iterator[TextPair]:
-            return ((target, source, *tag) for source, target, *tag in self.pairs(split))
-
-        return replace(self, languages=self.languages[::-1], pairs=pairs)
+                matches.add(hash(pair[0]))
+            count += 1
+        return Summary(count, digest.hexdigest(), sample, labels, matches)
 
     def fingerprint(self) -> str:
         """Hex digest of the corpus' files. Does not depend on where they are."""
-        digest = hashlib.sha256(os.fsencode(Path(self.name).name))  # mini:9 has the files of mini
-        for file in sorted(set(itertools.chain(*self.files().values()))):
-            inside = file.is_relative_to(self.name)
-            path = file.relative_to(self.name).as_posix() if inside else file.name
-            if file.suffix == ".py":  # the generator of `mini`
-                content = file_hash(file)
-            else:
-                with file.open("rb") as opened:  # may be too large for the memory
-                    content = hashlib.file_digest(opened, "sha256").hexdigest()
-            digest.update(os.fsencode(path) + content.encode())
+        digest = hashlib.sha256(os.fsencode(Path(self.name).name))  # `mini` has no files
+        for file in sorted({file for files in self.files().values() for file in files}):
+            path = file.relative_to(self.name) if file.is_relative_to(self.name) else file.name
+            with file.open("rb") as opened:  # may be too large for the memory
+                content = hashlib.file_digest(opened, "sha256").digest()
+            digest.update(os.fsencode(path) + content)
         return digest.hexdigest()
 
 
-def strip_markup(text: str) -> str:
-    """Replace line breaks, including <br>, and runs of white space with single spaces."""
-    return " ".join(re.sub(r"<br\s*/?>", " ", text).split())
+# ---- Splits --------------------------------------------------------------------------------------
 
 
-def markup_to_text(text: str) -> str:
-    """Replace <br /> with line feeds, and remove those at the ends."""
-    return text.replace("<br />", "\n").strip("\n")
+def divided(corpus: Corpus, config: Config) -> Corpus:
+    """Divide the part `all` into splits, or, if no part validates, `train` into two.
 
-
-def visible(folder: Path) -> list[Path]:
-    """Return what a directory contains, sorted, without names that begin with a dot."""
-    return sorted(path for path in folder.iterdir() if path.name[0] != ".")
-
-
-def assign_split(text: str, share: float = 0.02) -> str:
-    """Assign a text to a split by its hash: this share to validation, the same to test.
-
-    share: a multiple of 0.0001. Texts that `normalize_source` makes equal are in the same split,
-    and adding texts to a corpus does not move the others.
+    The part `all` can still be read. Does not need the data.
     """
-    digest = hashlib.sha256(normalize_source(text).encode()).digest()
-    number, size = int.from_bytes(digest[:8], "big"), round(share * 10_000)
-    place = number % 100 * 100 + number // 100 % 100  # from 0 to 9,999
+    column = columns_of(corpus, config)[0] if config.task == TEXT else 0
+    assign = partial(assign_rows, corpus, column, config.held_out_share)
+
+    def files() -> Files:
+        parts = corpus.files()
+        part, splits = divided_part(corpus)
+        return dict.fromkeys(splits, parts.get(part)) | parts
+
+    def rows(split: str) -> Iterator[Row]:
+        part, splits = divided_part(corpus)
+        if split not in splits:
+            return corpus.rows(split)
+        return (row for assigned, row in assign(part) if assigned == split)
+
+    return replace(corpus, files=files, rows=rows)
+
+
+def divided_part(corpus: Corpus) -> tuple[str | None, Sequence[str]]:
+    """Return the part that is divided, or None, and the splits that it is divided into."""
+    parts = corpus.files()
+    if "all" in parts:
+        return "all", SPLITS
+    if corpus.documents and "train" in parts and "validation" not in parts:
+        return "train", SPLITS[:2]
+    return None, ()
+
+
+def assign_rows(
+    corpus: Corpus, column: int, share: float | None, part: str
+) -> Iterator[tuple[str, Row]]:
+    """Yield each row of a part, and its split.
+
+    One text is divided by position: a line is in the split of its first character. Other rows are
+    divided by a hash of their first column, in both directions of translation, or of the text of a
+    language model. If no part validates, random rows of the training split do: by default a fifth,
+    and without labels, where there can be millions of texts, at most 5,000.
+    """
+    if part == "train":
+        count = sum(1 for _ in corpus.rows(part))
+        size = int(count * (share or 0.2))
+        size = size if corpus.labelled or share else min(size, 5_000)
+        held_out = np.zeros(count, bool)
+        held_out[np.random.default_rng(0).permutation(count)[:size]] = True
+        for is_held_out, row in zip(held_out, corpus.rows(part), strict=True):
+            yield ("validation" if is_held_out else "train"), row
+    elif corpus.documents:
+        for row in corpus.rows(part):
+            yield assign_split(row[column], share or 0.02), row
+    else:
+        position, size = 0, sum(len(text) for (text,) in corpus.rows(part))
+        for row in corpus.rows(part):
+            yield split_at(10_000 * position / size, share or 0.05), row
+            position += len(row[0])
+
+
+def split_at(place: float, share: float) -> str:
+    """Return the split of a place from 0 to 10,000: the last ones test, as many before validate."""
+    size = round(share * 10_000)
     if place < 10_000 - 2 * size:
         return "train"
     return "validation" if place < 10_000 - size else "test"
 
 
-def keep_share(corpus: Corpus, share: float) -> Corpus:
-    """Keep this share of the training split, chosen by the hashes of the sources.
+def assign_split(text: str, share: float = 0.02) -> str:
+    """Assign a text to a split by its hash: this share to validation, the same to test.
 
-    Equal sources are kept or left out together, and a larger share includes all of a smaller one.
-    Raises CorpusError for the lines of one text.
+    share: a multiple of 0.0001. Texts that `visible_text` makes equal are in the same split, and
+    adding texts to a corpus does not move the others.
     """
-    if not corpus.documents:
-        raise CorpusError(
-            f"--train-share {share}: {corpus.name} is one text, of which no lines can "
-            "be left out: shorten the file"
-        )
-
-    def pairs(split: str) -> Iterator[TextPair]:
-        if split != "train":
-            return corpus.pairs(split)
-        return (pair for pair in corpus.pairs(split) if hash_share(pair[0] or pair[1]) < share)
-
-    return replace(corpus, pairs=pairs)
+    digest = hashlib.sha256(visible_text(text).encode()).digest()
+    number = int.from_bytes(digest[:8], "big")
+    return split_at(number % 100 * 100 + number // 100 % 100, share)
 
 
 def hash_share(text: str) -> float:
@@ -263,66 +216,63 @@ def hash_share(text: str) -> float:
     return int.from_bytes(digest[8:16], "big") / 2**64
 
 
-def suggestion(name: str) -> str:
-    """Return a hint for a name that is nearly that of a corpus with a short name."""
-    return did_you_mean(name, ("mini", "spa-eng", "shakespeare"))
+# ---- Pairs ---------------------------------------------------------------------------------------
 
 
-def select_by_hash(
-    name: str, pairs: Iterable[TextPair], split: str, column: int = 0, share: float | None = None
-) -> Iterator[TextPair]:
-    """Yield the pairs whose source, or the text in another column, is assigned to `split`.
+def for_task(corpus: Corpus, config: Config) -> Corpus:
+    """Choose the columns of a corpus, their order, and a share of its training split.
 
-    split: "all" yields every pair. name: used in error messages. share: see `assign_split`; by
-    default 0.02. Raises CorpusError if one of the splits is empty.
+    A language model gets the target side of translations, or texts without their labels. Raises
+    CorpusError if the corpus is for another task.
     """
-    if split == "all":
-        yield from pairs
-        return
-    counts = dict.fromkeys(SPLITS, 0)
-    for pair in pairs:
-        assigned = assign_split(pair[column], share or 0.02)
-        counts[assigned] += 1
-        if assigned == split:
-            yield pair
-    for each, count in counts.items():
-        if not count:
-            raise CorpusError(
-                f"{name}: none of its {sum(counts.values())} lines is in the {each} split; use at "
-                "least 300 different sources, a larger --held-out-share, or a directory with one "
-                "file per split"
-            )
+    columns = columns_of(corpus, config)
+    if config.task not in (TEXT, corpus.task):
+        model = next(model for model, task in TASKS.items() if task == corpus.task)
+        raise CorpusError(
+            f"{corpus.name} is for {corpus.task}, not {config.task}: train with --model {model}, "
+            "or choose another corpus"
+        )
+    if config.train_share is not None and not corpus.documents:
+        raise CorpusError(f"--train-share cannot shorten {corpus.name}, which is one text")
+    languages = tuple(corpus.languages[i] for i in columns)
+    chosen = replace(corpus, languages=languages, task=config.task)
+    return replace(chosen, rows=partial(normalized, chosen, columns, config.train_share))
 
 
-def hold_out(corpus: Corpus, share: float | None = None) -> Corpus:
-    """Use a random part of the training split for validation if there is no such split.
+def columns_of(corpus: Corpus, config: Config) -> list[int]:
+    """Return the indices of the columns to use, of which the last is the target."""
+    names = config.languages.split(",") if config.languages else corpus.languages
+    if {*names} != {*corpus.languages}:
+        raise CorpusError(
+            f"{corpus.name} has {', '.join(corpus.languages)}, not {config.languages}: change or "
+            "remove --languages"
+        )
+    if corpus.labelled:
+        return [0] if config.task == TEXT else [0, 1]
+    columns = [corpus.languages.index(name) for name in names][:: -1 if config.reverse else 1]
+    return columns[-1:] if config.task == TEXT else columns
 
-    share: that part; by default a fifth, and without labels, where there can be millions of texts,
-    at most 5,000 of them.
+
+def normalized(
+    corpus: Corpus, columns: Sequence[int], train_share: float | None, split: str
+) -> Iterator[Row]:
+    """Yield the pairs of a split. Those with an empty text are left out. A text of a language model
+    has the source "".
+
+    Texts are in Unicode's form NFC (a text that is divided into lines or parts, each of them).
+    Sources have no other white space than single spaces, translations are one line, as outputs are,
+    and labels are stripped.
     """
-    count = functools.cache(lambda: sum(1 for _ in corpus.pairs("train")))
-    most = sys.maxsize if corpus.labelled or share else 5_000
-
-    def files() -> dict[str, list[Path]]:
-        existing = corpus.files()
-        if "validation" in existing or "train" not in existing:
-            return existing
-        return {"train": existing["train"], "validation": existing["train"]} | existing
-
-    def pairs(split: str) -> Iterator[TextPair]:
-        if split not in ("train", "validation") or "validation" in corpus.files():
-            return corpus.pairs(split)
-        held_out = np.zeros(count(), bool)
-        size = min(int(count() * (share or 0.2)), most)
-        held_out[np.random.default_rng(0).permutation(count())[:size]] = True
-        kept = held_out if split == "validation" else ~held_out
-        return itertools.compress(corpus.pairs("train"), kept)
-
-    return replace(corpus, files=files, pairs=pairs)
-
-
-def progress_bar(pairs: Iterable[TextPair], label: str, total: int | None = None) -> tqdm:
-    """Show the progress on standard error if it takes more than two seconds."""
-    interval = 0.5 if sys.stderr.isatty() else 30
-    options = {"leave": False, "delay": 2, "mininterval": interval, "unit": "pair"}
-    return tqdm(pairs, label, total, **options)
+    share = train_share if split == "train" else None
+    texts, empty = corpus.task == TEXT, 0
+    for row in corpus.rows(split):
+        source = "" if texts else normalize_source(row[columns[0]])
+        target = (to_nfc if texts else to_line)(row[columns[-1]])
+        target = target.strip() if corpus.labelled else target
+        if corpus.documents and not ((texts or source) and target.strip()):
+            empty += 1
+        elif share is None or hash_share(source or target) < share:
+            yield source, target, *(() if texts else row[2:])
+    if empty:
+        pairs = amount(empty, "pair")
+        warn(f"{corpus.name}: skipped {pairs} of the {split} split that had an empty text")

@@ -13,7 +13,7 @@ import sentencepiece
 from config import Config
 from data.splits import Split
 from data.text import to_nfc
-from utils import UserError, first_few, first_line
+from utils import UserError, first_few
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 PART = 1 << 18  # characters: longer texts are divided to train the tokenizer
@@ -24,9 +24,7 @@ class Tokenizer:
 
     Decoding undoes encoding, except that letters and accents are composed (NFC), that U+2581,
     SentencePiece's symbol for a space, becomes a space, and that text is in lower case with
-    `lowercase`. With `words`, spaces surround
-    punctuation, and words that are not in the vocabulary are omitted; so are unknown characters of
-    a tokenizer of characters.
+    `lowercase`. With `words`, spaces surround punctuation. What is unknown is omitted.
     """
 
     ending = [EOS]  # the last ids of a target
@@ -93,9 +91,7 @@ class Labels:
 
 
 def preprocess(texts: Iterable[str], lowercase: bool, words: bool) -> list[str]:
-    """Convert texts to the form that the SentencePiece model is trained on. Raises UserError."""
-    if isinstance(texts, str):  # each of its characters would be a text
-        raise UserError("texts is a single string: give a list of texts, such as [text]")
+    """Convert texts to the form that the SentencePiece model is trained on."""
     texts = map(to_nfc, texts)
     if lowercase:
         texts = (text.lower() for text in texts)
@@ -185,12 +181,10 @@ def train_pair(
 
 def save_pair(folder: str | Path, source: Tokenizer, target: Tokenizer | Labels) -> None:
     """Write `tokenizer.model`, also `labels.txt`, or one tokenizer.*.model per language."""
-    files = {"tokenizer.source.model": source, "tokenizer.target.model": target}
-    if source is target:
-        files = {"tokenizer.model": source}
-    elif isinstance(target, Labels):
-        files = {"tokenizer.model": source, "labels.txt": target}
-    for name, tokenizer in files.items():
+    names = ["tokenizer.source.model", "tokenizer.target.model"]
+    if source is target or isinstance(target, Labels):
+        names = ["tokenizer.model", "labels.txt"][: 2 - (source is target)]
+    for name, tokenizer in zip(names, (source, target), strict=False):
         (Path(folder) / name).write_bytes(tokenizer.model)
 
 
@@ -198,18 +192,15 @@ def load_pair(
     folder: str | Path, lowercase: bool = False, words: bool = False
 ) -> tuple[Tokenizer, Tokenizer | Labels]:
     """Load the tokenizers that `save_pair` wrote. Raises OSError, and UserError for a bad file."""
-
-    def load(name: str) -> Tokenizer | Labels:
-        path = Path(folder) / name
-        content = path.read_bytes()
+    pair = []
+    for path in sorted(Path(folder).glob("tokenizer*.model")):
         try:
-            if name == "labels.txt":
-                return Labels(content.decode().split("\n")[:-1])
-            return Tokenizer(content, lowercase, words)
-        except (UserError, UnicodeDecodeError) as error:
-            raise UserError(f"{path}: {first_line(error)}; restore the file") from None
-
-    if not (Path(folder) / "tokenizer.model").exists():
-        return load("tokenizer.source.model"), load("tokenizer.target.model")
-    shared = load("tokenizer.model")
-    return shared, load("labels.txt") if (Path(folder) / "labels.txt").exists() else shared
+            pair.append(Tokenizer(path.read_bytes(), lowercase, words))
+        except UserError as error:
+            raise UserError(f"{path}: {error}; restore the file") from None
+    labels = Path(folder) / "labels.txt"
+    if labels.exists():
+        pair.append(Labels(labels.read_text("utf-8").splitlines()))
+    if not pair:
+        raise FileNotFoundError(f"{folder} has no tokenizer.model")
+    return pair[0], pair[-1]

@@ -9,11 +9,12 @@ from matplotlib.colors import ListedColormap
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from evaluation.attention import axis_labels
-from evaluation.figures import COLOURS
 from model.attention import MultiHeadAttention
 from model.layers import FeedForward, LayerNorm, named_variables
 from model.transformer import Stack, Transformer
 
+# Okabe and Ito's colours, which colour-blind readers can tell apart, without pale ones.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00")
 BLUE, ORANGE, GREEN = COLOURS[:3]
 TITLES = {"attention": "self-attention", "cross_attention": "cross-attention"}
 # Light fills for boxes with black text.

@@ -17,8 +17,7 @@ from evaluation.figures import figure
 from utils import UserError
 
 if TYPE_CHECKING:
-    from evaluation.generator import Generator
-    from evaluation.translator import Translator
+    from evaluation.predictor import Predictor
 
 MAX_TOKEN_LENGTH = 16  # characters of a label
 TOKENS_SHOWN = 20  # in TensorBoard
@@ -62,11 +61,9 @@ def heat_maps(
     cell = min(max(0.13, 2 / max(width, height)), 80 / max(heads * width, layers * height))
     font = min(9, 0.88 * 72 * cell)
     row_space, column_space = (0.6 * font / 72 * max(map(len, x)) for x in (rows, columns))
-    across = heads * (width * cell + 0.15) + 2 * row_space + 1.4
-    scale = max(1, across / 28)  # larger titles for wide figures, which are seen from further away
-    title = textwrap.fill(title, max(20, int(8.5 * across / scale)))
-    down = layers * (height * cell + 0.25) + column_space
-    down += 0.7 + 0.2 * scale * len(title.splitlines())
+    across = heads * (width * cell + 0.15) + row_space + 1.4
+    title = textwrap.fill(title, max(20, int(8.5 * across)))
+    down = layers * (height * cell + 0.25) + column_space + 0.7 + 0.2 * len(title.splitlines())
     with figure(stem, across, down, layout="compressed") as canvas:
         plots = canvas.subplots(layers, heads, squeeze=False, sharex=True, sharey=True)
         plots[0, 0].set_xticks(range(width), columns)  # shared by all
@@ -75,20 +72,15 @@ def heat_maps(
             image = plot.imshow(weights[layer, head], **color_scale(weights))
             plot.tick_params(length=0, labelsize=font)
             plot.tick_params("x", rotation=90)
-            # On the right, too, if the labels on the left are far away.
-            plot.tick_params("y", labelright=heads > 3 and head == heads - 1)
-            plot.spines[:].set(visible=True, color="0.7", linewidth=0.5)
-            plot.set_title(f"layer {layer + 1}, head {head + 1}", fontsize=9 * scale)
-        bar = canvas.colorbar(image, ax=plots, aspect=40, fraction=0.03, pad=0.01)
-        bar.set_label("attention weight", fontsize=10 * scale)
-        joined = any(label[0] == "·" for label in (*rows, *columns) if label)
-        note = " (· continues the word before)" if joined else ""
-        canvas.supxlabel(f"key tokens{note}", fontsize=10 * scale)
-        canvas.supylabel("query tokens", fontsize=10 * scale)
-        canvas.suptitle(title, fontsize=13 * scale)
+            if layers * heads > 1:
+                plot.set_title(f"layer {layer + 1}, head {head + 1}", fontsize=9)
+        canvas.colorbar(image, ax=plots, label="attention weight", fraction=0.03, pad=0.01)
+        canvas.supxlabel("key tokens (· continues the word before)", fontsize=10)
+        canvas.supylabel("query tokens", fontsize=10)
+        canvas.suptitle(title, fontsize=13)
 
 
-def attention_image(predictor: "Translator | Generator", split: Split) -> bytes | None:
+def attention_image(predictor: "Predictor", split: Split) -> bytes | None:
     """Return a PNG of the attention in one text and its target, or None without attention.
 
     It shows the mean of the last layer's heads. The text is the first of those closest to six
@@ -103,17 +95,10 @@ def attention_image(predictor: "Translator | Generator", split: Split) -> bytes 
         return None
     name, (weights, queries, keys) = list(kinds.items())[-1]
     queries, keys = queries[:TOKENS_SHOWN], keys[:TOKENS_SHOWN]
-    mean = weights[-1].mean(axis=0)[: len(queries), : len(keys)]  # (query_len, key_len)
+    mean = weights[-1:, :, : len(queries), : len(keys)].mean(axis=1, keepdims=True)
     with tempfile.TemporaryDirectory() as folder:
         stem = Path(folder, "attention")
-        # The size of a card in TensorBoard, 374 × 215 pixels: scaling would blur the text.
-        with figure(stem, 3.4, 1.95) as canvas:
-            plot = canvas.subplots()
-            plot.imshow(mean, **color_scale(mean), aspect="auto")
-            plot.tick_params(length=0, labelsize=7)
-            plot.set_xticks(range(len(keys)), axis_labels(keys), rotation=30, ha="right")
-            plot.set_yticks(range(len(queries)), axis_labels(queries))
-            plot.set_title(f"{name}, last layer, mean of heads", fontsize=8)
+        heat_maps(stem, mean, queries, keys, f"{name}, last layer, mean of heads")
         return stem.with_suffix(".png").read_bytes()
 
 

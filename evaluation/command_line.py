@@ -12,17 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import utils
-from data.tokenizer import load_pair
 from evaluation.search import Search
 from same_code import changed_files
 from training import machine
-from training.checkpoints import checkpoint_folder
-from training.records import find_run, load_config
+from training.records import checkpoint_folder, find_run, load_config
 from utils import UserError, errors_in_one_line, fail, handle_signals, quote
 
 if TYPE_CHECKING:
-    from evaluation.generator import Generator
-    from evaluation.translator import Translator
+    from evaluation.predictor import Predictor
 
 RUN_HELP = "run directory, such as runs/NAME; runs/latest is the one that started last"
 MEMORY_HINT = "lower --beam, shorten the longest lines, or use fewer cores (Linux: taskset -c 0 …)"
@@ -51,54 +48,50 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def valid_text(text: str, name: str = "the command line", warn: bool = True) -> str:
+def valid_text(text: str, name: str = "the command line") -> str:
     """Replace bytes that are not UTF-8, decoded as surrogates, by U+FFFD, with a warning."""
     valid = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    if warn and valid != text:
-        print(f"warning: {name} is not valid UTF-8; invalid bytes became \ufffd", file=sys.stderr)
+    if valid != text:
+        utils.warn(f"{name} is not valid UTF-8; invalid bytes became \ufffd")
     return valid
 
 
 def parse(
     parser: argparse.ArgumentParser,
     tasks: Sequence[str] = ("translation", "classification"),
-    make_search: Callable[..., Search] = Search,
+    search: type[Search] = Search,
 ) -> argparse.Namespace:
     """Parse the command line; a mistake exits with one line and status 2.
 
-    tasks: those of models that the program is for. make_search: creates the Search from the flags
-    that were given. Adds `config` and `tokenizers`, those of the run, and `search`.
+    tasks: those of models that the program is for. search: the class of the search flags. Adds
+    `config`, that of the run, and `search`.
     """
     handle_signals()
     flags = parser.parse_intermixed_args()  # TEXT may follow flags
     with errors_in_one_line():
         names = {field.name for field in fields(Search)} & vars(flags).keys()
-        flags.search = make_search(**{name: getattr(flags, name) for name in names})
+        flags.search = search(**{name: getattr(flags, name) for name in names})
         if flags.search.sample and "seed" not in names:
             flags.search = replace(flags.search, seed=random.randrange(2**31))
         if flags.average > 1 and flags.checkpoint == "best":
-            raise UserError("there is only one best checkpoint: use --average without --checkpoint")
+            raise UserError("--average is of the latest epochs: remove --checkpoint")
         flags.config = load_config(flags.run)
-        if flags.config.task not in tasks:
-            program = "generate" if flags.config.task == "language modeling" else "translate"
-            raise UserError(
-                f"{flags.run} is not a model for {' or '.join(tasks)}: use python {program}.py "
-                f"{quote(flags.run)}"
-            )
-        if flags.config.is_classifier and flags.search.sample:
-            raise UserError("labels cannot be sampled: remove --sample")
-        if flags.search.max_tokens and flags.config.task != "translation":
-            raise UserError("--max-tokens is for translations: remove it")
+        check_task(flags, tasks)
         if not getattr(flags, "text", "-").strip():
             raise UserError("the text is empty: give one with words")
         check_code(flags.run, flags.accept_changes)
         checkpoint_folder(flags.run, flags.checkpoint, flags.average)
-        words = flags.config.tokenizer == "word"
-        flags.tokenizers = load_pair(flags.run, flags.config.lowercase, words)
-        if flags.config.is_classifier and flags.search.n_best > len(flags.tokenizers[1].names):
-            count = len(flags.tokenizers[1].names)
-            raise UserError(f"there are only {count} labels: lower --n-best")
     return flags
+
+
+def check_task(flags: argparse.Namespace, tasks: Sequence[str]) -> None:
+    """Raise UserError if the program or its search is not for models of the run's task."""
+    task, search = flags.config.task, flags.search
+    if task not in tasks:
+        program = "generate" if task == "language modeling" else "translate"
+        raise UserError(f"{flags.run} is for {task}: use python {program}.py {quote(flags.run)}")
+    if task == "classification" and (search.sample or search.max_tokens):
+        raise UserError("labels are neither sampled nor long: remove --sample and --max-tokens")
 
 
 def check_code(run: Path, accept_changes: bool) -> None:
@@ -107,21 +100,15 @@ def check_code(run: Path, accept_changes: bool) -> None:
     Other code could fail on a shape or, worse, silently compute something else.
     """
     source = run / "source"
-    if accept_changes or not source.exists():
-        return
-    if names := changed_files("model", source):
-        program = Path(sys.argv[0])
-        own = f"python {quote(source / program.name)} {quote(run)}"
-        if program.parent.name == "evaluation":
-            module = f"evaluation.{program.stem}"
-            own = f"cd {quote(source)} && python -m {module} {quote(run.resolve())}"
+    names = changed_files("model", source) if source.exists() and not accept_changes else []
+    if names:
         raise UserError(
-            f"{names[0]} has changed since {run} was trained: run the run's own code with "
-            f"`{own} …`, or give --accept-changes to use the current code"
+            f"{names[0]} has changed since {run} was trained: run the copy of this program in "
+            f"{quote(source)}, or give --accept-changes to use the current code"
         )
 
 
-def load(flags: argparse.Namespace, one_core: bool = False) -> "Translator | Generator":
+def load(flags: argparse.Namespace, one_core: bool = False) -> "Predictor":
     """Load the model that the flags of `parse` select. Imports TensorFlow. Raises UserError.
 
     one_core: use one thread, which is faster if the operations are tiny.
@@ -131,15 +118,7 @@ def load(flags: argparse.Namespace, one_core: bool = False) -> "Translator | Gen
         print(f"loading {flags.run}", file=sys.stderr)
     if flags.search.sample and "seed" not in flags:
         print(f"--seed {flags.search.seed}", file=sys.stderr)
-    if flags.average > max(1, flags.config.epochs // 3):
-        utils.warn(
-            f"--average {flags.average} reaches back to weights of an early epoch: the score "
-            "without it may be higher"
-        )
-    if one_core:
-        machine.set_parallelism(1, threads=1)
-    else:
-        machine.set_parallelism(len(machine.cores()))
+    machine.set_parallelism(1 if one_core else len(machine.cores()), threads=1)
     from evaluation import loading
 
     return loading.load(flags.run, flags.config, flags.checkpoint, flags.average, flags.search)

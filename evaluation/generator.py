@@ -1,23 +1,25 @@
 """Text from a language model, attention weights, and the loss of each token."""
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from data.arrays import Ragged, Text
-from data.encoding import encode_texts
+from data.arrays import Text
 from data.tokenizer import EOS, Tokenizer
 from evaluation.page import Attention
-from evaluation.predictor import GREEDY, Predictor, decode_with
+from evaluation.predictor import GREEDY, Predictor
 from evaluation.search import Search
 from model import IDS
+from model.decoding import draw, filter_logits, loop
 from model.interface import Model
 from utils import UserError
 
 BATCH_TOKENS = 4096  # in scoring
 TOKENS = 200  # that a prompt is continued by
+PART = 8  # tokens that are generated before they are printed
 INCOMPLETE = "\ufffd"  # what bytes that are not a whole character are decoded to
 
 
@@ -43,21 +45,30 @@ class Generator(Predictor):
         start: int,
         search: Search = GREEDY,
     ):
-        super().__init__(model, tokenizer, tokenizer, max_length, search)
-        self.tokenizer, self.start = tokenizer, start
-        self.read = tf.queue.FIFOQueue(2**20, tf.int32, ())  # the tokens of `stream`
+        super().__init__(model, tokenizer, tokenizer, max_length, search, start)
+        self.tokenizer = tokenizer
 
-        row, number = tf.TensorSpec([None], tf.int32), tf.TensorSpec([], tf.int64)
-        inputs, scores = [IDS, row, row, IDS, number], search.n_best > 1
+        @tf.function(input_signature=[IDS], autograph=False)
+        def read(ids):
+            return model.init_decode(ids)
 
-        @tf.function(input_signature=inputs, autograph=False)
-        def decode(source, first, limit, prefix, stream):
-            return decode_with(search, model, source, stream, scores, first, limit, prefix)
+        @tf.function(autograph=False)
+        def extend(ids, state, seed, count):
+            def step(loop_state):
+                ids, state = loop_state
+                logits, state = model.decode_step(ids[-1:], state)  # (1, vocab_size)
+                if search.sample:
+                    logits = filter_logits(logits, search.temperature, search.top_k, search.top_p)
+                    position = tf.size(ids, tf.int64) - 1
+                    token = draw(logits, tf.stack([search.seed or 0, seed + position]))
+                else:
+                    token = tf.argmax(logits, axis=-1, output_type=tf.int32)
+                return tf.concat([ids, token], axis=0), state
 
-        @tf.function(input_signature=inputs, autograph=False)
-        def decode_stream(source, first, limit, prefix, stream):
-            observed = Observed(model, self.read)
-            return decode_with(search, observed, source, stream, scores, first, limit, prefix)
+            ids, state = loop(
+                lambda loop_state: tf.size(loop_state[0]) <= count, step, (ids, state)
+            )
+            return ids[1:], state
 
         @tf.function(input_signature=[IDS, IDS], autograph=False)
         def token_losses(source, target):
@@ -66,19 +77,12 @@ class Generator(Predictor):
             best = tf.argmax(logits, axis=-1, output_type=labels.dtype)
             return losses, best == labels
 
-        self.decode, self.decode_stream, self.token_losses = decode, decode_stream, token_losses
+        self.read, self.extend_function, self.token_losses = read, extend, token_losses
 
     def trace(self) -> None:
-        """Call two graphs on a tiny input: the first call traces them, which takes seconds."""
-        self.extend([[]], tokens=1)
+        """Call the graphs on tiny inputs: the first call traces them, which takes seconds."""
+        self.generate("", tokens=1)
         self.token_losses(np.zeros((1, 0), np.int32), np.int32([[self.start, EOS]]))
-
-    # ---- Scores ----
-
-    def encode(self, texts: Sequence[str], documents: bool) -> Text:
-        """Encode texts. documents: whether each is a document, which ends in eos."""
-        rows = encode_texts(texts, self.tokenizer, [EOS] if documents else [])
-        return Text(rows, self.start, self.max_length)
 
     def token_scores(self, text: Text, stride: int | None = None) -> TokenScores:
         """Score each token of a text once, in blocks that begin every `stride` tokens.
@@ -107,128 +111,66 @@ class Generator(Predictor):
         scores = self.token_scores(text)
         return float(np.mean(scores.losses, dtype=float)), float(np.mean(scores.correct))
 
-    # ---- Texts ----
-
-    def generate(
-        self, prompts: str | Sequence[str], tokens: int = TOKENS, number: int = 0
-    ) -> list[str]:
-        """Continue each prompt by up to `tokens` tokens. Returns the continuations only.
-
-        A prompt may be empty. Samples with another `number` differ. A last character of which not
-        all bytes are generated is left out.
-        """
-        rows = self.tokenizer.encode([prompts] if isinstance(prompts, str) else prompts)
-        before = self.tokenizer.decode(rows)
-        texts = self.tokenizer.decode(self.extend(rows, tokens, number))
-        continuations = (x[len(prompt) :] for x, prompt in zip(texts, before, strict=True))
-        return [text.rstrip(INCOMPLETE) for text in continuations]
+    def generate(self, prompt: str, tokens: int = TOKENS, number: int = 0) -> str:
+        """Return a continuation of a prompt, which may be empty. Samples depend on `number`."""
+        return "".join(self.stream(prompt, tokens, number))
 
     def stream(self, prompt: str, tokens: int = TOKENS, number: int = 0) -> Iterator[str]:
-        """Continue a prompt as `generate` does. Yields parts of the text as they are generated.
+        """Yield the parts of a continuation as they are generated, whole characters.
 
-        A part ends after a whole character. Beam search has only one part. One stream at a time.
+        A last character of which not all bytes are generated is left out.
         """
-        (row,), last = self.tokenizer.encode([prompt]), -1  # not the id of a token
+        (row,) = self.encode_source([prompt])
+        before, waiting, text = row, [], ""  # the last ids of complete text; those after it
+        for token in self.ids(row, tokens, number):
+            waiting.append(token)
+            start, whole = self.tokenizer.decode([before, before + waiting])
+            text = whole[len(start) :]
+            if not text.endswith(INCOMPLETE):
+                yield text
+                before, waiting = (before + waiting)[-4:], []
+        if waiting:
+            yield text.rstrip(INCOMPLETE)
 
-        def run():
-            try:
-                return self.extend([row], tokens, number, stream=self.search.beam == 1)[0]
-            finally:
-                self.read.enqueue(last)
+    def ids(self, row: Sequence[int], tokens: int, number: int = 0) -> Iterator[int]:
+        """Yield up to `tokens` ids that continue a row of ids, the last of which may be eos.
 
-        output = self.pool.submit(run)
-        parts, count, token = Parts(self.tokenizer, row), 0, None
-        try:
-            while (token := int(self.read.dequeue())) != last:
-                count += 1
-                if count > 1:  # the first one is the last one of the prompt
-                    yield parts.add([token])
-        finally:
-            while token != last:  # the caller has stopped: leave nothing for the next stream
-                token = int(self.read.dequeue())
-        yield parts.add(output.result()[len(row) + max(0, count - 1) :], complete=True)
-
-    def extend(
-        self, rows: Sequence[list[int]], tokens: int, number: int = 0, stream: bool = False
-    ) -> list[list[int]]:
-        """Continue each row of ids by up to `tokens` ids, the last of which may be eos.
-
-        The model reads at most `max_length` tokens. When they are full, the search continues after
-        the latest half of them. stream: put the tokens of the only row into a queue.
+        The model reads at most `max_length` ids. When they are full, it continues after the latest
+        half of them.
         """
-        rows, turn = [list(row) for row in rows], number * 2**20
-        goals = [len(row) + tokens for row in rows]
-        decode = self.decode_stream if stream else self.decode
-        while left := [
-            i for i in range(len(rows)) if len(rows[i]) < goals[i] and not ends(rows[i])
-        ]:
-            read = [self.latest([self.start, *rows[i]]) for i in left]
-            # What all rows have is read in one pass, the rest token by token.
-            common = min(map(len, read)) - 1
-            source = np.int32([row[:common] for row in read]).reshape(len(read), common)
-            first = np.int32([row[common] for row in read])
-            rest = Ragged.of([row[common + 1 :] for row in read])
-            needed = [goals[i] - len(rows[i]) for i in left]
-            limit = np.minimum(rest.lengths + needed, self.max_length - common).astype(np.int32)
-            prefix = rest.padded(np.arange(len(read)))
-            outputs = decode(source, first, limit, prefix, turn)[0].numpy()[:, 0]
-            for i, output, skipped, stop in zip(left, outputs, rest.lengths, limit, strict=True):
-                new = output[skipped:stop].tolist()
-                rows[i] += new[: new.index(EOS) + 1] if EOS in new else new
-            turn += 1
-        return rows
+        ids, state, left = [self.start, *row], None, tokens
+        while left:
+            if len(ids) > self.max_length:
+                ids, state = ids[-max(1, self.max_length // 2) :], None
+            if state is None:
+                state = self.read(np.int32([ids[:-1]]))
+            count = min(PART, left, self.max_length - len(ids) + 1)
+            seed = tf.constant(number * 2**40 + tokens - left, tf.int64)
+            new, state = self.extend(tf.constant(ids[-1:]), state, seed, tf.constant(count))
+            left -= count
+            for token in new.numpy().tolist():
+                yield token
+                if token == EOS:
+                    return
+                ids.append(token)
 
-    def latest(self, row: list[int]) -> list[int]:
-        """Return a row of ids, or the latest part of it if it leaves no room for another token."""
-        return row if len(row) <= self.max_length else row[-max(1, self.max_length // 2) :]
+    @functools.cached_property
+    def extend(self) -> Callable:
+        """A graph for states of every length: a tf.function would search for it by their shapes."""
+        state = tf.nest.map_structure(
+            lambda x: tf.TensorSpec([None] * x.shape.rank, x.dtype), self.read(np.int32([[]]))
+        )
+        ids, seed = tf.TensorSpec([None], tf.int32), tf.TensorSpec([], tf.int64)
+        return self.extend_function.get_concrete_function(
+            ids, state, seed, tf.TensorSpec([], tf.int32)
+        )
 
     def attention(self, text: str, target: str | None = None) -> dict[str, Attention]:
         """Return {"decoder self-attention": …} of the first `max_length` tokens of a text.
 
         A row has the token that is predicted there. Raises UserError for an empty text.
         """
-        ids = self.tokenizer.encode([text + (target or "")])[0][: self.max_length]
+        ids = self.encode_source([text + (target or "")])[0][: self.max_length]
         if not ids:
             raise UserError("the text is empty: give one with words")
-        return self.weights_by_kind([], ids, self.start)
-
-
-def ends(row: Sequence[int]) -> bool:
-    """Return whether a row of ids ends in eos."""
-    return bool(row) and row[-1] == EOS
-
-
-class Observed:
-    """A model that puts each token that it reads in decoding, of one row, into a queue."""
-
-    def __init__(self, model: Model, queue: tf.queue.FIFOQueue):
-        self.model, self.queue = model, queue
-        self.init_decode = model.init_decode
-
-    def decode_step(self, token: tf.Tensor, state: dict) -> tuple[tf.Tensor, dict]:
-        """Decode a token, (1,)."""
-        self.queue.enqueue(token[0])
-        return self.model.decode_step(token, state)
-
-
-class Parts:
-    """The text of tokens that arrive one after another, in whole characters.
-
-    before: the ids before them, which are not part of the text.
-    """
-
-    def __init__(self, tokenizer: Tokenizer, before: Sequence[int]):
-        self.tokenizer = tokenizer
-        self.last, self.waiting = list(before), []  # the last ids of complete text; those after it
-
-    def add(self, tokens: Sequence[int], complete: bool = False) -> str:
-        """Return the text of new tokens, or "" if it ends within a character.
-
-        complete: whether no more tokens follow. An incomplete character is then left out.
-        """
-        self.waiting += tokens
-        before, text = self.tokenizer.decode([self.last, self.last + self.waiting])
-        if text.endswith(INCOMPLETE) and not complete:
-            return ""
-        self.last, self.waiting = (self.last + self.waiting)[-4:], []
-        return text[len(before) :].rstrip(INCOMPLETE)
+        return self.weights_by_kind([], ids)

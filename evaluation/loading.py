@@ -3,6 +3,7 @@
 import dataclasses
 from pathlib import Path
 
+import numpy as np
 import tensorflow as tf
 
 from config import Config
@@ -16,8 +17,8 @@ from evaluation.translator import Translator
 from model import build
 from model.interface import Model
 from same_code import changed_files
-from training.checkpoints import checkpoint_folder, readable_checkpoints, restore_model
-from training.records import load_config, read_json
+from training.checkpoints import readable_checkpoints, restore_model
+from training.records import checkpoint_folder, load_config, read_json
 from utils import UserError, warn
 
 
@@ -31,13 +32,12 @@ def make_predictor(
 ) -> Translator | Generator:
     """Create a Generator for a language model, a Translator for any other.
 
-    corpus_info: see `Dataset`.
+    corpus_info: see `Dataset`. A Translator needs none.
     """
     if config.task == "language modeling":
         start = start_id(target_tokenizer, corpus_info["documents"])
         return Generator(model, target_tokenizer, config.max_length, start, search)
-    margin = corpus_info.get("output_margin", 20)  # runs of older code do not have it
-    tokenizers = source_tokenizer, target_tokenizer
+    tokenizers, margin = (source_tokenizer, target_tokenizer), corpus_info.get("output_margin", 20)
     return Translator(model, *tokenizers, config.max_length, search, margin)
 
 
@@ -64,24 +64,18 @@ def load(
     folder = checkpoint_folder(run, checkpoint, average)
     paths = readable_checkpoints(folder, average, ends_of_epochs=average > 1)
     if len(paths) < average:
-        count = len(paths)
-        raise UserError(
-            f"{folder} has {count} intact checkpoints at ends of epochs: lower --average {average}"
-        )
+        raise UserError(f"--average {average}: {folder} has {len(paths)} intact ends of epochs")
     restore(model, paths)
     path = Path(run, "corpus.json")
-    needed = config.task == "language modeling"
-    corpus_info = read_json(path) if needed or path.exists() else {}
+    corpus_info = read_json(path) if path.exists() else {}
     return make_predictor(model, *tokenizers, config, corpus_info, search)
 
 
 def restore(model: tf.Module, paths: list[str]) -> None:
     """Restore a model from a checkpoint, or from the mean of several. Raises RunError."""
-    variables = [variable for variable in model.variables if variable.dtype.is_floating]
-    totals = [0.0] * len(variables)
+    variables, weights = [x for x in model.variables if x.dtype.is_floating], []
     for path in paths:
         restore_model(path, model)
-        totals = [t + v.numpy().astype(float) for t, v in zip(totals, variables, strict=True)]
-    if len(paths) > 1:
-        for variable, total in zip(variables, totals, strict=True):
-            variable.assign(total / len(paths))
+        weights.append([variable.numpy() for variable in variables])
+    for variable, values in zip(variables, zip(*weights, strict=True), strict=True):
+        variable.assign(np.mean(values, axis=0, dtype=float))

@@ -1,4 +1,4 @@
-"""Settings of the search for a translation. Does not import TensorFlow."""
+"""Settings of the search for an output. Does not import TensorFlow."""
 
 from dataclasses import dataclass, fields
 from typing import Any
@@ -14,10 +14,7 @@ class Search:
     length_penalty: float = setting(
         0.6, "with --beam: exponent of the length penalty", low=0, high=float("inf")
     )
-    n_best: int = setting(
-        1,
-        "with --beam: outputs per text, each with its line number and score (not for evaluate.py)",
-    )
+    n_best: int = setting(1, "with --beam: outputs per text, each with its line number and score")
     max_tokens: int | None = setting(
         None,
         "maximum tokens per output [twice those of its text plus 20; more if over 0.1 % of the "
@@ -35,9 +32,11 @@ class Search:
     seed: int | None = setting(None, "random seed [drawn, and printed]", low=0)
 
     def __post_init__(self):
+        if self.temperature == 0:
+            raise UserError("--temperature 0 is greedy search: use --no-sample instead")
         check_settings(self)
         if self.n_best > self.beam:
-            raise UserError(f"--n-best {self.n_best}: must be at most --beam {self.beam}")
+            raise UserError(f"--n-best {self.n_best}: needs --beam {self.n_best} or more")
         if self.top_p > 1:
             raise UserError(f"--top-p {self.top_p}: must be at most 1")
         if self.sample and self.beam > 1:
@@ -54,19 +53,11 @@ class Search:
         return {f.name: value for f, value in values.items() if value != f.default}
 
     def __str__(self) -> str:
-        return self.method + (f", at most {self.max_tokens} tokens" if self.max_tokens else "")
-
-    @property
-    def method(self) -> str:
-        """Greedy search, beam search or sampling, with its settings."""
-        if self.sample:
-            return (
-                f"sampled, temperature {self.temperature:g}, top-k {self.top_k}, top-p "
-                f"{self.top_p:g}, seed {self.seed}"
-            )
-        if self.beam > 1:
-            return f"beam {self.beam}, length penalty {self.length_penalty:g}"
-        return "greedy"
+        names = ["beam", "length_penalty"] if self.beam > 1 else []
+        names = ["temperature", "top_k", "top_p", "seed"] if self.sample else names
+        names += ["max_tokens"] if self.max_tokens else []
+        settings = [f"{name.replace('_', ' ')} {getattr(self, name):g}" for name in names]
+        return ", ".join(["sampled" if self.sample else "greedy"] * (self.beam == 1) + settings)
 
     @property
     def suffix(self) -> str:
@@ -80,9 +71,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Sampling(Search):
-    """A Search that samples unless a beam is given: the defaults of generate.py."""
+    """A Search that samples by default, for generate.py."""
 
-    sample: bool = setting(
-        True, "sample each token; --no-sample or --beam: do not", group="sampling"
-    )
+    sample: bool = setting(True, "sample each token, or take the most likely", group="sampling")
     temperature: float = setting(0.8, "divides the logits", low=1e-3, high=float("inf"))

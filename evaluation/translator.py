@@ -9,7 +9,7 @@ from tqdm import tqdm
 from data.arrays import Pairs, Ragged
 from data.batches import plan_batches
 from data.text import normalize_source, to_line
-from data.tokenizer import BOS, EOS, PAD, Labels, Tokenizer
+from data.tokenizer import EOS, PAD, Labels, Tokenizer
 from evaluation.page import Attention
 from evaluation.predictor import GREEDY, Predictor, decode_with
 from evaluation.search import Search
@@ -35,26 +35,16 @@ class Translator(Predictor):
         """margin: of the maximum length of an output, see `model.decoding.output_limit`."""
         super().__init__(model, source_tokenizer, target_tokenizer, max_length, search)
         self.labelled, self.margin = isinstance(target_tokenizer, Labels), margin
-        self.warned = False  # that a text was truncated
-        self.incomplete = 0  # number of outputs so far that reached the maximum length
+        if self.labelled and search.n_best > len(target_tokenizer.names):
+            raise UserError(f"there are {len(target_tokenizer.names)} labels: lower --n-best")
+        self.truncated = self.incomplete = 0  # number of texts, and of outputs, so far
         # evaluate.py reports the probability of a label, but not that of a translation.
         scores = search.n_best > 1 or self.labelled
 
-        number = tf.TensorSpec([], tf.int64)
-
-        @tf.function(input_signature=[IDS, number], autograph=False)
+        @tf.function(input_signature=[IDS, tf.TensorSpec([], tf.int64)], autograph=False)
         def decode(source, batch_number):
             limit = self.output_limit(source)
             return decode_with(search, model, source, batch_number, scores, limit=limit)
-
-        @tf.function(input_signature=[IDS, number, IDS], autograph=False)
-        def decode_after(source, batch_number, prefix):
-            limit = self.output_limit(source)
-            if not search.max_tokens:
-                limit += tf.shape(prefix)[1]
-            return decode_with(
-                search, model, source, batch_number, scores, limit=limit, prefix=prefix
-            )
 
         @tf.function(input_signature=[IDS, IDS], autograph=False)
         def totals(source, target):
@@ -62,7 +52,7 @@ class Translator(Predictor):
             sums = loss_sums(logits, labels)
             return tf.stack([sums.loss, sums.correct, tf.cast(tf.size(labels), tf.float32)])
 
-        self.decode, self.decode_after, self.totals = decode, decode_after, totals
+        self.decode, self.totals = decode, totals
 
     def output_limit(self, source: tf.Tensor) -> tf.Tensor:
         """Maximum number of tokens of each output: source (batch, source_len) → (batch,), int32."""
@@ -72,7 +62,7 @@ class Translator(Predictor):
 
     def trace(self) -> None:
         """Call both graphs on a tiny batch: the first call traces them, which takes seconds."""
-        ids = np.array([[BOS, EOS]], np.int32)
+        ids = np.int32([[self.start, EOS]])
         self.decode(ids, 0)
         self.totals(ids, ids)
 
@@ -89,20 +79,12 @@ class Translator(Predictor):
         loss, correct, tokens = np.sum(totals, axis=0, dtype=float)
         return float(loss / tokens), float(correct / tokens)
 
-    def translate(
-        self,
-        texts: Sequence[str],
-        batch_tokens: int = 4096,
-        batch_sentences: int = 128,
-        progress: bool = False,
-        prefix: str = "",
-    ) -> list[str]:
+    def translate(self, texts: Sequence[str], **options) -> list[str]:
         """Return the best translation, or the label, of each text; "" for an empty text.
 
-        prefix: what every translation begins with.
+        options: those of `n_best`.
         """
-        outputs = self.n_best(texts, batch_tokens, batch_sentences, progress, prefix=prefix)
-        return [best[0][1] for best in outputs]
+        return [best[0][1] for best in self.n_best(texts, **options)]
 
     def n_best(
         self,
@@ -111,37 +93,25 @@ class Translator(Predictor):
         batch_sentences: int = 128,
         progress: bool = False,
         first: int = 1,
-        prefix: str = "",
     ) -> list[list[tuple[float, str]]]:
         """Return `search.n_best` pairs of score and translation for each text, best first.
 
-        Texts of more than `max_length` tokens are truncated, with a warning for the first of them,
-        which numbers the texts from `first`. prefix: what every translation begins with.
+        Texts of more than `max_length` tokens are truncated. Samples depend on `first`, the number
+        of the first text.
         """
         if isinstance(texts, str):
             raise UserError("texts is a single string: give a list of texts, such as [text]")
-        prefix_ids = np.int32(self.target_tokenizer.encode([prefix]) if prefix else [[]])
         texts = [normalize_source(text) for text in texts]
         indices = [i for i, text in enumerate(texts) if text]
-        rows = self.source_tokenizer.encode([texts[i] for i in indices])
-        long = [i for i, row in zip(indices, rows, strict=True) if len(row) > self.max_length]
-        # Texts with labels are truncated in training, too.
-        if long and not self.labelled and not self.warned:
-            self.warned = True
-            warn(
-                f"text {first + long[0]:,} has more than {self.max_length} tokens; only the first "
-                f"{self.max_length} tokens of such texts are translated"
-            )
+        rows = self.encode_source([texts[i] for i in indices])
+        self.truncated += sum(len(row) > self.max_length for row in rows)
         source = Ragged.of([[*row[: self.max_length], EOS] for row in rows])
         # The lengths of the outputs are unknown, so the sources take their place. The longest batch
         # comes first: no core should be left with a long batch at the end.
         batches = plan_batches(Pairs(source, source), batch_tokens, batch_sentences)[::-1]
 
         def decode(batch):
-            inputs = source.padded(batch), first + int(batch[0])  # a unique number
-            if prefix:
-                return self.decode_after(*inputs, np.repeat(prefix_ids, len(batch), axis=0))
-            return self.decode(*inputs)
+            return self.decode(source.padded(batch), first + int(batch[0]))  # a unique number
 
         outputs = [[(0.0, "")] * self.search.n_best for _ in texts]
         # The progress bar appears only on a terminal.
@@ -149,14 +119,16 @@ class Translator(Predictor):
             for batch, (ids, scores) in zip(batches, self.pool.map(decode, batches), strict=True):
                 for i, row, row_scores in zip(batch, ids.numpy(), scores.numpy(), strict=True):
                     self.incomplete += not self.labelled and EOS not in row[0]
-                    decoded = self.target_tokenizer.decode(row)
-                    lines = map(to_line, decoded)
+                    lines = map(to_line, self.target_tokenizer.decode(row))
                     outputs[indices[i]] = list(zip(row_scores.tolist(), lines, strict=True))
                 bar.update(len(batch))
         return outputs
 
-    def warn_if_incomplete(self) -> None:
-        """Warn if outputs reached the maximum length, perhaps before their end."""
+    def print_warnings(self) -> None:
+        """Warn of unknown characters, and of texts and outputs at their maximum length."""
+        super().print_warnings()
+        if self.truncated and not self.labelled:  # with labels, in training, too
+            warn(f"{amount(self.truncated, 'text')} cut off after {self.max_length} tokens")
         if self.incomplete:
             warn(
                 f"{amount(self.incomplete, 'output')} cut off at the maximum number of tokens; "
@@ -168,15 +140,12 @@ class Translator(Predictor):
 
         weights (num_layers, num_heads, query_len, key_len) come with their query and key tokens. A
         row of the decoder has the token that is predicted there, target_out. target: used in place
-        of the model's own output. Raises UserError for an empty text.
+        of the model's own output.
         """
-        source = self.source_tokenizer.encode([normalize_source(text)])[0][: self.max_length]
-        if not source:
-            raise UserError("the text is empty: give one with words")
-        source = [*source, EOS]
+        source = [*self.encode_source([normalize_source(text)])[0][: self.max_length], EOS]
         if target is None:
             target_out = self.decode(np.int32([source]), 0)[0].numpy()[0, 0]
             target_out = target_out[target_out != PAD].tolist()
         else:
             target_out = self.target_tokenizer.encode([target])[0] + self.target_tokenizer.ending
-        return self.weights_by_kind(source, target_out, BOS)
+        return self.weights_by_kind(source, target_out)

@@ -22,16 +22,6 @@ def output_limit(source: tf.Tensor, margin: int = 20) -> tf.Tensor:
     return 2 * tf.math.count_nonzero(source != PAD, axis=1, dtype=tf.int32) + margin
 
 
-def forced_tokens(prefix: tf.Tensor, rows: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
-    """Return the token that each output must have at a position, 0 where the search is free.
-
-    prefix: (batch, prefix_len), padded. rows: (rows,), indices into the batch → (rows,), int32.
-    """
-    prefix = tf.pad(prefix, [[0, 0], [0, 1]], constant_values=PAD)
-    column = prefix[:, tf.minimum(position, tf.shape(prefix)[1] - 1)]  # (batch,)
-    return tf.gather(column, rows)
-
-
 def loop(running: Callable, step: Callable, state: Any) -> Any:
     """`tf.while_loop` over one structure of tensors, all of whose axes may change size."""
     shapes = tf.nest.map_structure(lambda x: tf.TensorShape([None] * x.shape.rank), state)
@@ -68,16 +58,14 @@ def decode_loop(
     eos: int,
     choose: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
     limit: tf.Tensor | None = None,
-    prefix: tf.Tensor | None = None,
 ) -> tf.Tensor:
     """Generate one token at a time until `eos`: (batch, source_len) → (batch, output_len), int32.
 
     bos: what precedes the outputs: one id for all, or (batch,).
 
     choose: function of logits (rows, vocab_size) and position, returns ids (rows,). limit: maximum
-    tokens per output, (batch,), by default `output_limit(source)`. prefix: the first tokens of each
-    output, (batch, prefix_len), padded. Outputs end in `eos` unless they reach the limit, and are
-    padded.
+    tokens per output, (batch,), by default `output_limit(source)`. Outputs end in `eos` unless they
+    reach the limit, and are padded.
     """
     source = tf.convert_to_tensor(source)
     limit = output_limit(source) if limit is None else tf.convert_to_tensor(limit)
@@ -88,9 +76,6 @@ def decode_loop(
         position = tf.shape(outputs)[1]
         logits, model_state = model.decode_step(token, model_state)
         token = choose(logits, position)
-        if prefix is not None:
-            forced = forced_tokens(prefix, rows, position)
-            token = tf.where(forced == PAD, token, forced)
         token = tf.where(done, PAD, token)
         # Rows that are no longer in the batch get 0, which is PAD.
         column = tf.scatter_nd(rows[:, tf.newaxis], token, [batch])
@@ -109,19 +94,14 @@ def decode_loop(
 
 
 def greedy(
-    model: Model,
-    source: tf.Tensor,
-    bos: int | tf.Tensor,
-    eos: int,
-    limit: tf.Tensor | None = None,
-    prefix: tf.Tensor | None = None,
+    model: Model, source: tf.Tensor, bos: int | tf.Tensor, eos: int, limit: tf.Tensor | None = None
 ) -> tf.Tensor:
     """Generate the most likely token at each position: arguments and result as `decode_loop`."""
 
     def choose(logits, position):
         return tf.argmax(logits, axis=-1, output_type=tf.int32)
 
-    return decode_loop(model, source, bos, eos, choose, limit, prefix)
+    return decode_loop(model, source, bos, eos, choose, limit)
 
 
 def filter_logits(
@@ -147,6 +127,16 @@ def filter_logits(
     return logits
 
 
+def draw(logits: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """Draw an id from each softmax: logits (rows, vocab_size), seed (2,) → (rows,), int32.
+
+    Gumbel-max trick (Gumbel 1954): the argmax of logits + noise is a draw from their softmax.
+    """
+    uniform = tf.random.stateless_uniform(tf.shape(logits), seed, 1e-20, 1.0)
+    noise = -tf.math.log(-tf.math.log(uniform))
+    return tf.argmax(logits + noise, axis=-1, output_type=tf.int32)
+
+
 def sample(
     model: Model,
     source: tf.Tensor,
@@ -157,7 +147,6 @@ def sample(
     top_k: int = 0,
     top_p: float = 1.0,
     limit: tf.Tensor | None = None,
-    prefix: tf.Tensor | None = None,
 ) -> tf.Tensor:
     """Draw each token from the filtered softmax: (batch, source_len) → (batch, output_len), int32.
 
@@ -166,14 +155,10 @@ def sample(
     """
 
     def choose(logits, position):
-        # Gumbel-max trick (Gumbel 1954): argmax of logits + noise is a draw from their softmax.
         position_seed = tf.cast(seed, tf.int64) + tf.stack([0, tf.cast(position, tf.int64)])
-        uniform = tf.random.stateless_uniform(tf.shape(logits), position_seed, 1e-20, 1.0)
-        noise = -tf.math.log(-tf.math.log(uniform))
-        logits = filter_logits(logits, temperature, top_k, top_p)
-        return tf.argmax(logits + noise, axis=-1, output_type=tf.int32)
+        return draw(filter_logits(logits, temperature, top_k, top_p), position_seed)
 
-    return decode_loop(model, source, bos, eos, choose, limit, prefix)
+    return decode_loop(model, source, bos, eos, choose, limit)
 
 
 class Hypotheses(NamedTuple):
@@ -292,7 +277,6 @@ def beam_search(
     length_penalty: float = 0.0,
     n_best: int = 1,
     limit: tf.Tensor | None = None,
-    prefix: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the best outputs, (batch, n_best, output_len), int32, and scores (batch, n_best).
 
@@ -301,8 +285,7 @@ def beam_search(
     limit, and are padded. With a beam of 1 and no penalty, equal to `greedy`.
 
     length_penalty: at least 0. n_best: at most `beam`. limit: maximum tokens per output, (batch,),
-    by default `output_limit(source)`. prefix: the first tokens of each output, (batch, prefix_len),
-    padded, which have probability 1.
+    by default `output_limit(source)`.
     """
     source = tf.convert_to_tensor(source)
     limit = output_limit(source) if limit is None else tf.convert_to_tensor(limit)
@@ -313,10 +296,6 @@ def beam_search(
         source_limit = tf.gather(limit, sources)  # (rows,)
         at_limit = length >= source_limit
         logits, state = model.decode_step(tf.reshape(alive.tokens[:, :, -1], [-1]), state)
-        if prefix is not None:
-            forced = tf.repeat(forced_tokens(prefix, sources, length - 1), beam)[:, tf.newaxis]
-            others = tf.range(logits.shape[-1]) != forced  # (rows · beam, vocab_size)
-            logits = tf.where((forced != PAD) & others, -INF, logits)
         extended, parent = extend_hypotheses(alive, logits, beam)
         is_eos = extended.tokens[:, :, -1] == eos  # (rows, 2 · beam)
 

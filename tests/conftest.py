@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import NamedTuple, TextIO
 
 import pytest
+from hypothesis import settings
 
+settings.register_profile("suite", max_examples=30, deadline=None, derandomize=True, database=None)
+settings.load_profile("suite")
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -17,7 +20,8 @@ from same_code import CODE, source_files, syntax_error  # noqa: E402
 
 def pytest_configure(config: pytest.Config) -> None:
     """Stop at a syntax error in the code, which otherwise each file of tests would report."""
-    files = sorted(path for path in source_files(packages=CODE) if path.suffix == ".py")
+    names = source_files().items()
+    files = [path for name, path in names if name.endswith(".py") and name.split("/")[0] in CODE]
     if not hasattr(config, "workerinput") and (error := syntax_error(files)):
         pytest.exit(error, returncode=pytest.ExitCode.USAGE_ERROR)
     from training.machine import set_gpu_defaults  # may have the error

@@ -13,11 +13,12 @@ import tensorflow as tf
 from tensorflow.python.framework.config import disable_op_determinism
 
 import train
+from config import Config
 from data import corpora
-from data.splits import Split
-from evaluation.translator import Translator
-from training import machine, run
+from data.splits import Corpus, Split
+from training import description, machine, run
 from training.command_line import config_from_flags
+from training.records import checkpoint_step, saved_checkpoints
 
 # As in a program: its settings of TensorFlow change the last bits, also in later tests.
 machine.import_tensorflow()
@@ -34,9 +35,14 @@ TINY = {
 METRICS = {"objective": 1.5, "loss": 1.0, "accuracy": 0.5, "grad_norm": 2.0, "learning_rate": 0.1}
 
 
-def load_split(name: str, split: str, reverse: bool = False, task: str = "translation") -> Split:
+def open_corpus(name: str | Path, **settings) -> Corpus:
+    """Return the corpus of a configuration with these settings."""
+    return corpora.from_config(Config(corpus=str(name), **settings))
+
+
+def load_split(name: str | Path, split: str, **settings) -> Split:
     """Load one split of a corpus."""
-    return corpora.find(name, reverse, task).load(split)
+    return open_corpus(name, **settings).load(split)
 
 
 def command_line(settings: dict) -> list[str]:
@@ -118,9 +124,10 @@ def run_loop(
 
     with training_in_process() as patch:
         patch.setattr(train, "make_train_step", make_train_step)
+        state = {"commit": None, "uncommitted": []}, ""
+        patch.setattr(description, "checkout_state", lambda names: state)  # without git
         if validation_losses is not None:
             patch.setattr(train, "validation_metrics", validation_metrics)
-        patch.setattr(Translator, "trace", lambda translator: None)
         patch.setattr(train, "attention_image", lambda translator, texts: None)
         try:
             train.train(config)
@@ -138,14 +145,14 @@ def metrics_of(folder: Path) -> list[dict]:
 
 def steps_saved(folder: Path) -> list[int]:
     """Return the steps of the checkpoints of a run, sorted."""
-    paths = (folder / "checkpoints").glob("ckpt-*.index")
-    return sorted(int(path.stem.removeprefix("ckpt-")) for path in paths)
+    return [checkpoint_step(path) for path in saved_checkpoints(folder / "checkpoints")]
 
 
 def state(folder: Path, step: int | None = None) -> dict[str, np.ndarray]:
     """Return every tensor of a checkpoint, the last one by default, that training depends on."""
-    folder = folder / "checkpoints"
-    reader = tf.train.load_checkpoint(str(folder if step is None else folder / f"ckpt-{step}"))
+    paths = saved_checkpoints(folder / "checkpoints")
+    (path,) = [p for p in paths if checkpoint_step(p) == step] if step is not None else paths[-1:]
+    reader = tf.train.load_checkpoint(str(path))
     # The number of saves and the length of metrics.jsonl may differ.
     free = ("save_counter", "metrics_size", "_CHECKPOINTABLE_OBJECT_GRAPH")
     names = sorted(reader.get_variable_to_shape_map())

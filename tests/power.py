@@ -1,19 +1,43 @@
-"""Simulate verdicts: python -m tests.power
+"""Simulate verdicts and loops: python -m tests.power
 
 Not part of the suite; takes minutes. Prints how often an experiment without effect is called
 different, and how often a planted gain is detected: for equal spreads, for spreads that vary, for a
-share of outliers, for an edit that breaks the pairing, for several weights of the prior, and for
-the delta of the recipe spa-eng.
+share of outliers, for an edit that breaks the pairing (judged with and without pairs), for several
+weights of the prior, and for the delta of the recipe spa-eng. Then, the share of loops of 100 edits
+without effect that commit one.
 """
 
 import numpy as np
 
-from ablation import verdicts
+from ablation import spread, verdicts
 from ablation.experiments import Recipe
-from ablation.verdicts import STAGES, Sigma, decide
+from ablation.verdicts import BETTER, STAGES, UNDECIDED, Sigma, Verdict, decide
 
 ROWS, SEEDS = 55, 3  # of the stored experiments
-NO_DELTA, SPA_ENG = 0.001, 1.93  # in σ: none is too small to matter; 0.0065 / 0.00337
+NO_DELTA, SPA_ENG = 0.001, 1.95  # in σ: none is too small to matter; 0.0065 / 0.00333
+RUN = 1.11  # standard deviation of an unpaired run in σ, on spa-eng
+OUTLIERS = {"tau": 0.19, "outliers": 0.09}
+
+
+def draw_spreads(
+    random: np.random.Generator, count: int, tau: float, outliers: float
+) -> np.ndarray:
+    """Return the standard deviations of the runs of experiments within their seed.
+
+    tau: standard deviation of the logarithm of an experiment's spread. outliers: share of
+    experiments whose runs vary three times as much.
+    """
+    factors = np.exp(random.normal(0, tau, count))
+    return factors * np.where(random.random(count) < outliers, 3.0, 1.0) / 2**0.5
+
+
+def first_decision(recipe: Recipe, gains: np.ndarray, sigma: Sigma, runs: int = 0) -> Verdict:
+    """Return the verdict of the first stage that decides, or the last one."""
+    for stage in STAGES:
+        verdict = decide(recipe, gains[:stage].tolist(), sigma, STAGES, runs)
+        if verdict.outcome != UNDECIDED:
+            break
+    return verdict
 
 
 def simulate(
@@ -22,35 +46,50 @@ def simulate(
     tau: float = 0.0,
     outliers: float = 0.0,
     scale: float = 1.0,
+    runs: int = 0,
     delta: float = NO_DELTA,
 ) -> dict[str, float]:
     """Return the share of each outcome of one experiment, in units of σ of a difference.
 
-    The spread is estimated from ROWS experiments with SEEDS runs, which share the baseline's. tau:
-    standard deviation of the logarithm of an experiment's spread. outliers: share of experiments
-    whose runs vary three times as much. scale: of the judged experiment's own spread.
+    The spread is estimated from ROWS experiments with SEEDS runs, which share the baseline's.
+    scale: of the judged experiment's own spread. runs: if given, its runs are not paired, but
+    compared with so many runs of the baseline.
     """
     random, shares = np.random.default_rng(0), {}
     recipe = Recipe("simulated", "", "exact_match", delta)
-
-    def spreads(count: int) -> np.ndarray:
-        factors = np.exp(random.normal(0, tau, count))
-        return factors * np.where(random.random(count) < outliers, 3.0, 1.0) / 2**0.5
-
     for i in range(tries):
         if i % 20 == 0:  # other stored experiments
-            deviations = np.append(spreads(ROWS), 0.5**0.5)
+            deviations = np.append(draw_spreads(random, ROWS, tau, outliers), 0.5**0.5)
             stored = random.normal(size=(ROWS + 1, SEEDS)) * deviations[:, np.newaxis]
-            sigma = verdicts.pooled({j: [*enumerate(row)] for j, row in enumerate(stored)})
-        own = random.normal(0, spreads(1)[0], STAGES[-1])
+            sigma = spread.pooled({j: [*enumerate(row)] for j, row in enumerate(stored)})
+        own = random.normal(0, draw_spreads(random, 1, tau, outliers)[0], STAGES[-1])
         base = random.normal(0, 0.5**0.5, STAGES[-1])
-        gains = (gain + scale * (own - base)).tolist()
-        for stage in STAGES:
-            outcome = decide(recipe, gains[:stage], sigma).outcome
-            if outcome != verdicts.UNDECIDED:
-                break
+        gains, estimate = gain + scale * (own - base), sigma
+        if runs:
+            base = random.normal(0, RUN, runs).mean()
+            gains, estimate = gain + random.normal(0, RUN, STAGES[-1]) - base, Sigma(RUN, ROWS)
+        outcome = first_decision(recipe, gains, estimate, runs).outcome
         shares[outcome] = shares.get(outcome, 0) + 1 / tries
     return dict.fromkeys((verdicts.BETTER, verdicts.WORSE, verdicts.SMALL), 0.0) | shares
+
+
+def loop(edits: int = 100, tries: int = 2000, tau: float = 0.0, outliers: float = 0.0) -> float:
+    """Return the share of loops of edits without effect that commit at least one.
+
+    The edits share the baseline's runs. A better one is committed if it is better again with eight
+    new pairs.
+    """
+    random, committed, sigma = np.random.default_rng(0), 0, Sigma(1.0, ROWS)
+    recipe = Recipe("simulated", "", "exact_match", SPA_ENG)
+    for _ in range(tries):
+        base, false = random.normal(0, 0.5**0.5, STAGES[-1]), False
+        for deviation in draw_spreads(random, edits, tau, outliers):
+            gains = random.normal(0, deviation, STAGES[-1]) - base
+            if first_decision(recipe, gains, sigma).outcome == BETTER:
+                again = random.normal(0, (deviation**2 + 0.5) ** 0.5, STAGES[-1]).tolist()
+                false |= decide(recipe, again, sigma, STAGES[-1:]).outcome == BETTER
+        committed += false
+    return committed / tries
 
 
 def main() -> None:
@@ -58,8 +97,9 @@ def main() -> None:
         "equal spreads": {},
         "log-normal spreads, τ = 0.19": {"tau": 0.19},
         "log-normal spreads, τ = 0.35": {"tau": 0.35},
-        "τ = 0.19 and 9 % of outliers": {"tau": 0.19, "outliers": 0.09},
+        "τ = 0.19 and 9 % of outliers": OUTLIERS,
         "broken pairing, 1.76 σ": {"scale": 1.76},
+        "broken pairing, judged unpaired": {"runs": 8},
     }
     gain = verdicts.detectable(Sigma(1.0, 60), STAGES[-1])
     print(f"per cent called different without effect; called better with a gain of {gain:.2f} σ")
@@ -69,6 +109,9 @@ def main() -> None:
             none, some = (simulate(x, delta=delta, **case) for x in (0.0, gain))
             rates = f"{100 * (none['better'] + none['worse']):.1f}; {100 * some['better']:.0f}"
             print(f"prior {prior:2}, delta {delta}, {name}: {rates}", flush=True)
+    print("per cent of loops of 100 edits without effect that commit one")
+    for name, case in (("equal spreads", {}), ("τ = 0.19 and 9 % of outliers", OUTLIERS)):
+        print(f"{name}: {100 * loop(**case):.1f}", flush=True)
 
 
 if __name__ == "__main__":

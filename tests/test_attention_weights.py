@@ -6,7 +6,6 @@ import pytest
 from data import tokenizer
 from evaluation.translator import Translator
 from model.masks import look_ahead_mask, padding_mask
-from utils import UserError
 
 TEXTS = ["the cat saw a dog", "a house by our bread", "old men ate some bread", "the dog"]
 
@@ -67,8 +66,3 @@ def test_classifiers_have_encoder_attention(tiny, pieces):
     (name, (weights, queries, keys)) = kinds.popitem()
     assert name == "encoder self-attention" and weights.shape == (2, 4, 3, 3)
     assert queries == keys == ["▁the", "▁cat", "</s>"]
-
-
-def test_an_empty_text_is_rejected(tiny, pieces):
-    with pytest.raises(UserError, match="empty"):
-        make_translator(tiny, pieces).attention("")

@@ -1,55 +1,23 @@
-"""Files that other programs wrote are read completely or rejected in one line.
+"""Files that other programs wrote are read completely or rejected in one line."""
 
-Property-based tests; `python -m tests.fuzz` tries many more inputs.
-"""
-
-import json
 import os
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
 
 import translate
-import utils
-from config import Config
-from data import pipeline
 from same_code import normalized_code
 from training import command_line, records
-from training.checkpoints import checkpoint_folder
+from training.records import checkpoint_folder
 from utils import UserError
 
-settings.register_profile(
-    "suite",
-    max_examples=60,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],  # each example writes its file
-)
-settings.load_profile("suite")
 
-# Bytes as a text editor or a crash leaves them.
-BYTES = st.one_of(
-    st.binary(max_size=60),
-    st.text(st.sampled_from("aé\t\n\r\0\x1c\x85\u2028\u2581🙂 "), max_size=30).map(str.encode),
-)
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner),
-)
-DEEP = b"[" * 100_000  # deeper than Python's stack
-
-
-def one_line(error):
-    """Return whether an error message is one line."""
-    return str(error).strip() and len(str(error).splitlines()) == 1
-
-
-@given(BYTES)
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\n", b"a", b"a\r\n\n", b"a\rb\n\r", b"\xef\xbb\xbfa\n", b"a\xff\nb", b"\0\n",
+     "a\x1cb\x85c\u2028\u2581🙂 \né".encode(), "aé".encode()[:-1]],
+)  # fmt: skip
 def test_a_file_to_translate_keeps_its_lines(capsys, tmp_path, content):
     (tmp_path / "lines.txt").write_bytes(content)
     with open(tmp_path / "lines.txt", "rb") as file:
@@ -108,24 +76,6 @@ def test_much_text_is_read_at_once():
     assert all(abs(size - translate.CHUNK_BYTES) < 10 for size in sizes[:-1]) and len(sizes) == 3
 
 
-VALUES = st.dictionaries(
-    st.sampled_from(list(Config.__dataclass_fields__)) | st.text(max_size=5), JSON
-)
-
-
-@given(VALUES.map(lambda values: json.dumps(values).encode()) | BYTES)
-@example(DEEP)
-@example(b'{"epochs": ' + b"9" * 5000 + b"}")
-@example(b'{"corpus": "\\ud800"}')
-@example(b'{"a\\nb": 1}')
-def test_a_config_file_is_a_config_or_one_line(tmp_path, text):
-    (tmp_path / "config.json").write_bytes(text)
-    try:
-        assert isinstance(records.load_config(tmp_path), Config)
-    except UserError as error:
-        assert one_line(error) and "config.json" in str(error)
-
-
 def test_a_run_resumes_with_the_directories_of_the_command_line(tmp_path):
     """The directories in its config.json may be those of another machine."""
     text = '{"corpus": "mini:9", "name": "run", "cache_dir": "/other", "runs_dir": "/other"}'
@@ -178,7 +128,7 @@ def test_a_run_that_has_ended_no_epoch_can_be_trained_longer(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "ckpt-0.index").touch()
     for which in ({"average": 2}, {"checkpoint": "best"}):
-        with pytest.raises(UserError, match="no checkpoint of a whole epoch: .* --epochs N"):
+        with pytest.raises(UserError, match="--epochs N"):
             checkpoint_folder(tmp_path, **which)
 
 
@@ -195,29 +145,6 @@ def test_no_line_of_json_is_lost(tmp_path):
     path.write_text('{"step": 1}\n{"step": 2, "lo\n')
     with pytest.raises(UserError, match="results.jsonl:2: not valid JSON"):
         records.read_json_lines(path)
-
-
-WORDS = st.sampled_from(
-    [*map(utils.flag, Config.__dataclass_fields__), "--help", "--", "--no-reverse", "-1"]
-) | st.text(st.characters(exclude_characters="\0", max_codepoint=0x300), max_size=5)
-
-
-@given(st.lists(WORDS, max_size=5))
-@example(["a\nb"])
-@example(["--corpus", "\udcff"])
-def test_a_command_line_is_a_config_or_one_line(capsys, words):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["train.py", *words])
-        patch.setattr("signal.signal", lambda number, handler: None)
-        patch.setattr(pipeline, "check", lambda config: None)
-        patch.setattr(records.Path, "mkdir", lambda *_, **options: None)
-        try:
-            assert isinstance(command_line.parse_config(""), Config)
-        except SystemExit as error:
-            err = capsys.readouterr().err
-            assert "--help" in words if not error.code else error.code == 2
-            assert not error.code or (err.startswith("error: ") and err.count("\n") == 1)
-    capsys.readouterr()
 
 
 # A module with a docstring, and after it, in each kind of body.
@@ -245,16 +172,6 @@ def test_docstrings_are_not_part_of_the_code(place):
         versions.append(normalized_code(CODE.format(*docstrings).encode()))
     assert len(set(versions)) == 1 and "text" in versions[0]
     assert normalized_code(CODE.replace("text", "other").encode()) != versions[0]
-
-
-def test_f_strings_are_compared_without_their_quotes():
-    """In 3.11, `ast.unparse` writes other quotes than in 3.12."""
-    code = normalized_code(b'''f"{x['a']:>{n}} b{y!r}"''')
-    assert (
-        code == "join(format(x['a'], -1, join('>', format(n, -1, ''))), ' b', format(y, 114, ''))"
-    )
-    for other in (b'''f"{x['a']:>{n}} b{y}"''', b'''f"{x['a']:<{n}} b{y!r}"'''):
-        assert normalized_code(other) != code
 
 
 def test_code_that_cannot_be_parsed_is_compared_as_text(tmp_path):

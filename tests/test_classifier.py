@@ -1,11 +1,13 @@
 """Classifier: pooling, invariance to padding, decoding of labels, and their evaluation."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+import translate
 from data import tokenizer
 from evaluation.report import print_scores, worst
 from evaluation.scores import label_scores
@@ -132,6 +134,22 @@ def test_score_of_a_label_is_its_log_probability(tiny, tokenizers):
         for score, label in [first, *both]:
             assert score == pytest.approx(log_probs[label], abs=1e-5)
     assert best[3] == [(0.0, "")]
+
+
+@pytest.mark.parametrize(("search", "fields"), [(Search(), 2), (Search(beam=2, n_best=2), 3)])
+def test_labels_are_printed_with_their_probability(
+    tiny, tokenizers, search, fields, monkeypatch, capsys
+):
+    model = tiny(tokenizers[0].vocab_size, 6, spread=0.05, model="classifier")
+    translator = Translator(model, *tokenizers, 20, search)
+    monkeypatch.setattr("evaluation.command_line.load", lambda _: translator)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    translate.main(SimpleNamespace(texts=["a good film", ""], file=None, search=search))
+    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    shares = [float(x) for x in rows[0] + rows[1] if x.startswith("0.")]
+    assert all(len(row) == fields for row in rows[: fields - 1])
+    assert max(shares) >= 0.5 and (fields == 2 or sum(shares) == pytest.approx(1, abs=1e-3))
+    assert rows[-1][-1] == ""  # an empty text has no label
 
 
 def test_greedy_search_stops_after_one_label(tiny):

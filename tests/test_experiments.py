@@ -1,8 +1,13 @@
-"""experiments/: patches apply, guards fail with them, checks and invariants pass."""
+"""experiments/: patches apply, guards fail with them, checks and invariants pass.
+
+The slow tests take one experiment per file that patches touch, and per recipe. All of them run with
+`-m every_patch`: after a change of a patch, or of what it touches.
+"""
 
 import ast
 import importlib.util
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -18,8 +23,17 @@ RECIPES, SAVED = experiments.recipes(), experiments.saved()
 GUARDED = [name for name, each in SAVED.items() if each.guard]
 CHECKS = sorted(experiments.HERE.glob("*/*.py"))
 INVARIANTS = ["tests/test_decoding.py", "tests/test_invariants.py"]
-# Some variants of each model, so that all patches take minutes instead of an hour.
-VARIANTS = "post or transformer-pre or language_model-pre or classifier-max"
+VARIANTS = "transformer-post or language_model-pre or classifier-max"  # one of each model
+
+
+def sampled(names):
+    """Return pytest parameters, of which the first that touch a file or a recipe are slow tests."""
+    first = {}
+    for name in names:
+        for touched in (SAVED[name].recipe, *SAVED[name].files):
+            first.setdefault(touched, name)
+    marks = pytest.mark.every_patch, pytest.mark.slow
+    return [pytest.param(x, marks=marks[: 1 + (x in first.values())]) for x in names]
 
 
 def test_every_experiment_changes_something():
@@ -33,7 +47,7 @@ def test_the_flags_of_every_experiment_are_those_of_train():
     for each in SAVED.values():
         for name in (each.recipe, *each.recipe_flags):
             flags = f"{RECIPES[name].flags} {each.for_recipe(RECIPES[name]).flags}"
-            assert worker.parse(experiments.split_flags(flags))["epochs"] > 0
+            assert worker.parse(shlex.split(flags))["epochs"] > 0
 
 
 @pytest.mark.parametrize(
@@ -47,7 +61,7 @@ def test_the_flags_of_every_experiment_are_those_of_train():
 def test_multiples_of_a_setting_are_those_of_every_recipe(name, setting, factor):
     for recipe in RECIPES.values():
         flags = f"{recipe.flags} {SAVED[name].for_recipe(recipe).flags}"
-        own, changed = map(worker.parse, map(experiments.split_flags, (recipe.flags, flags)))
+        own, changed = map(experiments.settings, (recipe.flags, flags))
         assert changed[setting] == factor * own.get(setting, 1.0), recipe.name
 
 
@@ -124,38 +138,28 @@ def test_the_tests_end_at_once_at_a_syntax_error_of_an_edit(copy):
     assert re.fullmatch(r"Exit: training/machine.py, line \d+: 'return' outside.*\s", done.stderr)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SAVED)
+@pytest.mark.parametrize("name", sampled(SAVED))
 def test_every_experiment_trains_and_decodes(name, copy):
     recipe = RECIPES[SAVED[name].recipe]
     small = " --num-layers 1 --d-model 32 --vocab-size 300 --max-length 9"
-    flags = experiments.split_flags(f"{recipe.flags} {SAVED[name].for_recipe(recipe).flags}{small}")
+    flags = shlex.split(f"{recipe.flags} {SAVED[name].for_recipe(recipe).flags}{small}")
     assert patched.call(patched.train_and_decode, copy(SAVED[name]), flags) == (4, 20)
 
 
 def test_experiments_that_change_the_batches_are_known():
     """By their flags, by the texts or their encoding, or by the loop."""
-    known = {name for name, each in SAVED.items() if each.may_change_batches}
-    assert known >= {"vocab-2000", "separate-vocabularies", "order-1", "order-5", "bpe-dropout"}
-    assert not known & {"rope", "muon", "r-drop", "no-dropout", "draws-1"}
+    broken = {name for name, each in SAVED.items() if not each.keeps_pairs}
+    assert broken >= {"vocab-2000", "separate-vocabularies", "order-1", "draws-1", "bpe-dropout"}
+    assert not broken & {"rope", "muon", "r-drop", "no-dropout"}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", GUARDED)
+@pytest.mark.parametrize("name", sampled(GUARDED))
 def test_guard_fails_with_its_patch(name, copy):
     status = patched.call(patched.run_test, copy(SAVED[name]), SAVED[name].guard)
     assert status == pytest.ExitCode.TESTS_FAILED
 
 
-@pytest.mark.slow
-def test_guard_passes_without_its_patch(copy):
-    """In a copy; in place, every guard is a test of the suite."""
-    guard = SAVED["concatenated-positions"].guard
-    folder = copy(experiments.BASELINE)
-    assert patched.call(patched.run_test, folder, guard) == pytest.ExitCode.OK
-
-
-@pytest.mark.slow
+@pytest.mark.every_patch
 def test_bigrams_are_vectors_of_neighbouring_words(copy):
     ids = np.int32([[5, 6, 7, 3, 0], [6, 0, 7, 10, 3]])  # two texts with eos; one word is dropped
     folder = copy(SAVED["bigrams"])
@@ -166,15 +170,14 @@ def test_bigrams_are_vectors_of_neighbouring_words(copy):
     np.testing.assert_allclose(embeddings, 2 * expected, rtol=1e-6)  # √d_model = 2
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("check", CHECKS, ids=[path.stem for path in CHECKS])
-def test_patch_passes_its_check_and_the_invariants(check, tmp_path):
+@pytest.mark.parametrize("name", sampled([path.stem for path in CHECKS]))
+def test_patch_passes_its_check_and_the_invariants(name, tmp_path):
     """On the last commit, patched. Some invariants do not concern an optimizer or a loss."""
-    archive, folder = tmp_path / "source.tar", tmp_path / "source"
+    archive, folder, patch = tmp_path / "source.tar", tmp_path / "source", SAVED[name]
     git("archive", f"--output={archive}", "HEAD")
     shutil.unpack_archive(archive, folder, filter="data")
-    patch = SAVED[check.stem]
     patch.apply(folder)
+    check = folder / "experiments" / patch.theme / f"{name}.py"
     recurrent = any(re.match("model/(layers|recurrent)", name) for name in patch.files)
     variants = f"{VARIANTS} or recurrent-dot" if recurrent else VARIANTS
     runs = [[str(check)], ["-m", "invariant", *INVARIANTS, "-k", variants]]

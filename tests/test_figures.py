@@ -1,6 +1,5 @@
 """Figures show each number at the right place, under the right name."""
 
-import json
 from contextlib import contextmanager
 from types import SimpleNamespace
 from xml.etree import ElementTree
@@ -65,7 +64,9 @@ def test_a_line_feed_that_is_a_byte_is_shown_as_a_line_feed():
     assert "<0x0A>" in tokenizer.tokens(ids)
     maps = {"decoder": tf.zeros((1, 1, 1, len(ids), len(ids)))}
     model = SimpleNamespace(attention_weights=lambda source, target: maps)
-    (kind,) = Predictor(model, tokenizer, tokenizer, 9).weights_by_kind([], ids, ids[0]).values()
+    (kind,) = (
+        Predictor(model, tokenizer, tokenizer, 9, start=ids[0]).weights_by_kind([], ids).values()
+    )
     assert attention.axis_labels(kind.queries) == ["⏎", "The", "boy", "⏎"]
     assert attention.axis_labels(kind.keys) == ["⏎", "⏎", "The", "boy"]
 
@@ -112,63 +113,29 @@ def test_svg_has_tokens_as_plain_text_and_is_deterministic(tmp_path):
         assert one.read_bytes() == two.read_bytes()
 
 
-def test_bleu_of_100_is_inside_the_plot(drawn):
-    figures.by_length("", {"1–5": 30, "6–10": 1009}, {"one": [100.0, 20.0], "two": [50.0, 10.0]})
+def outputs(count):
+    references = [f"one two three four {n}" for n in range(count)]
+    sources = ["w " * n for n in (3, 5, 6, 10, 45)] * (count // 5)
+    return {"source": sources, "reference": references, "output": references}
+
+
+def test_bleu_by_length_is_that_of_each_group(drawn):
+    right = outputs(5)
+    wrong = right | {"output": [*right["output"][:3], "one two three four five", "quite another"]}
+    figures.bleu_by_length("", wrong, "title")
     plot = drawn[0].axes[0]
-    assert names(plot.get_xticklabels()) == ["1–5\n30", "6–10\n1,009"]
-    assert [line.get_ydata().tolist() for line in plot.lines] == [[100, 20], [50, 10]]
+    assert names(plot.get_xticklabels()) == ["1–5\n2", "6–10\n2", "41 and more\n1"]
+    expected = [100, bleu(wrong["output"][2:4], wrong["reference"][2:4]), 0]
+    assert plot.lines[0].get_ydata() == pytest.approx(expected)
     assert plot.get_ylim()[0] == 0 and plot.get_ylim()[1] > 100
 
 
-def test_recurrent_runs_are_labelled_with_their_attention(tmp_path):
-    kinds = {
-        "a/gru": ("recurrent", "none"),
-        "a/b": ("recurrent", "dot"),
-        "b/b": ("transformer", "none"),
-    }
-    for name, (model, kind) in kinds.items():
-        (tmp_path / name).mkdir(parents=True)
-        text = json.dumps({"model": model, "recurrent_attention": kind})
-        (tmp_path / name / "config.json").write_text(text)
-    labels = figures.run_labels([tmp_path / name for name in ("a/gru", "b/b")])
-    assert labels == ["gru: GRU, no attention", "b"]
-    labels = figures.run_labels([tmp_path / name for name in ("a/b", "b/b")])
-    assert labels == [f"{tmp_path}/a/b: GRU, dot attention", f"{tmp_path}/b/b"]
-
-
-def test_of_many_labels_those_with_most_errors_are_drawn(drawn, tmp_path):
-    matrix = {f"l{i}": {f"l{i}": 5} for i in range(300)} | {"l250": {"l299": 9, "l7": 1}}
-    scores = {"confusion": matrix, "split": "test", "corpus": "c", "checkpoint": "", "search": ""}
-    figures.draw_outputs(tmp_path, "test", scores, {"run": tmp_path})
-    plot = drawn[0].axes[0]
-    labels = names(plot.get_xticklabels())
-    assert len(labels) == 20 and labels[:3] == ["l250", "l299", "l7"]
-    assert "20 of 300" in plot.get_title().replace("\n", " ")
-
-
-def test_a_confusion_matrix_of_older_code_has_lists(drawn, tmp_path):
-    scores = {"confusion": {"a": [2, 1], "b": [0, 3]}, "split": "test", "corpus": "c"}
-    scores |= {"checkpoint": "", "search": ""}
-    figures.draw_outputs(tmp_path, "test", scores, {"run": tmp_path})
-    assert names(drawn[0].axes[0].get_xticklabels()) == ["a", "b"]
-
-
-def test_runs_that_begin_with_an_underscore_are_in_the_legend(drawn, tmp_path):
-    for name in ("_x_", "y"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text("{}")
-    labels = figures.run_labels([tmp_path / "_x_", tmp_path / "y"])
-    figures.by_length("", {"1–5": 2}, {label: [1.0] for label in labels})
-    shown = names(drawn[0].legends[0].get_texts())
-    assert [label.strip() for label in shown] == ["_x_", "y"]
-
-
 def test_confusion_matrix_has_true_labels_in_rows(drawn):
-    figures.confusion("", [[3, 1, 0], [0, 5, 0], [0, 0, 0]], ["a", "b", "c"])
+    figures.confusion("", {"a": {"a": 3, "b": 1}, "b": {"b": 5}, "c": {}}, "title")
     plot = drawn[0].axes[0]
     cells = {text.get_position()[::-1]: text.get_text() for text in plot.texts}  # (row, column)
     assert cells[0, 0] == "3\n75.0 %" and cells[0, 1] == "1\n25.0 %" and cells[1, 0] == "0"
-    assert cells[1, 1] == "5\n100.0 %" and cells[2, 2] == "–"
+    assert cells[1, 1] == "5\n100.0 %" and cells[2, 2] == "0"
     assert names(plot.get_yticklabels()) == ["a (4)", "b (5)", "c (0)"]
 
 
@@ -177,8 +144,8 @@ def test_confusion_matrix_has_true_labels_in_rows(drawn):
     ("function", "data"),
     [
         ("heat_maps", (np.ones((1, 1, 1, 1)), ["▁a"], ["▁b"], "title")),
-        ("by_length", ({"1–5": 1}, {"one": [0.0]})),
-        ("confusion", (np.zeros((1, 1), int), ["the only one"])),
+        ("bleu_by_length", (outputs(5), "title")),
+        ("confusion", ({"the only one": {}}, "title")),
     ],
 )
 def test_the_smallest_data_are_drawn_without_warnings(tmp_path, function, data):
@@ -186,15 +153,3 @@ def test_the_smallest_data_are_drawn_without_warnings(tmp_path, function, data):
         tmp_path / "new" / "run-1.5", *data
     )
     assert {path.name for path in tmp_path.glob("new/*")} == {"run-1.5.png", "run-1.5.svg"}
-
-
-def test_bleu_by_length_is_that_of_each_group():
-    sources = ["w " * n for n in (3, 5, 6, 10, 45)]
-    targets = [f"one two three four {n}" for n in range(5)]
-    outputs = [*targets[:3], "one two three four five", "quite another one it is"]
-    groups = figures.group_by_length(sources)
-    assert groups == {"1–5": [0, 1], "6–10": [2, 3], "41 and more": [4]}
-    scores = [pytest.approx(100), bleu(outputs[2:4], targets[2:4]), bleu(outputs[4:], targets[4:])]
-    assert figures.bleu_by_length(outputs, targets, groups) == scores
-    groups = figures.group_by_length(["w " * 3] * 99 + sources[2:])
-    assert {words: len(group) for words, group in groups.items()} == {"1–5": 99, "6 and more": 3}

@@ -10,11 +10,10 @@ from helpers import TINY, run_loop
 from data import tokenizer
 from data.tokenizer import EOS, PAD
 from evaluation import loading
-from evaluation.generator import Generator, Parts
-from evaluation.predictor import GREEDY
-from evaluation.search import Sampling, Search
+from evaluation.generator import Generator
+from evaluation.predictor import GREEDY, decode_with
+from evaluation.search import Sampling
 from model import IDS
-from model.decoding import greedy
 
 TEXT = [
     "We meet at noon 🙂.\n",
@@ -95,43 +94,7 @@ def test_greedy_search_equals_full_computation_for_each_token(tiny, make, bpe, p
     assert any(len(row) > MAX_LENGTH for row in rows)
     expected = [naive_greedy(log_probs, row, 2 * MAX_LENGTH) for row in rows]
     assert any(len(row) > 2 * MAX_LENGTH for row in expected)
-    assert [generator.extend([row], 2 * MAX_LENGTH)[0] for row in rows] == expected
-
-
-def test_a_continuation_does_not_depend_on_other_prompts(make, bpe):
-    for search in (GREEDY, Search(beam=3)):
-        for tokens in (1, 7, 2 * MAX_LENGTH):
-            together = make(search).generate(PROMPTS, tokens)
-            assert together == [make(search).generate([x], tokens)[0] for x in PROMPTS]
-    assert make().generate([]) == [] and make().generate("We", 5) == make().generate(["We"], 5)
-
-
-def test_a_beam_as_wide_as_the_vocabulary_finds_the_most_likely_continuation(tiny, bpe):
-    """Of two tokens, or of eos only. The second prompt is in part read token by token."""
-    model = tiny(0, 8, model="language_model", tie_embeddings=False, max_length=9)
-    model.output.bias.assign_add(tf.one_hot(PAD, 8) * -30)
-    generator = Generator(model, bpe, 9, START, Search(beam=8, length_penalty=0.0))
-    rows, words = [[5, 6], [7, 4, 4, 6]], range(1, 8)
-    log_probs, expected = full_log_probs(model), []
-    for row in rows:
-        after = log_probs([[START, *row, word] for word in words])  # (words, length, 8)
-        scores = {(EOS,): after[0, -2, EOS]}
-        for x, scores_after in zip(words, after[:, -1], strict=True):
-            if x != EOS:
-                scores |= {(x, y): after[0, -2, x] + scores_after[y] for y in words}
-        expected.append([*row, *max(scores, key=scores.get)])
-    assert generator.extend(rows, 2) == expected
-    assert [generator.extend([row], 2)[0] for row in rows] == expected
-
-
-def test_the_output_follows_a_prefix_in_every_search(model):
-    """What is read token by token has the same effect as what is read in one pass."""
-    source, prefix = np.int32([[START, 9]]), np.int32([[7, 8, 6]])
-    whole = np.concatenate([source, prefix[:, :0]], axis=1)
-    forced = greedy(model, whole, 5, EOS, limit=[9], prefix=prefix)[0].numpy().tolist()
-    read = np.int32([[START, 9, 5, 7, 8]])
-    free = greedy(model, read, 6, EOS, limit=[6])[0].numpy().tolist()
-    assert forced == [*prefix[0], *free]
+    assert [[*row, *generator.ids(row, 2 * MAX_LENGTH)] for row in rows] == expected
 
 
 class Reciter:
@@ -159,21 +122,15 @@ def reciter(bpe, ids, max_length=99, search=GREEDY):
 def test_eos_ends_a_text(bpe):
     (ids,) = bpe.encode(["We meet at noon"])
     generator = reciter(bpe, ids)
-    assert generator.extend([[]], 90) == [[*ids, EOS]]
-    assert generator.generate("", 90) == ["We meet at noon"]
-    assert "".join(generator.stream("", 90)) == "We meet at noon"
-    assert generator.extend([[]], len(ids)) == [ids]
-
-
-def test_a_single_string_is_one_prompt(make):
-    assert make().generate("We meet", 9) == make().generate(["We meet"], 9)
+    assert [*generator.ids([], 90)] == [*ids, EOS]
+    assert generator.generate("", 90) == "We meet at noon"
+    assert [*generator.ids([], len(ids))] == ids
 
 
 def test_padding_is_a_token_like_any_other(bpe):
     """A model that was not trained may predict it. Waiting for another token would not end."""
     generator = reciter(bpe, [PAD] * 30, max_length=8)
-    assert generator.extend([[]], 12) == [[PAD] * 12]
-    assert generator.generate("", 12) == [""] and "".join(generator.stream("", 12)) == ""
+    assert [*generator.ids([], 12)] == [PAD] * 12 and generator.generate("", 12) == ""
 
 
 # ---- Streams -------------------------------------------------------------------------------------
@@ -181,76 +138,52 @@ def test_padding_is_a_token_like_any_other(bpe):
 SAMPLED = Sampling(seed=3, temperature=1.5)
 
 
-@pytest.mark.parametrize("search", [GREEDY, SAMPLED, Search(beam=2)], ids=str)
-def test_a_stream_is_what_generate_returns(make, search):
-    """In many parts, also where the model has read as much as it can."""
-    seen = 0
-    for number, prompt in enumerate(PROMPTS):
-        (expected,) = make(search).generate(prompt, 2 * MAX_LENGTH, number)
-        parts = list(make(search).stream(prompt, 2 * MAX_LENGTH, number))
-        assert "".join(parts) == expected
-        seen += len(list(filter(None, parts)))
-    assert seen > (3 if search.beam == 1 else 0) * len(PROMPTS)
+def test_a_sample_is_drawn_from_the_softmax_as_by_a_translator(make, bpe):
+    """Token by token as by the loop in a graph, where the model has room; and in parts."""
+    generator, row = make(SAMPLED), bpe.encode(["We meet"])[0]
+    read, limit = [START, *row], MAX_LENGTH - len(row)
+    options = {"bos": read[-1], "limit": [limit], "batch_number": 2**20}
+    ids, _ = decode_with(SAMPLED, generator.model, np.int32([read[:-1]]), **options)
+    assert [*generator.ids(row, limit, 1)] == ids[0, 0].numpy().tolist()
+    assert len([*generator.stream("We meet", limit, 1)]) > 3
 
 
 def test_samples_depend_on_seed_and_number_only(make):
     texts = {
-        (seed, number): make(Sampling(seed=seed, temperature=1.5)).generate("We", 12, number)[0]
+        (seed, number): make(Sampling(seed=seed, temperature=1.5)).generate("We", 12, number)
         for seed, number in [(3, 0), (3, 1), (4, 0)]
     }
     assert len({*texts.values()}) == 3
-    assert texts[3, 1] == make(SAMPLED).generate("We", 12, 1)[0]
-
-
-def test_a_stream_that_is_not_read_to_its_end_leaves_nothing_to_the_next(make):
-    expected = make().generate("We meet", 9)[0]
-    stream = make().stream("naïve", 9)
-    next(stream)
-    stream.close()
-    assert "".join(make().stream("We meet", 9)) == expected
-
-
-def test_an_error_while_streaming_is_raised(make, monkeypatch):
-    def fail(*_, **__):
-        raise ArithmeticError
-
-    monkeypatch.setattr(make(), "extend", fail)
-    with pytest.raises(ArithmeticError):
-        list(make().stream("We"))
+    assert texts[3, 1] == make(SAMPLED).generate("We", 12, 1)
 
 
 def test_a_part_ends_after_a_whole_character(bpe):
     """Whatever the prompt, and though characters are encoded as up to four bytes."""
     text = "é你😀好 ok 👩‍👩‍👧…ß"
-    (ids,) = bpe.encode([text])
-    assert sum(token.startswith("<0x") for token in bpe.tokens(ids)) > 10
     for before in ("", "a", "😀", "We 你 meet"):
-        parts = Parts(bpe, bpe.encode([before])[0])
-        texts = [parts.add([token]) for token in ids]
-        assert "".join(texts) == text and "\ufffd" not in "".join(texts)
-        assert len(list(filter(None, texts))) >= len(text.replace("ok", "").replace(" ", ""))
+        (start,), (whole,) = bpe.encode([before]), bpe.encode([before + text])
+        assert whole[: len(start)] == start
+        parts = [*reciter(bpe, whole).stream(before, len(whole) - len(start))]
+        assert "".join(parts) == text and "\ufffd" not in "".join(parts)
+        assert len([*filter(None, parts)]) >= len(text.replace("ok", "").replace(" ", ""))
 
 
 def test_a_text_never_ends_in_half_a_character(bpe):
     (ids,) = bpe.encode(["😀é你"])
     generator, texts = reciter(bpe, ids), set()
     for length in range(1, len(ids) + 1):
-        texts |= {generator.generate("", length)[0], "".join(generator.stream("", length))}
+        texts.add(generator.generate("", length))
     assert texts == {"", "😀", "😀é", "😀é你"}
 
 
 def test_a_continuation_begins_with_its_space(bpe):
     (ids,) = bpe.encode(["We meet at noon"])
     generator = reciter(bpe, ids)
-    assert generator.generate("We meet", 9) == [" at noon"]
+    assert generator.generate("We meet", 9) == " at noon"
     words = tokenizer.train(TEXT, 300, kind="word", leading_space=False)
     (ids,) = words.encode(["We meet at noon"])
     generator = reciter(words, ids)
-    assert (
-        generator.generate("We meet", 9)
-        == ["".join(generator.stream("We meet", 9))]
-        == [" at noon"]
-    )
+    assert generator.generate("We meet", 9) == " at noon"
 
 
 # ---- generate.py ---------------------------------------------------------------------------------
@@ -278,7 +211,7 @@ def generate(run, run_program):
 def greedy_texts(run):
     """Prompts with their continuations by greedy search."""
     generator = loading.load(run)
-    return lambda *prompts, tokens: [x + generator.generate(x, tokens)[0] for x in prompts]
+    return lambda *prompts, tokens: [x + generator.generate(x, tokens) for x in prompts]
 
 
 LINE = "-" * 40 + "\n"
@@ -300,7 +233,7 @@ def test_each_line_of_standard_input_is_a_prompt(generate, greedy_texts):
     result = generate("--no-sample", "--tokens", 9, stdin=text)
     prompts = ["We meet", "", "naïve\u2028café", "ol\ufffd"]
     assert result.out.removesuffix("\n").split("\n" + LINE) == greedy_texts(*prompts, tokens=9)
-    assert "not valid UTF-8" in result.err and result.err.count("\n") == 1
+    assert "UTF-8" in result.err and "2 tokens" in result.err and result.err.count("\n") == 2
 
 
 def test_without_a_prompt_a_text_is_generated_from_its_start(generate, greedy_texts):
@@ -310,28 +243,33 @@ def test_without_a_prompt_a_text_is_generated_from_its_start(generate, greedy_te
     assert [result.out.removesuffix("\n")] == greedy_texts("", tokens=15)
 
 
-@pytest.mark.parametrize("stdin", [None, io.StringIO("not read")], ids=["missing", "no file"])
-def test_without_a_file_to_read_a_text_is_generated_from_its_start(generate, stdin):
-    result = generate("--no-sample", "--tokens", 3, stdin=stdin)
-    assert (result.status, result.out) == (0, generate("", "--no-sample", "--tokens", 3).out)
+def test_without_a_file_to_read_a_text_is_generated_from_its_start(generate):
+    expected = generate("", "--no-sample", "--tokens", 3).out
+    for stdin in (None, io.StringIO("not read")):
+        result = generate("--no-sample", "--tokens", 3, stdin=stdin)
+        assert (result.status, result.out) == (0, expected)
 
 
-def test_a_beam_replaces_sampling(generate):
-    result = generate("We", "--tokens", 15, "--beam", 2)
-    assert (result.status, result.err) == (0, "") and result.out.startswith("We")
+def test_unknown_characters_are_left_out_and_counted(generate):
+    """A shell does not replace \\n by a line feed, and this model has no backslash."""
+    plain = generate("We meet", "--no-sample", "--tokens", 9)
+    assert plain.err == ""
+    odd = generate("We⊕⊗ meet", "--no-sample", "--tokens", 9)
+    assert odd.out == plain.out.replace("We", "We⊕⊗", 1) and "not in the vocabulary" in odd.err
+    assert "$'" in generate("We\\n", "--no-sample", "--tokens", 1).err
 
 
 @pytest.mark.parametrize(
     ("flags", "word"),
     [
-        ("--beam 2 --sample", "--beam"),
-        ("--beam 2 --n-best 2", "--samples"),
-        ("--beam 2 --samples 2", "--samples"),
+        ("--beam 2", "--beam"),
+        ("--n-best 2", "--n-best"),
+        ("--max-tokens 2", "--max-tokens"),
         ("--no-sample --samples 2", "--samples"),
         ("--no-sample --seed 1", "--seed"),
         ("--tokens 0", "--tokens"),
         ("--samples x", "--samples"),
-        ("--temperature 0", "--temperature"),
+        ("--temperature 0", "--no-sample"),
         ("--top-p 2", "--top-p"),
         ("one two", "two"),
     ],
@@ -341,12 +279,12 @@ def test_invalid_flags_are_rejected_before_tensorflow_loads(generate, monkeypatc
     result = generate(*flags.split())
     assert result.status == 2 and result.out == "" and result.err.count("\n") == 1
     assert result.err.startswith("error: ") and word in result.err
+    assert "--beam" not in generate("--help").out
 
 
 def test_a_run_of_another_task_names_the_program_to_use(run, run_program, tmp_path):
-    for flags in ((), ("--prefix", "We")):
-        refused = run_program("translate.py", run, "We", *flags)
-        assert refused.status == 2 and f"python generate.py {run}" in refused.err
+    refused = run_program("translate.py", run, "We")
+    assert refused.status == 2 and f"python generate.py {run}" in refused.err
     (tmp_path / "config.json").write_text('{"model": "transformer"}')
     refused = run_program("generate.py", tmp_path, "We")
     assert refused.status == 2 and f"python translate.py {tmp_path}" in refused.err

@@ -15,7 +15,6 @@ import train
 from config import TASKS, Config
 from data.tokenizer import BOS, EOS
 from model import MODELS
-from model.decoding import beam_search, greedy
 from model.layers import Embedding, Seed, trainable_variables
 from model.masks import FIRST_WORD, look_ahead_mask, padding_mask
 
@@ -312,23 +311,3 @@ def test_text_that_is_read_in_one_pass_equals_token_by_token(tiny, flags):
         np.testing.assert_allclose(one[:1], single, rtol=1e-4, atol=1e-5)
         equal = np.allclose(one, other, rtol=1e-4, atol=1e-5)
         assert equal != model.bidirectional_prompt, f"token {i}"
-
-
-@with_words
-def test_a_forced_prefix_begins_the_output(tiny, flags):
-    """What follows is what the search finds after these tokens."""
-    model = make(tiny, flags, tie_embeddings=False, spread=0)
-    source = batch_for(flags, pairs=[*PAIRS[:2], (SOURCE, TARGET)])[0][0]
-    prefix, limits = np.int32([[7, 9, 5], [4, 0, 0], [0, 0, 0]]), [5, 4, 3]
-    outputs = greedy(model, source, BOS, EOS, limits, prefix).numpy()
-    best, _ = beam_search(model, source, BOS, EOS, 2, 0.0, 1, limits, prefix)
-    for row, forced in enumerate((prefix[0], prefix[1, :1], prefix[2, :0])):
-        np.testing.assert_array_equal(outputs[row, : len(forced)], forced)
-        np.testing.assert_array_equal(best[row, 0, : len(forced)], forced)
-        state = model.init_decode(source[row : row + 1])
-        for i, token in enumerate([BOS, *outputs[row, : limits[row] - 1]]):
-            logits, state = model.decode_step(tf.constant([token], tf.int32), state)
-            if i >= len(forced):
-                assert outputs[row, i] == np.argmax(logits[0])
-            if outputs[row, i] == EOS:
-                break

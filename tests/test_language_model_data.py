@@ -3,25 +3,21 @@
 import dataclasses
 import gzip
 import hashlib
-import json
-import sys
 
 import numpy as np
 import pytest
-from helpers import load_split
+from helpers import load_split, open_corpus
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from config import Config
-from data import corpora, encoding, local, pipeline, splits
-from data import tfds as corpora_tfds
-from data.__main__ import parse_config, show
+from data import corpora, encoding, pipeline, readers, remote
 from data.arrays import Ragged, Text
 from data.batches import plan_batches
 from data.splits import SPLITS, CorpusError
 from data.tokenizer import EOS, UNK
 
-TASK = "language modeling"
+LANGUAGE_MODEL = {"model": "language_model"}
 LINES = "".join(f"Line {i}: it's “wörld” {i % 7}.\n" + "\n" * (i % 5 == 0) for i in range(400))
 
 generated = settings(
@@ -40,16 +36,14 @@ def write(path, content):
     return str(path)
 
 
-def texts(name, split, reverse=False):
-    return load_split(name, split, reverse, TASK).targets
+def texts(name, split, **settings):
+    return load_split(name, split, **LANGUAGE_MODEL, **settings).targets
 
 
-def rejected(name, task=TASK, split="train", **settings):
+def rejected(name, split="train", **settings):
     """Return the message with which a corpus is rejected, which is one line."""
     with pytest.raises(CorpusError) as error:
-        kind = {"language modeling": "language_model", "classification": "classifier"}
-        model = kind.get(task, "transformer")
-        corpora.from_config(Config(corpus=str(name), model=model, **settings)).load(split)
+        load_split(name, split, **(LANGUAGE_MODEL | settings))
     assert "\n" not in str(error.value)
     return str(error.value)
 
@@ -83,7 +77,7 @@ def talks(tmp_path_factory):
 def test_the_first_90_percent_of_a_text_train_5_validate_and_5_test(tmp_path):
     name = write(tmp_path / "a.txt", LINES)
     parts = {split: "".join(texts(name, split)) for split in SPLITS}
-    assert [*corpora.find(name, task=TASK).files()] == [*SPLITS]
+    assert open_corpus(name, **LANGUAGE_MODEL).splits == [*SPLITS]
     assert "".join(parts.values()) == LINES  # no character is lost or doubled
     line = max(map(len, LINES.splitlines(keepends=True)))
     for split, share in {"train": 0.9, "validation": 0.05, "test": 0.05}.items():
@@ -96,63 +90,27 @@ def test_the_first_90_percent_of_a_text_train_5_validate_and_5_test(tmp_path):
     assert "".join(texts(name, "all")) == LINES
 
 
-CONTENT = st.lists(
-    st.sampled_from(["a", "é", "🙂", "\n", "\r", "\r\n", "\u2028", "\0", "\ufeff", " ", "日本"]),
-    min_size=40,
-).map("".join)
-
-
-@generated
-@given(CONTENT, st.booleans(), st.integers(1, 9))
-@example("ab\r\r\n" * 30, False, 3)
-def test_no_character_of_any_text_is_lost_or_doubled(tmp_path, content, mark, part):
-    """Except a byte order mark and carriage returns before line feeds, also in divided lines."""
-    name = write(tmp_path / "a.txt", b"\xef\xbb\xbf" * mark + content.encode())
-    expected = content if mark else content.removeprefix("\ufeff")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local, "PART", part)
-        try:
-            parts = [texts(name, split) for split in SPLITS]
-        except CorpusError as error:
-            assert "too few" in str(error)
-            return
-    assert "".join(sum(parts, [])) == expected.replace("\r\n", "\n")
-    assert all(len(line.encode()) <= part + 4 for line in sum(parts, []) if "\r" not in line)
-
-
 def test_a_text_without_line_feeds_is_read_in_parts(tmp_path):
     content = "日本語 text 🙂 " * 20_000
     parts = [texts(write(tmp_path / "a.txt", content), split) for split in SPLITS]
     assert "".join(sum(parts, [])) == content
-    assert max(map(len, sum(parts, []))) <= local.PART and len(parts[2]) > 1
-
-
-def test_compressed_texts_are_read(tmp_path):
-    expected = [texts(write(tmp_path / "a.txt", LINES), split) for split in SPLITS]
-    name = write(tmp_path / "b.txt.gz", gzip.compress(LINES.encode()))
-    assert [texts(name, split) for split in SPLITS] == expected
+    assert max(map(len, sum(parts, []))) <= readers.LONGEST and len(parts[2]) > 1
+    name = write(tmp_path / "b.txt.gz", gzip.compress(content.encode()))
+    assert [texts(name, split) for split in SPLITS] == parts
 
 
 BAD_TEXTS = {
-    "empty": ("a.txt", b"", ["a.txt: ", "empty"]),
-    "mark only": ("a.txt", b"\xef\xbb\xbf", ["a.txt: ", "empty"]),
-    "short": ("a.txt", b"one\ntwo\n", ["a.txt: ", "2 lines", "add text", "one file per split"]),
+    "missing": ("a.txt", None, ["neither a file"]),
     "Latin-1": ("a.txt", b"one\n" * 30 + b"\xff\n" + b"two\n" * 30, ["a.txt:31:", "UTF-8"]),
     "long line": ("a.txt", b"x" * 9999 + b"\n" + b"y" * 9999 + b"\xff\n", ["a.txt:2:", "UTF-8"]),
     "half a character": ("a.txt", b"one\n" * 30 + b"\xf0\x9f\x99", ["a.txt:31:", "UTF-8"]),
-    "damaged": ("a.txt.gz", gzip.compress(b"one\n" * 99)[:-9], ["a.txt.gz: cannot be read"]),
-    "another name": ("a.md", b"one\n", ["a.md", ".txt"]),
 }
 
 
 @pytest.mark.parametrize(("name", "content", "words"), BAD_TEXTS.values(), ids=BAD_TEXTS)
 def test_texts_that_cannot_be_used_are_rejected(tmp_path, name, content, words):
-    message = rejected(write(tmp_path / name, content))
+    message = rejected(write(tmp_path / name, content) if content else tmp_path / name)
     assert all(word in message for word in words), message
-
-
-def test_a_missing_text_is_rejected(tmp_path):
-    assert "no such file" in rejected(tmp_path / "a.txt")
 
 
 def test_a_share_of_one_text_cannot_be_trained_on(tmp_path):
@@ -161,15 +119,14 @@ def test_a_share_of_one_text_cannot_be_trained_on(tmp_path):
 
 def test_a_directory_has_one_text_per_split(tmp_path):
     write(tmp_path / "train.txt", "a\r\nb\n")
-    assert "validation.txt: missing" in rejected(tmp_path)
+    assert "no validation split" in rejected(tmp_path, split="validation")
     write(tmp_path / "validation.txt.gz", gzip.compress(b"\nc", mtime=0))
-    assert texts(str(tmp_path), "train") == ["a\n", "b\n"]
-    assert texts(str(tmp_path), "validation") == ["\n", "c"]
-    assert "expected test.txt, found train.txt" in rejected(tmp_path, split="test")
-    before = corpora.find(str(tmp_path), task=TASK).fingerprint()
+    assert texts(tmp_path, "train") == ["a\n", "b\n"]
+    assert texts(tmp_path, "validation") == ["\n", "c"]
+    before = open_corpus(tmp_path, **LANGUAGE_MODEL).fingerprint()
     write(tmp_path / "validation.txt", "other\n")  # takes precedence
-    assert texts(str(tmp_path), "validation") == ["other\n"]
-    assert corpora.find(str(tmp_path), task=TASK).fingerprint() != before
+    assert texts(tmp_path, "validation") == ["other\n"]
+    assert open_corpus(tmp_path, **LANGUAGE_MODEL).fingerprint() != before
 
 
 # ---- Other corpora -------------------------------------------------------------------------------
@@ -178,20 +135,11 @@ def test_a_directory_has_one_text_per_split(tmp_path):
 @pytest.mark.parametrize("reverse", [False, True])
 def test_of_translations_the_target_is_the_text(talks, reverse):
     for split in ("train", "validation"):
-        assert texts(talks, split, reverse) == load_split(talks, split, reverse).targets
-    languages = corpora.find(talks, reverse, TASK).languages
-    assert languages == (("en",) if reverse else ("pt",))
-    assert corpora.find("mini", reverse, TASK).languages == (("pt",) if reverse else ("en",))
-
-
-def test_of_a_table_the_second_column_is_the_text(tmp_path):
-    rows = [(f"{'pos' if i % 2 else 'neg'}", f"text {i}") for i in range(600)]
-    name = write(tmp_path / "a.tsv", "".join(f"{label}\t{text}\n" for label, text in rows))
-    parts = [texts(name, split) for split in SPLITS]  # also if the first has labels
-    assert sorted(sum(parts, [])) == sorted(text for _, text in rows)
-    assert all(len(part) > 3 for part in parts)
-    assert texts(name, "all") == [text for _, text in rows]
-    assert set(texts(name, "all", reverse=True)) == {"pos", "neg"}
+        pairs = load_split(talks, split, reverse=reverse)
+        assert texts(talks, split, reverse=reverse) == pairs.targets
+    expected = ("en",) if reverse else ("pt",)
+    assert open_corpus(talks, reverse=reverse, **LANGUAGE_MODEL).languages == expected
+    assert load_split("mini:9", "test", **LANGUAGE_MODEL).tags is None
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -200,10 +148,11 @@ def test_equal_texts_of_a_table_are_in_one_split(tmp_path, reverse, languages):
     first = reverse != bool(languages)  # whether the text is in the first column
     rows = [(f"text {i // 3}", f"other {i}")[:: 1 if first else -1] for i in range(1500)]
     name = write(tmp_path / "a.tsv", "".join(f"{one}\t{other}\n" for one, other in rows))
-    corpus = corpora.find(name, reverse, TASK, languages)
+    corpus = open_corpus(name, reverse=reverse, languages=languages, **LANGUAGE_MODEL)
     parts = [set(corpus.load(split).targets) for split in SPLITS]
     assert sum(map(len, parts)) == len(set.union(*parts)) == 500
     assert all(text.startswith("text") for text in parts[0])
+    assert len(corpus.load("all").targets) == 1500
 
 
 def test_texts_with_labels_keep_their_line_feeds(tmp_path):
@@ -211,50 +160,31 @@ def test_texts_with_labels_keep_their_line_feeds(tmp_path):
         for label in ("neg", "pos"):
             for i in range(10):
                 write(tmp_path / split / label / f"{i}.txt", f"{split}  {i}<br /><br />b\nc\n")
-    train, held_out = (texts(str(tmp_path), split) for split in ("train", "validation"))
-    assert len(train) == 16 and len(held_out) == 4 and len(texts(str(tmp_path), "test")) == 20
+    train, held_out = (texts(tmp_path, split) for split in ("train", "validation"))
+    assert len(train) == 16 and len(held_out) == 4 and len(texts(tmp_path, "test")) == 20
     assert sorted({*train, *held_out}) == [f"train  {i}\n\nb\nc" for i in range(10)]
-    assert load_split(str(tmp_path), "test", task="classification").sources[0].endswith(" b c")
 
 
-def test_texts_that_are_held_out_are_not_trained_on_and_at_most_5000(tmp_path):
-    labelled = corpora.find("mini:9", task=TASK)
-    many = [("", f"text {i}") for i in range(26_000)]
-    corpus = dataclasses.replace(
-        labelled, files=lambda: {"train": []}, pairs=lambda split: iter(many), name="many"
-    )
-    corpus = splits.hold_out(corpus)
-    train, held_out = corpus.load("train").targets, corpus.load("validation").targets
-    assert len(held_out) == 5000 and sorted(train + held_out) == sorted(text for _, text in many)
-
-
-def test_a_share_of_texts_grows(talks):
-    parts = []
-    for share in (0.2, 0.6, None):
-        config = Config(corpus=talks, model="language_model", train_share=share)
-        parts.append({*corpora.from_config(config).load("train").targets})
-    assert parts[0] < parts[1] < parts[2] and 0.3 < len(parts[1]) / len(parts[2]) < 0.9
+def test_a_share_of_texts_grows_and_one_text_has_none(talks, tmp_path):
+    small, large = ({*texts(talks, "train", train_share=share)} for share in (0.2, 0.6))
+    assert small < large
+    assert "shorten" in rejected(write(tmp_path / "a.txt", LINES), train_share=0.5)
 
 
 @pytest.mark.parametrize(
-    ("corpus", "task", "words"),
+    ("corpus", "model", "words"),
     [
-        ("a.txt", "translation", ["without translations", "--model language_model"]),
-        ("a.txt", "classification", ["without labels", "--model language_model"]),
-        ("shakespeare", "translation", ["without translations", "--model language_model"]),
-        ("shakespeare", "classification", ["without labels", "--model language_model"]),
-        ("mini", "classification", ["translations, not labels"]),
-        ("text", "translation", ["--model language_model", "train.txt, validation.txt"]),
-        ("one", TASK, ["train.txt and validation.txt", "found train.en"]),
-        ("empty", TASK, ["train.txt and validation.txt", "found none"]),
+        ("a.txt", "transformer", ["--model language_model"]),
+        ("shakespeare", "classifier", ["--model language_model"]),
+        ("text", "transformer", ["train.txt"]),
+        ("one", "language_model", ["train.txt", "train.en"]),
     ],
 )
-def test_a_corpus_for_another_task_is_rejected(tmp_path, monkeypatch, corpus, task, words):
+def test_a_corpus_for_another_task_is_rejected(tmp_path, monkeypatch, corpus, model, words):
     monkeypatch.chdir(tmp_path)
-    for name in ("a.txt", "text/train.txt", "text/validation.txt", "one/train.en", "empty/none"):
+    for name in ("a.txt", "text/train.txt", "text/validation.txt", "one/train.en"):
         write(tmp_path / name, LINES)
-    (tmp_path / "empty" / "none").unlink()
-    message = rejected(corpus, task)
+    message = rejected(corpus, model=model)
     assert all(word in message for word in words), message
 
 
@@ -267,24 +197,21 @@ def shakespeare(tmp_path, monkeypatch):
     source = tmp_path / "host" / "input.txt"
     write(source, LINES)
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "data"))
-    monkeypatch.setattr(corpora_tfds, "SHAKESPEARE_URL", source.as_uri())
+    monkeypatch.setattr(remote, "SHAKESPEARE_URL", source.as_uri())
     digest = hashlib.sha256(LINES.encode()).hexdigest()
-    monkeypatch.setattr(corpora_tfds, "SHAKESPEARE_SHA256", digest)
+    monkeypatch.setattr(remote, "SHAKESPEARE_SHA256", digest)
     return source, tmp_path / "data" / "downloads" / "manual" / "tinyshakespeare.txt"
 
 
 def test_shakespeare_is_downloaded_once(shakespeare, capfd):
     source, saved = shakespeare
-    tfds = saved.parents[1] / "input"  # its copy is left alone
-    write(tfds, "another edition")
-    write(tfds.with_suffix(".INFO"), json.dumps({"urls": [source.as_uri()]}))
-    corpus = corpora.find("shakespeare", task=TASK)
+    corpus = open_corpus("shakespeare", **LANGUAGE_MODEL)
     assert not saved.exists()  # not by its name only
     assert corpus.fingerprint() and saved.read_text("utf-8") == LINES
     source.unlink()
     assert "".join(line for s in SPLITS for line in texts("shakespeare", s)) == LINES
     assert capfd.readouterr().err.count("downloading") == 1
-    assert not corpora.find("shakespeare", task=TASK).documents
+    assert not open_corpus("shakespeare", **LANGUAGE_MODEL).documents
 
 
 @pytest.mark.parametrize("damage", ["unreachable", "altered"])
@@ -294,57 +221,8 @@ def test_a_failed_download_of_shakespeare_says_where_to_save_it(shakespeare, dam
     message = rejected("shakespeare")
     assert source.as_uri() in message and str(saved) in message
     assert not saved.exists() and not list(saved.parent.glob("*.part"))
-
-
-def test_another_text_than_shakespeare_is_rejected(shakespeare):
-    _, saved = shakespeare
     write(saved, LINES + "more\n")
-    assert "damaged" in rejected("shakespeare") and str(saved) in rejected("shakespeare")
-
-
-# ---- tensorflow_datasets -------------------------------------------------------------------------
-
-
-def test_texts_of_a_dataset_have_line_feeds_and_no_labels(tmp_path, monkeypatch):
-    """Of datasets that tfds itself has written: with labels, with texts only, and with neither."""
-    import tensorflow_datasets as tfds
-
-    def prepare(dataset_name, features, rows, keys=None):
-        class Prepared(tfds.core.GeneratorBasedBuilder):
-            name, VERSION, pkg_dir_path = dataset_name, tfds.core.Version("1.0.0"), tmp_path
-
-            def _info(self):
-                kinds = tfds.features.FeaturesDict(features)
-                return self.dataset_info_from_configs(features=kinds, supervised_keys=keys)
-
-            def _split_generators(self, manager):
-                return {s: self._generate_examples() for s in ("train", "test", "unsupervised")}
-
-            def _generate_examples(self):
-                yield from enumerate(rows)
-
-        Prepared(data_dir=tmp_path).download_and_prepare()
-
-    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    label = tfds.features.ClassLabel(names=["neg", "pos"])
-    rows = [{"text": f"so<br /><br />bad {i}\n", "label": i % 2} for i in range(20)]
-    prepare("moods", {"text": tfds.features.Text(), "label": label}, rows, ("text", "label"))
-    prepare("sentences", {"text": tfds.features.Text(), "id": np.int64}, [
-        {"text": f"words {i}", "id": i} for i in range(20)
-    ])  # fmt: skip
-    prepare("numbers", {"id": np.int64}, [{"id": 1}])
-    expected = {"moods": "so\n\nbad {}", "sentences": "words {}"}
-    for name, text in expected.items():
-        corpus = corpora.find(name, task=TASK)
-        assert set(corpus.files()) == {*SPLITS} and corpus.languages == ("text",)
-        parts = {split: texts(name, split) for split in SPLITS}
-        assert [len(part) for part in parts.values()] == [16, 4, 20]
-        whole = sorted(text.format(i) for i in range(20))
-        assert sorted(parts["train"] + parts["validation"]) == sorted(parts["test"]) == whole
-        assert corpus.documents
-    assert "no feature named text" in rejected("numbers")
-    assert "--model language_model" in rejected("sentences", "translation")
-    assert "labels, not translations" in rejected("moods", "translation")
+    assert "altered" in rejected("shakespeare") and str(saved) in rejected("shakespeare")
 
 
 # ---- Encoded texts -------------------------------------------------------------------------------
@@ -416,25 +294,14 @@ def test_of_too_many_validation_texts_the_first_are_used(config, monkeypatch):
     data = pipeline.load(config)
     expected = texts(config.corpus, "validation")
     assert data.validation_texts.targets == expected[:5] and len(expected) > 5
-    assert f"validation 5 of {len(expected)} lines (the first ones, " in data.describe_splits()
     assert len(data.validation.tokens.ids) == len("".join(expected[:5]))
-
-
-def test_damaged_files_of_the_cache_are_named(config):
-    pipeline.load(config)
-    (ids,) = (config_file for config_file in (
-        pipeline.cache_folder(config, corpora.from_config(config)).glob("train.text.ids")
-    ))  # fmt: skip
-    ids.write_bytes(ids.read_bytes()[:-2])
-    with pytest.raises(CorpusError, match="is damaged.*delete it"):
-        pipeline.load(config)
 
 
 def test_a_split_without_tokens_is_rejected(config, tmp_path):
     write(tmp_path / "text" / "train.txt", LINES)
     write(tmp_path / "text" / "validation.txt", "\n \n")
     settings = dataclasses.replace(config, corpus=str(tmp_path / "text"), tokenizer="word")
-    with pytest.raises(CorpusError, match="validation split has no tokens"):
+    with pytest.raises(CorpusError, match="validation split"):
         pipeline.load(settings)
 
 
@@ -486,57 +353,6 @@ def test_the_first_block_and_the_order_are_drawn_anew_in_every_epoch():
     assert plans[3][0].tolist() == [0, 16] and np.all(np.diff(plans[3][:, 0]) == 16)
 
 
-def test_all_positions_begin_a_block_sooner_or_later():
-    text = numbered(100, 8)
-    begins = [b for epoch in range(99) for x in plan_batches(text, 8, 1, 0, epoch) for b in x[:, 0]]
-    assert {*begins} == {*range(100)}
-
-
 def test_the_text_begins_after_the_start():
     _, target = numbered(10, 4).batch(np.array([[0, 4], [8, 10]]))
     np.testing.assert_array_equal(target, [[4, 5, 6, 7, 8], [12, 13, 14, 0, 0]])
-
-
-# ---- python -m data ------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def shown(tmp_path, monkeypatch, capsys):
-    """Run `python -m data` in this process. Returns what it prints."""
-
-    def run(*flags):
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "argv", ["data", *flags, "--model", "language_model"])
-        show(parse_config())
-        return capsys.readouterr().out
-
-    return run
-
-
-def test_a_text_is_shown_with_its_splits_tokens_and_first_block(shown, config):
-    out = shown(config.corpus, "--tokenizer", "char", "--max-length", "16")
-    for words in ("a.txt: text\n", "lines (", "  Line 0: it's “wörld” 0.⏎⏎Line 1", "tokenizer\n",
-                  "L i n e ▁ ", "1.00 characters per token, 0.00% unknown",
-                  "blocks on average, of at most 16 tokens", "64 × 17"):  # fmt: skip
-        assert words in out, words
-    assert "tokens per training text" not in out  # its lines are not texts
-    block = out.partition("token before it\n")[2].splitlines()[0]
-    assert (
-        len(block.split()) == 17
-        and "".join(block.split()).replace("▁", " ").replace("⏎", "\n") in LINES
-    )
-
-
-def test_documents_are_shown_with_their_lengths(shown, talks):
-    out = shown(talks, "--vocab-size", "400")
-    for words in ("train 60 texts (", "tokens per training text", "median", "</s>",
-                  "20 of 20 validation texts are unchanged"):  # fmt: skip
-        assert words in out, words
-    first = out.partition("evenly spaced\n")[2].splitlines()[:6]
-    expected = texts(talks, "train")
-    assert first[0] == f"  {expected[0]}" and first[-1] == f"  {expected[-1]}"
-
-
-def test_unknown_words_are_counted(shown, talks):
-    out = shown(talks, "--tokenizer", "word")
-    assert "12.50% unknown tokens" in out  # "validation" among eight tokens

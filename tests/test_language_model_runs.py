@@ -1,4 +1,4 @@
-"""Runs of language models: training and resuming, scores, comparisons, figures."""
+"""Runs of language models: training and resuming, scores, figures."""
 
 import contextlib
 import gzip
@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import TINY, assert_same_state, metrics_of, state, steps_saved, train_here
-from matplotlib.figure import Figure
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugin_util import markdown_to_safe_html
 from test_distribution import TWO_DEVICES, finish, start, start_workers, weights
@@ -23,7 +22,7 @@ import train
 from data.arrays import Ragged, Text
 from data.splits import Split
 from data.tokenizer import UNK, load_pair
-from evaluation import compare, figures, loading, report
+from evaluation import loading, report
 from evaluation import scores as scoring
 from evaluation.attention import axis_labels
 from evaluation.generator import Generator
@@ -73,18 +72,9 @@ def scored(run, tmp_path_factory):
 
 
 @pytest.fixture
-def pair(scored, tmp_path):
-    """Two scored runs that may be changed."""
-    return [Path(shutil.copytree(scored, tmp_path / name)) for name in ("one", "other")]
-
-
-def rewrite(run, name, change):
-    """Change the outputs of a run: a function of a row."""
-    table = report.read_outputs(run, name)
-    rows = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
-    rows = [list(table), *([*(row | change(i, row)).values()] for i, row in enumerate(rows))]
-    text = "".join("\t".join(map(str, row)) + "\n" for row in rows)
-    report.outputs_path(run, name).write_text(text, "utf-8")
+def copy(scored, tmp_path):
+    """A scored run that may be changed."""
+    return Path(shutil.copytree(scored, tmp_path / "copy"))
 
 
 # ---- Training ------------------------------------------------------------------------------------
@@ -216,12 +206,6 @@ def test_every_token_is_scored_once_after_at_least_block_minus_stride_tokens(
     assert np.all(scores.context[6:] > 6 - stride) and np.all(scores.context <= 6)
 
 
-def test_the_loss_by_context_is_a_mean_of_each_range():
-    losses, context = np.arange(1.0, 11), np.array([1, 2, 3, 4, 5, 6, 7, 1, 2, 3])
-    expected = [(1, 1, 4.5), (2, 2, 5.5), (3, 4, (3 + 4 + 10) / 3), (5, 7, 6.0)]
-    assert scoring.loss_by_context(losses, context) == expected
-
-
 def test_scores_of_a_text_belong_together(scored):
     scores, table = read_json(scored / "scores-test.json"), report.read_outputs(scored, "test")
     split, name, documents = report.load_split(scored, loading.load_config(scored), "test")
@@ -236,10 +220,10 @@ def test_scores_of_a_text_belong_together(scored):
     assert sum(map(float, table["nats"])) == pytest.approx(nats, rel=1e-4)
     assert [int(x) for x in table["characters"]] == [len(line) for line in split.targets]
     assert table["text"] == [line.replace("\n", " ") for line in split.targets]
-    shown = (scored / "mistakes-test.txt").read_text("utf-8").splitlines()
+    shown = (scored / "mistakes-test.txt").read_text("utf-8").split("\n\n")
     assert len(shown) == min(20, sum(len(line) >= 20 for line in split.targets))
-    nats = [float(line.split()[0]) for line in shown]
-    assert nats == sorted(nats, reverse=True)
+    bits = [float(block.split()[1]) for block in shown]
+    assert bits == sorted(bits, reverse=True)
 
 
 class Uniform:
@@ -267,7 +251,6 @@ class Characters:
 
 def measured(monkeypatch, tokenizer, texts, documents):
     """Return the scores of a uniform model that reads at most four tokens."""
-    monkeypatch.setattr(Generator, "trace", lambda generator: None)
     generator = Generator(Uniform(), tokenizer, 4, start=3)
     return scoring.measure_text(generator, Split([""] * len(texts), texts), documents)
 
@@ -283,12 +266,13 @@ def test_the_scores_of_a_uniform_model_are_those_worked_by_hand(monkeypatch, doc
     assert scores["bits_per_byte"] == pytest.approx((5 + ends) * 3 / 9)
     assert scores["unknown"] == 1 / (5 + ends)
     assert table["tokens"] == [str(3 + documents), str(2 + documents)]
-    assert table["nats"] == [f"{(n + documents) * math.log(8):.4f}" for n in (3, 2)]
+    assert table["nats"] == [f"{(n + documents) * math.log(8):.6g}" for n in (3, 2)]
 
 
 def test_texts_without_tokens_have_no_nats(monkeypatch):
     _, table = measured(monkeypatch, Characters(), [" ", "ab", " ", "é", " "], False)
-    assert table["nats"] == [f"{n * math.log(8):.4f}" for n in (0, 2, 0, 1, 0)]
+    expected = [n * math.log(8) for n in (0, 2, 0, 1, 0)]
+    assert [float(x) for x in table["nats"]] == pytest.approx(expected, abs=1e-5)
     with pytest.raises(UserError, match="no tokens"):
         measured(monkeypatch, Characters(), [" ", "  "], False)
 
@@ -301,28 +285,19 @@ def test_a_lowercase_model_is_scored_on_texts_in_lower_case(monkeypatch):
 # ---- evaluate.py ---------------------------------------------------------------------------------
 
 
-def test_scores_outputs_and_mistakes_are_written_for_every_stride(pair, run_program):
-    one, _ = pair
+def test_scores_outputs_and_mistakes_are_written_for_every_stride(copy, run_program):
+    one = copy
     before = {path.name for path in one.iterdir()}
     result = run_program("evaluate.py", one, "--stride", BLOCK // 4)
     assert result.status == 0, result.err
-    names = {f"scores-test-stride{BLOCK // 4}.json", f"outputs-test-stride{BLOCK // 4}.tsv",
-             f"mistakes-test-stride{BLOCK // 4}.txt"}  # fmt: skip
-    assert {path.name for path in one.iterdir()} - before == names
+    new = {path.name for path in one.iterdir()} - before
+    assert len(new) == 3 and all(f"-test-stride{BLOCK // 4}." in name for name in new)
     scores = read_json(one / f"scores-test-stride{BLOCK // 4}.json")
-    for name in (
-        "loss",
-        "perplexity",
-        "nats_per_character",
-        "bits_per_byte",
-        "accuracy",
-        "context",
-    ):
+    for name in "loss perplexity nats_per_character bits_per_byte accuracy context".split():
         assert f"\n{name} " in result.out
-    assert "lines" in result.out.splitlines()[0] and "one every 4 tokens" in scores["search"]
+    assert "lines" in result.out.splitlines()[0] and "one every 4" in scores["search"]
     plain = read_json(one / "scores-test.json")
     assert scores["tokens"] == plain["tokens"] and scores["context"] > plain["context"]
-    assert scores["loss_by_context"][0][0] > BLOCK - BLOCK // 4  # not of the first block only
 
 
 @pytest.mark.parametrize("name", ["news.txt", "news.txt.gz", "news.tsv"])
@@ -338,8 +313,8 @@ def test_every_line_of_another_text_is_scored(run, tmp_path, monkeypatch, name):
     assert split.targets == lines
 
 
-def test_of_another_corpus_the_side_in_the_language_of_the_run_is_scored(pair, tmp_path):
-    one, _ = pair
+def test_of_another_corpus_the_side_in_the_language_of_the_run_is_scored(copy, tmp_path):
+    one = copy
     for language, text in (("en", "a house\n"), ("pt", "uma casa\n")):
         (tmp_path / f"test.{language}").write_text(text)
         (tmp_path / f"train.{language}").write_text(text)
@@ -356,8 +331,8 @@ def test_of_another_corpus_the_side_in_the_language_of_the_run_is_scored(pair, t
     [
         (f"--stride {BLOCK + 1}", "--max-length"),
         ("--stride 0", "--stride"),
-        ("--beam 2", "without a search"),
-        ("--sample", "without a search"),
+        ("--beam 2", "search"),
+        ("--sample", "search"),
     ],
 )
 def test_invalid_flags_are_rejected_before_tensorflow_loads(
@@ -369,147 +344,19 @@ def test_invalid_flags_are_rejected_before_tensorflow_loads(
     assert word in result.err
 
 
-def test_a_stride_is_for_language_models(tmp_path, run_program):
-    (tmp_path / "config.json").write_text('{"model": "classifier"}')
-    assert run_program("evaluate.py", tmp_path, "--stride", 3).status == 2
-
-
-# ---- Comparing -----------------------------------------------------------------------------------
-
-
-def test_a_difference_has_an_interval_and_the_texts_that_differ_most(pair, run_program):
-    """The second run needs 10 % more nats for each text, and for text 7 twice as many."""
-    one, other = pair
-    table = report.read_outputs(one, "test")
-    long = next(i for i, x in enumerate(table["characters"]) if int(x) >= 20)
-    rewrite(other, "test", lambda i, row: {"nats": float(row["nats"]) * (2 if i == long else 1.1)})
-    status, out, err = run_program("evaluation/compare.py", one, other)
-    assert (status, err) == (0, "")
-    (line,) = (x for x in out.splitlines() if x.startswith("nats_per_character"))
-    name, a, b, difference, low, high = (
-        line.replace("[", " ").replace("]", "").replace(",", "").split()
-    )
-    nats, characters = (np.array(table[x], float) for x in ("nats", "characters"))
-    factor = np.where(np.arange(len(nats)) == long, 2, 1.1)
-    expected = nats.sum() / characters.sum(), (factor * nats).sum() / characters.sum()
-    np.testing.assert_allclose([float(a), float(b)], expected, atol=1e-4)
-    assert float(difference) == pytest.approx(expected[1] - expected[0], abs=2e-4)
-    assert 0 < float(low) < float(difference) < float(high)
-    first = out.partition("\nB - A ")[2].partition("\n\n")[0]
-    assert first.splitlines()[1] == f"text        {table['text'][long]}"
-    assert out.count("\nB - A ") <= compare.TEXTS_SHOWN
-
-
-def test_equal_runs_have_no_difference(pair, run_program):
-    out = run_program("evaluation/compare.py", *pair).out
-    assert "+0.0000  [+0.0000, +0.0000]" in out
-
-
-def test_runs_with_unknown_tokens_are_compared_with_a_warning(pair, run_program):
-    scores = read_json(pair[1] / "scores-test.json") | {"unknown": 0.25}
-    (pair[1] / "scores-test.json").write_text(json.dumps(scores))
-    result = run_program("evaluation/compare.py", *pair)
-    assert result.status == 0 and f"warning: {pair[1]}" in result.err and "25.0%" in result.err
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (
-            lambda i, row: {"text": row["text"] + "!"},
-            ["different texts", "--corpus a.txt --split test"],
-        ),
-        (lambda i, row: {"text": row["text"].lower()}, ["--lowercase"]),
-    ],
-)
-def test_other_texts_are_not_compared(pair, run_program, change, words):
-    rewrite(pair[1], "test", change)
-    result = run_program("evaluation/compare.py", *pair)
-    assert result.status == 2 and result.out == "" and result.err.count("\n") == 1
-    assert all(word in result.err for word in words)
-
-
-def test_runs_with_other_shares_of_one_file_are_told_to_use_the_same(pair, run_program):
-    rewrite(pair[1], "test", lambda i, row: {"text": row["text"] + "!"})
-    path = pair[0] / "scores-test.json"
-    path.write_text(json.dumps(read_json(path) | {"held_out_share": 0.1}))
-    result = run_program("evaluation/compare.py", *pair)
-    assert result.status == 2 and "their --held-out-share differs" in result.err
-
-
-def test_a_translator_is_not_compared_with_a_language_model(pair, run_program):
-    columns = {name: ["a"] for name in ("source", "reference", "output")} | {"chrf": ["1.0"]}
-    scores = {"corpus": "mini", "split": "test", "checkpoint": "last", "search": "greedy"}
-    report.write(pair[1], "test", scores, columns)
-    for runs in (pair, pair[::-1]):
-        result = run_program("evaluation/compare.py", *runs)
-        assert result.status == 2 and "same task" in result.err
-    columns["probability"] = columns.pop("chrf")
-    report.write(pair[0], "test", scores, columns)
-    report.write(pair[1], "test", scores, columns | {"source": ["b"], "reference": ["b"]})
-    scores |= {"testset": "wmt14/full", "languages": "pt,en"}
-    report.write(pair[0], "test", scores, columns)
-    result = run_program("evaluation/compare.py", *pair)
-    assert "--testset wmt14/full --languages pt,en" in result.err
-
-
-@pytest.mark.parametrize("damage", ["", "text\n", "text\tnats\na\n"])
-def test_damaged_outputs_and_scores_are_named(pair, run_program, damage):
-    (pair[1] / "outputs-test.tsv").write_text(damage)
-    result = run_program("evaluation/compare.py", *pair)
-    assert result.status == 2 and "outputs-test.tsv is damaged" in result.err
-    (pair[0] / "scores-test.json").write_text("{}")
-    shutil.copy(pair[0] / "outputs-test.tsv", pair[1])
-    result = run_program("evaluation/compare.py", *pair)
-    assert result.status == 2 and "damaged: it has no 'corpus'" in result.err
-
-
 # ---- Figures -------------------------------------------------------------------------------------
 
 
-def draw(monkeypatch, runs):
-    canvas = Figure()
-    context = type("Context", (), {"__enter__": lambda _: canvas, "__exit__": lambda *_: None})
-    monkeypatch.setattr(figures, "figure", lambda *_: context())
-    figures.loss_by_context("", runs)
-    return canvas.axes[0]
+def test_figures_are_of_translations_and_labels(copy, run_program):
+    result = run_program("evaluation/figures.py", copy)
+    assert result.status == 2 and "translations" in result.err
 
 
-def test_the_loss_is_drawn_by_the_tokens_of_context(monkeypatch):
-    ranges = [[1, 1, 3.0], [2, 2, 2.5], [3, 4, 2.25], [5, 7, 2.0]]
-    one = {"loss_by_context": ranges, "tokens": 10, "characters": 20}
-    plot = draw(monkeypatch, {"one": one, "two": one | {"loss_by_context": ranges[:2]}})
-    assert [line.get_ydata().tolist() for line in plot.lines] == [[3.0, 2.5, 2.25, 2.0], [3.0, 2.5]]
-    np.testing.assert_allclose(plot.lines[0].get_xdata(), [1, 2, 12**0.5, 35**0.5])
-    assert [line.get_label() for line in plot.lines] == ["one", "two"]
-    assert plot.get_xscale() == "log" and "per token" in plot.get_ylabel()
-
-
-def test_losses_of_different_tokenizers_are_drawn_per_character(monkeypatch):
-    one = {"loss_by_context": [[1, 1, 3.0]], "tokens": 10, "characters": 20}
-    plot = draw(monkeypatch, {"one": one, "two": one | {"tokens": 5}})
-    assert [line.get_ydata().tolist() for line in plot.lines] == [[1.5], [0.75]]
-    assert "per character" in plot.get_ylabel()
-
-
-def test_figures_show_all_runs_with_the_same_texts(pair, run_program):
-    one, other = pair
-    result = run_program("evaluation/figures.py", one, other)
-    assert result.status == 0 and result.err == ""
-    stem = f"{one}/figures/loss-by-context-test"
-    assert result.out.splitlines() == [f"{stem}.png", f"{stem}.svg"]
-    texts = [element.text for element in ElementTree.parse(f"{stem}.svg").iter()]
-    assert {"one", "other", "tokens of context"} <= {*texts}
-    rewrite(other, "test", lambda i, row: {"text": row["text"] + "!"})
-    result = run_program("evaluation/figures.py", one, other)
-    assert f"warning: {other} has no outputs-test.tsv of the same texts" in result.err
-
-
-def test_attention_in_a_text_is_drawn(pair, run_program):
+def test_attention_in_a_text_is_drawn(copy, run_program):
     """With line feeds as a character that can be seen."""
-    status, out, err = run_program("evaluation/attention.py", pair[0], "ab:\nit")
+    status, out, err = run_program("evaluation/attention.py", copy, "ab:\nit")
     assert status == 0, err
-    folder = pair[0] / "attention"
+    folder = copy / "attention"
     names = ("decoder-self-attention.png", "decoder-self-attention.svg", "attention.html")
     assert out.splitlines() == [f"{folder}/{name}" for name in names]
     svg = (folder / "decoder-self-attention.svg").read_text("utf-8")
@@ -526,11 +373,8 @@ def test_labels_of_tokens_that_begin_a_word_or_a_line_are_not_joined():
 # ---- Other settings and strategies ---------------------------------------------------------------
 
 VARIANTS = {
-    "post": {"norm": "post"},
-    "learned": {"positions": "learned"},
-    "none": {"positions": "none"},
-    "untied": {"tie_embeddings": False},
-    "bfloat16": {"precision": "bfloat16"},
+    "learned": {"norm": "post", "positions": "learned", "tie_embeddings": False},
+    "none": {"positions": "none", "precision": "bfloat16"},
     "bpe": {"tokenizer": "bpe", "vocab_size": 330},
     "word": {"tokenizer": "word", "lowercase": True},
     "smoothed": {"label_smoothing": 0.1, "attention_dropout_rate": 0.1, "key_dim": 6},

@@ -1,18 +1,18 @@
-"""Find the checkpoints of a directory that can be read, and skip truncated or altered ones.
+"""Save and restore the state of a run: model, optimizer and counters."""
 
-Imports TensorFlow only to read a checkpoint.
-"""
-
-import re
-import sys
+import json
+import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from training.records import RunError
-from utils import UserError, first_line, quote
+import tensorflow as tf
 
-if TYPE_CHECKING:
-    import tensorflow as tf
+from model.layers import named_variables
+from training.records import UNFINISHED, RunError, checkpoint_step, saved_checkpoints
+from utils import UserError, amount, first_line, quote, warn
+
+POSITION = "position/.ATTRIBUTES/VARIABLE_VALUE"  # of the next batch in its epoch
+INTEGERS = ("epoch", "position", "metrics_size")
 
 
 def readable_checkpoints(
@@ -21,11 +21,9 @@ def readable_checkpoints(
     """Return the paths of up to `count` intact checkpoints of a directory, newest first.
 
     Reading every value verifies its checksum. A damaged checkpoint is reported on standard error,
-    and an older one takes its place. ends_of_epochs: leave out all others. Raises UserError if
-    there are checkpoints but all are damaged.
+    and an older one takes its place. ends_of_epochs: leave out all others, and the initial weights.
+    Raises UserError if there are checkpoints but all are damaged.
     """
-    import tensorflow as tf
-
     intact, damaged, paths = [], [], saved_checkpoints(folder)
     for path in reversed(paths):
         if len(intact) == count:
@@ -34,112 +32,97 @@ def readable_checkpoints(
             reader = tf.train.load_checkpoint(str(path))
             for name in reader.get_variable_to_shape_map():
                 reader.get_tensor(name)
-            if not ends_of_epochs or ends_epoch(path):
-                intact.append(str(path))
+            if ends_of_epochs and (checkpoint_step(path) == 0 or reader.get_tensor(POSITION) > 0):
+                continue
+            intact.append(str(path))
         except (tf.errors.OpError, IndexError, ValueError) as error:
             if path not in saved_checkpoints(folder):  # a running training has just replaced it
                 return readable_checkpoints(folder, count, ends_of_epochs)
             damaged.append(path.name)
-            print(
-                f"warning: {path} is damaged, using an older checkpoint: {first_line(error)}",
-                file=sys.stderr,
-            )
+            warn(f"{path} is damaged, using an older checkpoint: {first_line(error)}")
     if damaged and len(damaged) == len(paths):
         raise UserError(f"{folder}: every checkpoint is damaged ({', '.join(damaged)})")
     return intact
 
 
-def assert_fits(path: str | Path, model: "tf.Module") -> None:
+def assert_fits(path: str | Path, model: tf.Module) -> None:
     """Raise RunError, naming variables, if a checkpoint does not have exactly those of a model."""
-    import tensorflow as tf
-
-    from model.layers import named_variables
-
     saved, prefix, suffix = {}, "model/", "/.ATTRIBUTES/VARIABLE_VALUE"
     for name, shape in tf.train.load_checkpoint(str(path)).get_variable_to_shape_map().items():
         if name.startswith(prefix) and name.endswith(suffix):
             saved[name.removeprefix(prefix).removesuffix(suffix)] = tuple(shape)
     needed = {name: tuple(each.shape) for name, each in named_variables(model).items()}
-    differences = [f"it lacks {name}" for name in needed if name not in saved]
-    differences += [f"the model lacks {name}" for name in saved if name not in needed]
-    differences += [
-        f"{name} has shape {saved[name]} there and {shape} here"
-        for name, shape in needed.items()
-        if name in saved and saved[name] != shape
-    ]
-    if differences:
-        count = f" ({len(differences)} variables differ)" if len(differences) > 1 else ""
+    if differences := sorted({name for name, _ in saved.items() ^ needed.items()}):
+        shapes = [shapes.get(name := differences[0], "missing") for shapes in (saved, needed)]
         raise RunError(
-            f"{path} does not fit the model: {differences[0]}{count}; if the code of the model has "
+            f"{path} does not fit the model: {name} is {shapes[0]} there and {shapes[1]} here, and "
+            f"{amount(len(differences), 'variable')} differ in all; if the code of the model has "
             "changed, use the programs in the source/ of the run"
         )
 
 
-def restore_model(path: str | Path, model: "tf.Module") -> None:
+def restore_model(path: str | Path, model: tf.Module) -> None:
     """Restore the variables of a model from a checkpoint of a run. Raises RunError."""
-    import tensorflow as tf
-
     assert_fits(path, model)
     tf.train.Checkpoint(model=model).restore(str(path)).expect_partial()  # without the optimizer
 
 
-def ends_epoch(path: str | Path) -> bool:
-    """Return whether a checkpoint was saved at the end of an epoch. False if it is damaged.
+class Checkpoints:
+    """The checkpoints of a run. A `tf.train.CheckpointManager` for each directory deletes old ones.
 
-    Those within an epoch are saved by the clock, so two runs rarely have them at the same steps.
+    - checkpoints/: the `keep` latest ends of epochs, which `--average` uses
+    - checkpoints/unfinished/: the latest one within an epoch
+    - checkpoints/best/: the one with the lowest validation loss
     """
-    import tensorflow as tf
 
-    try:
-        position = tf.train.load_variable(str(path), "position/.ATTRIBUTES/VARIABLE_VALUE")
-    except (tf.errors.OpError, IndexError, ValueError):
-        return False
-    return checkpoint_step(path) > 0 and position == 0
+    def __init__(self, run: Path, model: tf.Module, optimizer: tf.Module, keep: int):
+        self.run, self.folder, self.model, self.keep = run, run / "checkpoints", model, keep
+        self.optimizer = optimizer
+        self.counters = {name: tf.Variable(0, dtype=tf.int64) for name in INTEGERS}
+        self.counters["best_loss"] = tf.Variable(0, dtype=tf.float64)
+        self.sums = tf.Variable("{}")  # JSON: {name of a metric: sum}
+        state = {"model": model, "optimizer": optimizer, "sums": self.sums, **self.counters}
+        self.checkpoint = tf.train.Checkpoint(**state)
 
+    def restore(self) -> tuple[str, dict[str, Any]]:
+        """Restore the latest checkpoint. Returns its path and the counters, with step and sums.
 
-def rewrite_checkpoint_list(folder: str | Path) -> None:
-    """Make TensorFlow's list of checkpoints name exactly those in the directory, in order.
+        Raises RunError and UserError.
+        """
+        paths = readable_checkpoints(self.folder)
+        if not paths:
+            raise RunError(f"{self.folder} has no checkpoint: restore it, or start a new run")
+        assert_fits(paths[0], self.model)
+        try:
+            self.checkpoint.restore(paths[0]).assert_consumed()
+        except (AssertionError, ValueError, tf.errors.OpError) as error:
+            raise RunError(
+                f"{paths[0]} does not fit the optimizer or the counters: {first_line(error)}; if "
+                "their code has changed, use the train.py in the source/ of the run"
+            ) from None
+        values = {name: variable.numpy().item() for name, variable in self.counters.items()}
+        values |= {"step": int(self.optimizer.step.numpy()), "sums": json.loads(self.sums.numpy())}
+        return paths[0], values
 
-    CheckpointManager deletes what the list names, wherever that is; a copied run would otherwise
-    delete checkpoints of the original.
-    """
-    folder = Path(folder)
-    (folder / "checkpoint").unlink(missing_ok=True)
-    steps = map(checkpoint_step, saved_checkpoints(folder))
-    if steps := [step for step in steps if step >= 0]:
-        lines = [f'model_checkpoint_path: "ckpt-{steps[-1]}"']
-        for step in steps:  # a checkpoint without a timestamp would never be deleted
-            lines.append(f'all_model_checkpoint_paths: "ckpt-{step}"')
-            lines.append("all_model_checkpoint_timestamps: 1")
-        (folder / "checkpoint").write_text("\n".join(lines) + "\n", "utf-8")
+    def save(self, step: int, counters: dict[str, Any], best: bool = False) -> None:
+        """Write a checkpoint, then delete older ones of its directory.
 
-
-def checkpoint_folder(run: str | Path, checkpoint: str = "last", average: int = 1) -> Path:
-    """Return the directory of the `last` checkpoints of a run, or of the `best` one.
-
-    Raises UserError if it has fewer than `average`, not counting the initial weights.
-    """
-    folder = Path(run, "checkpoints", "best" if checkpoint == "best" else "")
-    paths = saved_checkpoints(folder)
-    if average > 1:
-        paths = [path for path in paths if checkpoint_step(path) > 0]
-    if not paths:
-        if not saved_checkpoints(Path(run, "checkpoints")):
-            raise UserError(f"{folder} has no checkpoint: restore it, or train again")
-        longer = f"train longer with python train.py --resume {quote(run)} --epochs N"
-        raise UserError(f"{folder} has no checkpoint of a whole epoch: {longer}")
-    if len(paths) < average:
-        raise UserError(f"{folder} has only {len(paths)} checkpoints: lower --average {average}")
-    return folder
-
-
-def saved_checkpoints(folder: str | Path) -> list[Path]:
-    """Return the paths of all checkpoints of a directory, without `.index`, oldest first."""
-    paths = (path.with_suffix("") for path in Path(folder).glob("ckpt-*.index"))
-    return sorted(paths, key=checkpoint_step)
-
-
-def checkpoint_step(path: str | Path) -> int:
-    """Return the step of a checkpoint, such as 7 for ckpt-7, or −1 for other names."""
-    match = re.fullmatch(r"ckpt-(\d+)", Path(path).name)
-    return int(match[1]) if match else -1
+        best: it has the lowest validation loss. If it cannot be written, older ones stay intact.
+        Raises RunError.
+        """
+        within = UNFINISHED if counters["position"] > 0 else ""
+        folder = self.folder / ("best" if best else within)
+        for name, variable in self.counters.items():
+            variable.assign(counters[name])
+        self.sums.assign(json.dumps(counters["sums"]))
+        keep = self.keep if folder == self.folder else 1
+        manager = tf.train.CheckpointManager(self.checkpoint, folder, max_to_keep=keep)
+        try:
+            manager.save(checkpoint_number=step)
+        except (tf.errors.OpError, OSError) as error:
+            for path in folder.glob(f"ckpt-{step}[._]*"):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            raise RunError(
+                f"cannot save step {step} in {folder}: {first_line(error)}; older "
+                f"checkpoints are intact: free some space, then use --resume {quote(self.run)}"
+            ) from None

@@ -1,16 +1,13 @@
 """The command line of train.py. Does not import TensorFlow."""
 
 import dataclasses
-import re
 import signal
 import sys
 from pathlib import Path
 
 from config import MAY_CHANGE_ON_RESUME, OF_THE_MODEL, Config, no_effect
 from data import corpora, pipeline
-from data.splits import CorpusError
-from same_code import PACKAGES, ROOT
-from training.records import check_path, find_run, load_config, read_corpus_info
+from training.records import check_path, find_run, load_config
 from utils import (
     UserError,
     add_flags,
@@ -18,6 +15,7 @@ from utils import (
     flag,
     make_parser,
     prepare_streams,
+    print_line,
     quote,
 )
 
@@ -50,6 +48,8 @@ def initial_config(flags: dict) -> Config:
     """
     run = load_config(flags["init_from"])
     names = OF_THE_MODEL + (("max_length",) if run.positions == "learned" else ())
+    if corpora.is_same(flags.get("corpus", run.corpus), run.corpus):
+        names += ("held_out_share",)  # no text that it was trained on may validate
     model = {name: getattr(run, name) for name in names}
     for name in flags.keys() & model.keys():
         if flags[name] != model[name]:
@@ -57,25 +57,7 @@ def initial_config(flags: dict) -> Config:
                 f"{flag(name)} {flags[name]}: {flags['init_from']} has {model[name]}; leave the "
                 "flag out, or train without --init-from"
             )
-    values = {"corpus": run.corpus, "max_length": run.max_length} | model | flags
-    if corpora.is_same(values["corpus"], run.corpus):
-        share = values.setdefault("held_out_share", run.held_out_share)
-        if share != run.held_out_share:
-            raise UserError(
-                f"--held-out-share {share}: {flags['init_from']} divided the same corpus with "
-                f"{run.held_out_share or 'the default'}; leave the flag out, so that no text that "
-                "it was trained on can validate"
-            )
-    config = Config(**values)
-    languages = read_corpus_info(flags["init_from"])["languages"]
-    own = list(corpora.from_config(config).languages)
-    if own != languages and sorted(own) == sorted(languages):
-        other = "--no-reverse" if config.reverse else "--reverse"
-        raise UserError(
-            f"{config.corpus} is {' → '.join(own)}, and {flags['init_from']} translates "
-            f"{' → '.join(languages)}: give {other}"
-        )
-    return config
+    return Config(**{"corpus": run.corpus, "max_length": run.max_length} | model | flags)
 
 
 def parse_config(description: str) -> Config:
@@ -90,15 +72,15 @@ def parse_config(description: str) -> Config:
     add_flags(parser, Config)
     flags = vars(parser.parse_args())
     with errors_in_one_line():
-        return config_from_flags(flags)
+        config = config_from_flags(flags)
+        pipeline.check(config)
+    return config
 
 
 def config_from_flags(flags: dict) -> Config:
     """Return the Config for the flags given on a command line. Raises UserError and OSError."""
     if "resume" in flags and "init_from" in flags:
-        raise UserError(
-            f"--init-from starts a new run, and --resume continues {flags['resume']}: remove one"
-        )
+        raise UserError(f"--resume {flags['resume']}: remove --init-from, which starts a new run")
     for name in flags.keys() & {"resume", "init_from"}:
         flags[name] = str(find_run(flags[name]))
     if "resume" in flags:
@@ -108,28 +90,11 @@ def config_from_flags(flags: dict) -> Config:
     run = Path(config.runs_dir, config.name or "")
     check_path(run)
     if config.name and not config.resume and run.exists():
-        raise UserError(
-            f"{run} already exists: choose another --name, or use --resume {quote(run)}"
-        )
+        raise UserError(f"{run} exists: choose another --name, or use --resume {quote(run)}")
     for name in no_effect(config.model):
         if name in flags and getattr(config, name) != getattr(Config, name):
-            print(f"note: {flag(name)} has no effect with --model {config.model}", file=sys.stderr)
+            print_line(f"note: {flag(name)} has no effect with --model {config.model}")
     if not config.resume:
-        runs = Path(config.runs_dir).resolve()
-        if any(runs.is_relative_to(ROOT / package) for package in PACKAGES):
-            raise UserError(
-                f"--runs-dir {config.runs_dir}: each run copies this folder of the project; choose "
-                "another one"
-            )
-        runs.mkdir(parents=True, exist_ok=True)
+        Path(config.runs_dir).mkdir(parents=True, exist_ok=True)
     Path(config.cache_dir).mkdir(parents=True, exist_ok=True)
-    try:
-        pipeline.check(config)
-    except CorpusError as error:
-        if not config.resume or not re.search("no such file|neither a directory", str(error)):
-            raise
-        raise UserError(
-            f"{error}; {config.resume} was trained on it: restore it, or give its new path with "
-            "--corpus and --accept-changes"
-        ) from error
     return config

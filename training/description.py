@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import itertools
 import os
 import platform
 import re
@@ -19,27 +18,10 @@ from tensorboard.plugins.hparams import summary_v2 as hparams  # `api` imports K
 from config import MAY_CHANGE_ON_RESUME, Config
 from data import tokenizer
 from data.pipeline import Dataset
-from same_code import (
-    NOT_CODE,
-    PACKAGES,
-    ROOT,
-    GitError,
-    changed_files,
-    code_hashes,
-    git,
-    is_checkout,
-    is_hidden,
-    new_modules,
-    working_tree_diff,
-)
+from same_code import PACKAGES, ROOT, GitError, changed_files, git, source_files, working_tree_diff
 from training import records
 from training.records import RunError
 from utils import quote, warn, write_json
-
-SOURCE = ["*.py", "*.cfg", "*.toml", "*.md", "constraints.txt", "data/mini/*.tsv"]
-SOURCE += [f"{package}/**/*.py" for package in PACKAGES]
-TEXTS = ("md", "html", "patch")  # those in data/ may be a corpus
-SOURCE += [f"{p}/**/*.{kind}" for p in PACKAGES if p != "data" for kind in TEXTS]
 
 
 def name_of(config: Config) -> str:
@@ -49,19 +31,6 @@ def name_of(config: Config) -> str:
     # A path may be longer than a name can be.
     corpus = re.sub(r"[^\w.+-]+", "-", config.corpus)[-40:].strip("-.+") or "corpus"
     return f"{corpus}-{config.model}-seed{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
-
-
-def create_directory(path: Path, may_rename: bool) -> Path:
-    """Create the directory of a new run and return its path. Raises OSError and RunError.
-
-    may_rename: if it exists, append a number instead of failing.
-    """
-    others = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
-    for candidate in itertools.chain([path], others) if may_rename else [path]:
-        with contextlib.suppress(FileExistsError):  # begun in the same second
-            candidate.mkdir(parents=True)
-            return candidate
-    raise RunError(f"{path} already exists: choose another --name")
 
 
 def settings(run: Path, config: Config) -> dict:
@@ -84,43 +53,32 @@ def write(run: Path, config: Config, dataset: Dataset) -> None:
         hparams.hparams(values, trial_id=run.name)
 
 
-def source_files() -> list[str]:
-    """Return the names of the files that a run copies. A corpus in data/ is not one of them."""
-    paths = (path.relative_to(ROOT) for pattern in SOURCE for path in ROOT.glob(pattern))
-    names = {path.as_posix() for path in paths if not is_hidden(path)}
-    code = {ROOT / x for x in names if x.endswith(".py") and x.partition("/")[0] not in NOT_CODE}
-    names |= {path.relative_to(ROOT).as_posix() for path in new_modules(code, ROOT)}
-    return sorted(names | code_hashes("training").keys())  # with the tables of model/
-
-
 def write_source(run: Path) -> None:
     """Write the source that runs, its diff against the commit, and the versions."""
-    for name in (names := source_files()):
+    for name, path in (files := source_files()).items():
         copy = run / "source" / name
         copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / name, copy)
-    state, diff = checkout_state(names)
+        shutil.copy2(path, copy)
+    state, diff = checkout_state(files)
     (run / "source.diff").write_text(diff, "utf-8", newline="\n")  # for git
     write_json(run / "provenance.json", state | provenance())
 
 
-def checkout_state(names: Iterable[str] = ()) -> tuple[dict, str]:
-    """Return the commit with the changed files, and the diff of the project's source against it.
+def checkout_state(names: Iterable[str]) -> tuple[dict, str]:
+    """Return the commit with the changed files, and the diff of the source against it.
 
-    names: of further files, such as new modules. Deleted files are part of the diff, too. Without
-    a usable git checkout, the commit is None.
+    names: those of `source_files`. Without a usable git checkout, the commit is None.
     """
-    patterns = [f":(glob){pattern}" for pattern in SOURCE]
-    patterns += [f":(literal){name}" for name in names]
-    state, diff = {"commit": None, "uncommitted": []}, ""
-    if is_checkout() or (ROOT / ".git").exists():
-        try:
-            state["commit"] = git("rev-parse", "HEAD").strip()
-            state["uncommitted"] = git("status", "--porcelain").splitlines()
-            diff = working_tree_diff(*patterns)
-        except GitError as error:
+    deleted = ("*.py", *(f"{package}/**/*.py" for package in PACKAGES))
+    paths = [f":(glob){pattern}" for pattern in deleted] + [f":(literal){name}" for name in names]
+    try:
+        git("ls-files", "--error-unmatch", "train.py")  # the source of a run may lie in a checkout
+        commit, changes = git("rev-parse", "HEAD").strip(), git("status", "--porcelain")
+        return {"commit": commit, "uncommitted": changes.splitlines()}, working_tree_diff(*paths)
+    except GitError as error:
+        if (ROOT / ".git").exists():
             warn(f"the run's record of the code is incomplete, because {error}")
-    return state, diff
+        return {"commit": None, "uncommitted": []}, ""
 
 
 def versions() -> dict[str, str]:
@@ -150,14 +108,14 @@ def provenance() -> dict:
 
 def check_corpus(run: Path, config: Config, dataset: Dataset) -> None:
     """Raise RunError if the data or the tokenizers are not those that the run began with."""
+
+    def identity(info, tokenizers):
+        hashes = {name: split["sha256"] for name, split in info["splits"].items()}
+        return info["languages"], hashes, [tokenizer.model for tokenizer in tokenizers]
+
+    recorded = identity(records.read_corpus_info(run), tokenizer.load_pair(run))
     tokenizers = (dataset.source_tokenizer, dataset.target_tokenizer)
-    saved = [saved.model for saved in tokenizer.load_pair(run)]
-    recorded = records.read_corpus_info(run)
-    facts = [
-        (each["languages"], {name: split["sha256"] for name, split in each["splits"].items()})
-        for each in (recorded, dataset.corpus_info)
-    ]
-    if facts[0] != facts[1] or saved != [current.model for current in tokenizers]:
+    if identity(dataset.corpus_info, tokenizers) != recorded:
         raise RunError(
             f"{config.corpus} is not the corpus that {run} was trained on: its texts or its "
             "tokenizer differ; restore the old ones, or start a new run"
@@ -169,7 +127,11 @@ def check_code(run: Path, accept_changes: bool) -> bool:
     source = run / "source"
     if not source.exists() and not accept_changes:
         raise RunError(f"{source} is missing: restore it, or use --accept-changes")
-    check_versions(run)
+    path = run / "provenance.json"
+    recorded = records.read_json(path).get("versions", {}) if path.exists() else {}
+    for name, version in versions().items():
+        if recorded.get(name, version) != version and name != "sacrebleu":
+            warn(f"{run} began with {name} {recorded[name]}, this is {version}: updates may differ")
     names = changed_files("training", source)
     if names and not accept_changes:
         raise RunError(
@@ -179,30 +141,12 @@ def check_code(run: Path, accept_changes: bool) -> bool:
     return bool(names)
 
 
-def check_versions(run: Path) -> None:
-    """Warn if a run began with another version of Python or of a package."""
-    path = run / "provenance.json"
-    recorded = records.read_json(path).get("versions", {}) if path.exists() else {}
-    for name, version in versions().items():
-        if name == "sacrebleu":
-            continue
-        if (before := recorded.get(name, version)) != version:
-            warn(
-                f"{run} began with {name} {before}, and this is {version}: the remaining updates "
-                "may differ from those of a run that was not interrupted"
-            )
-
-
 def update(run: Path, config: Config, code_changed: bool) -> None:
     """Write the settings of a resumed run. If settings or code changed, keep the old ones."""
     values, path = settings(run, config), run / "config.json"
     before = records.read_json(path)
-    changed = any(
-        before.get(name, value) != value
-        for name, value in values.items()
-        if name not in (*MAY_CHANGE_ON_RESUME, "name")
-    )
-    if code_changed or changed:
+    changed = [name for name, value in values.items() if before.get(name, value) != value]
+    if code_changed or not {*MAY_CHANGE_ON_RESUME, "name"}.issuperset(changed):
         suffix = time.strftime(".until-%Y%m%d-%H%M%S")
         shutil.copy2(path, f"{path}{suffix}")  # not renamed, in case this is interrupted
         if ROOT != (run / "source").resolve():  # otherwise, this is the run's own code

@@ -19,6 +19,10 @@ from model.layers import Seed
 from training.records import RunError
 from utils import first_line
 
+TF_CONFIG = (
+    '{"cluster": {"worker": ["HOST:PORT", "HOST:PORT"]}, "task": {"type": "worker", "index": 0}}'
+)
+
 
 def make_strategy(name: str) -> tf.distribute.Strategy:
     """Create the strategy of `--strategy`. Call this before the first TensorFlow operation.
@@ -30,33 +34,18 @@ def make_strategy(name: str) -> tf.distribute.Strategy:
         devices = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
         return tf.distribute.MirroredStrategy([device.name for device in devices])
     if name == "multi_worker":
-        address = own_address(os.environ.get("TF_CONFIG"))
         try:
+            cluster = json.loads(os.environ["TF_CONFIG"])
+            address = cluster["cluster"]["worker"][cluster["task"]["index"]]
             return tf.distribute.MultiWorkerMirroredStrategy()
+        except (KeyError, TypeError, IndexError, ValueError):
+            raise RunError(f"each worker needs TF_CONFIG in its environment: {TF_CONFIG}") from None
         except tf.errors.OpError as error:
             raise RunError(
                 f"this worker cannot listen on {address}: {first_line(error)}; give every worker "
                 "its own index and a free host:port in TF_CONFIG"
             ) from None
     return tf.distribute.get_strategy()
-
-
-def own_address(text: str | None) -> str:
-    """Return this worker's HOST:PORT from the text of TF_CONFIG. Raises RunError."""
-    cluster = '"cluster": {"worker": ["HOST:PORT", "HOST:PORT"]}'
-    example = f'{{{cluster}, "task": {{"type": "worker", "index": 0}}}}'
-    try:
-        settings = json.loads(text or "")
-        workers, task = settings["cluster"]["worker"], settings["task"]
-        address = workers[task["index"]]
-        valid = task["type"] == "worker" and task["index"] >= 0 and ":" in address
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError):
-        valid = False
-    if not valid:
-        raise RunError(
-            f"--strategy multi_worker needs TF_CONFIG in the environment of each worker: {example}"
-        )
-    return address
 
 
 def replicated(step: Callable) -> Callable:
@@ -173,11 +162,12 @@ def lost_worker_errors(strategy_name: str) -> tuple[type[Exception], ...]:
     """Return the errors that mean another worker is gone, for a --strategy."""
     if strategy_name != "multi_worker":
         return ()
+    errors = tf.errors
     return (
-        tf.errors.UnavailableError,
-        tf.errors.AbortedError,
-        tf.errors.CancelledError,
-        tf.errors.DeadlineExceededError,
+        errors.UnavailableError,
+        errors.AbortedError,
+        errors.CancelledError,
+        errors.DeadlineExceededError,
     )
 
 

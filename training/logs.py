@@ -6,7 +6,6 @@ import json
 import re
 from pathlib import Path
 
-import numpy as np
 import tensorflow as tf
 
 from data.tokenizer import Tokenizer
@@ -22,13 +21,10 @@ DESCRIPTIONS = {
     "metrics/accuracy": "Share of target tokens, or of labels, that have the highest probability.",
     "metrics/bleu": "sacreBLEU of greedy translations of at most --validation-sentences texts.",
     "metrics/nats_per_character": "-ln p of the validation text, divided by its characters.",
-    "metrics/perplexity": "exp(loss).",
     "training/objective": "The loss that is minimized, with label smoothing and dropout, in nats "
     "per target token: the mean since the last point.",
-    "training/learning_rate": "The learning rate of this update.",
-    "training/grad_norm": "Euclidean norm of the gradient of all variables.",
     "training/tokens_per_second": "Real tokens, source and target, per second, without tracing.",
-    "training/seconds": "Seconds since the last validation, without tracing; validation included.",
+    "training/seconds": "Seconds since the last validation; validation included.",
 }
 # Names of the texts of a sample, by task.
 SAMPLE = {
@@ -50,7 +46,6 @@ class Logs:
     def __init__(self, run: Path):
         self.run = run
         self.file = open(run / "metrics.jsonl", "ab")
-        self.seen = None  # ids of the tokens in the projector
         self.events = {
             name: tf.summary.create_file_writer(str(run / name)) for name in ("train", "validation")
         }
@@ -96,27 +91,19 @@ class Logs:
         with self.events["validation"].as_default(step):
             tf.summary.image(f"samples/{name}", tf.io.decode_png(png)[tf.newaxis])
 
-    def write_embedding(self, table: tf.Variable, vocabulary: Tokenizer, ids: np.ndarray) -> None:
-        """Show an embedding table (vocab_size, d_model) in TensorBoard's projector.
-
-        ids: those of the training texts. Tokens that do not occur there are left out.
-        """
-        if self.seen is None:
-            occurs = np.zeros(vocabulary.vocab_size, bool)
-            for start in range(0, len(ids), 1 << 20):  # mapped ids may not fit into memory
-                occurs[ids[start : start + (1 << 20)]] = True
-            self.seen = np.flatnonzero(occurs)
+    def write_embedding(self, table: tf.Variable, vocabulary: Tokenizer) -> None:
+        """Show an embedding table (vocab_size, d_model) in TensorBoard's projector."""
         folder = self.run / "validation"  # the projector reads only directories with events
-        rows = table.numpy()[self.seen]
-        (folder / "embedding.bytes").write_bytes(rows.tobytes())
+        (folder / "embedding.bytes").write_bytes(table.numpy().tobytes())
         projector = folder / "projector_config.pbtxt"
         if projector.exists():
             return
-        tokens = vocabulary.tokens(self.seen)
+        rows, columns = table.shape
+        tokens = vocabulary.tokens(range(rows))
         (folder / "embedding.tsv").write_text("".join(f"{t!r}\n" for t in tokens), "utf-8")
         projector.write_text(
-            f'embeddings {{ tensor_name: "source embedding" tensor_shape: {len(rows)} '
-            f'tensor_shape: {rows.shape[1]} tensor_path: "embedding.bytes" '
+            f'embeddings {{ tensor_name: "source embedding" tensor_shape: {rows} '
+            f'tensor_shape: {columns} tensor_path: "embedding.bytes" '
             'metadata_path: "embedding.tsv" }\n',
             "utf-8",
         )

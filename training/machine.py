@@ -7,12 +7,10 @@ import os
 import re
 import signal
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from config import Config
-from utils import first_line, warn
+from utils import first_line, print_line
 
 # TensorFlow's graph optimizers that are switched off on a CPU. Without them, the step and the
 # searches are as fast as with them, and the first call of a graph takes 7 to 30 % less time.
@@ -25,48 +23,25 @@ DISABLED_OPTIMIZERS = (
     "remapping",
     "shape_optimization",
 )
-NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def import_tensorflow() -> None:
-    """Import TensorFlow without its messages and, on a CPU, without DISABLED_OPTIMIZERS.
+    """Import TensorFlow with the settings of a program.
 
-    The messages are shown only if the import fails or if CUDA_VISIBLE_DEVICES names a GPU that is
-    not found. Meanwhile, a terminal shows "loading TensorFlow". Ctrl-C ends the process at once: an
-    exception within the import would show its traceback. Keras is imported when `tf.keras` is first
-    used.
+    On a CPU, it is without DISABLED_OPTIMIZERS. Ctrl-C meanwhile ends the process at once. Keras 3,
+    which takes a quarter of the import's time, is imported when `tf.keras` is first used:
+    TensorFlow looks for Keras 2 instead, which is usually not installed.
     """
     keep_freed_memory()  # before TensorFlow's threads start
     set_gpu_defaults()
-    if os.path.expanduser("~") == "~":  # no home: Keras would create a directory with this name
-        os.environ.setdefault("KERAS_HOME", os.path.join(os.devnull, "keras"))
-    if sys.stderr.isatty():
-        print("loading TensorFlow", end="\r", file=sys.stderr)
     handler = signal.signal(signal.SIGINT, lambda *_: os._exit(130))
-    sys.stderr.flush()
-    stderr = os.dup(2)
-    with tempfile.TemporaryFile() as lines:
-        os.dup2(lines.fileno(), 2)  # the lines are written by C++ code
-        show_messages = True
-        try:
-            with without_keras():
-                import tensorflow as tf
+    os.environ["TF_USE_LEGACY_KERAS"] = "1"
+    import tensorflow as tf
 
-            devices = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-            gpus = tf.config.list_physical_devices("GPU")  # prints lines, too
-            show_messages = devices not in ("", "-1") and not gpus
-            if not gpus:
-                options = dict.fromkeys(DISABLED_OPTIMIZERS, False)
-                tf.config.optimizer.set_experimental_options(options)
-        finally:
-            os.dup2(stderr, 2)
-            os.close(stderr)
-            if sys.stderr.isatty():
-                print("\033[K", end="", file=sys.stderr, flush=True)  # erases the line
-            if show_messages:
-                lines.seek(0)
-                sys.stderr.write(lines.read().decode("utf-8", "replace"))
-            signal.signal(signal.SIGINT, handler)
+    del os.environ["TF_USE_LEGACY_KERAS"]
+    if not tf.config.list_physical_devices("GPU"):
+        tf.config.optimizer.set_experimental_options(dict.fromkeys(DISABLED_OPTIMIZERS, False))
+    signal.signal(signal.SIGINT, handler)
 
 
 def keep_freed_memory() -> None:
@@ -95,58 +70,23 @@ def set_gpu_defaults() -> None:
     os.environ.setdefault("NVIDIA_TF32_OVERRIDE", "0")
 
 
-@contextlib.contextmanager
-def without_keras() -> Iterator[None]:
-    """Import TensorFlow, in a `with` statement, without Keras 3, a quarter of its import time.
-
-    TensorFlow imports Keras only to register its optimizers, and continues if Keras is missing.
-    TF_USE_LEGACY_KERAS selects Keras 2, a separate package that is usually not installed.
-    """
-    before = os.environ.get("TF_USE_LEGACY_KERAS")
-    os.environ["TF_USE_LEGACY_KERAS"] = "1"
-    try:
-        yield
-    finally:
-        del os.environ["TF_USE_LEGACY_KERAS"]
-        if before is not None:
-            os.environ["TF_USE_LEGACY_KERAS"] = before
-
-
 def adapt_to_device(config: Config) -> Config:
     """Return the config with `shards` set: by default 2 on a CPU and 1 on a GPU.
 
-    Not the number of cores, because the dropout masks depend on the number of shards. Warns if
-    products in bfloat16 are not faster than in float32, or if TensorFlow does not find the GPU.
+    Not the number of cores, because the dropout masks depend on the number of shards.
     """
     import tensorflow as tf
 
-    gpu = bool(tf.config.list_physical_devices("GPU"))
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
-    if not gpu and not hidden and NVIDIA_DRIVER.exists():
-        warn('TensorFlow does not find the GPU and uses the CPU: pip install -e ".[cuda]"')
-    if config.precision == "bfloat16" and not gpu and not has_bfloat16():
-        warn(
-            "this processor has no bfloat16 instructions, so --precision bfloat16 is not faster: "
-            "use --precision float32"
-        )
-    return dataclasses.replace(config, shards=config.shards or (1 if gpu else 2))
+    gpus = tf.config.list_physical_devices("GPU")
+    return dataclasses.replace(config, shards=config.shards or (1 if gpus else 2))
 
 
-def cpu_info(path: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
+def cpu_info() -> dict[str, str]:
     """Return what Linux reports about the first processor, by field; {} if that is unknown."""
-    try:
-        lines = path.read_text().partition("\n\n")[0].splitlines()
-    except OSError:
-        return {}
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().partition("\n\n")[0].splitlines() if path.exists() else []
     fields = (line.partition(":") for line in lines)
     return {name.strip(): value.strip() for name, _, value in fields}
-
-
-def has_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Return whether the processor multiplies in bfloat16. True if that is unknown."""
-    info = cpu_info(cpuinfo)
-    flags = info.get("flags", info.get("Features"))  # the latter on Arm
-    return flags is None or not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(flags.split())
 
 
 def cores() -> list[int]:
@@ -188,7 +128,7 @@ class StopSignal:
         self.number = number
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, signal.SIG_DFL)
-        print("saving and exiting; press Ctrl-C again to quit now", file=sys.stderr)
+        print_line("saving and exiting; press Ctrl-C again to quit now")
 
 
 def out_of_memory_errors() -> tuple[type[Exception], ...]:
@@ -205,7 +145,4 @@ def out_of_memory_message(error: Exception, hint: str) -> str:
     """Describe one of the `out_of_memory_errors`. hint: which settings need less memory."""
     if re.search("No space left|quota exceeded", str(error), re.IGNORECASE):
         return f"{first_line(error)}: free some disk space"
-    shape = re.search(r"tensor with shape\s*(\[[\d,]+\])", str(error))
-    return (
-        f"out of memory{f' while allocating a tensor of shape {shape[1]}' if shape else ''}: {hint}"
-    )
+    return f"out of memory: {hint}"

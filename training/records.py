@@ -1,13 +1,14 @@
-"""The JSON files of a run directory, and the errors of a run. Does not import TensorFlow."""
+"""The files of a run directory, and the errors of a run. Does not import TensorFlow."""
 
 import dataclasses
-import difflib
 import json
 import re
 from pathlib import Path
 
 from config import Config
-from utils import UserError, is_utf8, warn
+from utils import UserError, did_you_mean, quote, warn
+
+UNFINISHED = "unfinished"  # the folder of the checkpoint within an epoch
 
 
 class RunError(UserError):
@@ -62,17 +63,11 @@ def read_corpus_info(run: str | Path) -> dict:
 
 
 def check_path(run: str | Path) -> None:
-    """Raise UserError if TensorFlow cannot read checkpoints there.
-
-    It would read some characters as a pattern, and its paths are UTF-8.
-    """
-    path = Path(run).as_posix()  # without the separators of Windows
-    if not is_utf8(path):
-        raise UserError(f"{path!r} is not UTF-8: rename the directory")
-    if re.search(r"[\[*?\\]", path):
+    """Raise UserError if TensorFlow cannot read checkpoints there: its paths are patterns."""
+    if re.search(r"[\[*?\\\ud800-\udfff]", Path(run).as_posix()):
         raise UserError(
-            f"{run}: TensorFlow cannot read checkpoints if their path contains [ * ? or \\: rename "
-            "the directory, or give a relative path"
+            f"{run}: TensorFlow cannot read checkpoints if their path contains [ * ? or \\, or is "
+            "not UTF-8: rename the directory, or give a relative path"
         )
 
 
@@ -89,16 +84,11 @@ def load_config(run: str | Path) -> Config:
     """Load the Config of a run directory. Raises OSError and UserError."""
     check_path(run)
     path = Path(run) / "config.json"
-    if not Path(run).exists():
-        folders = [each.parent for each in Path(run).parent.glob("*/config.json")]
-        folders += [each.parent for each in Path("runs").glob("*/config.json")]
-        names = {each.name: str(each) for each in folders}
-        close = difflib.get_close_matches(Path(run).name, names, 1)
-        hint = f"; did you mean {names[close[0]]}?" if close else ""
-        raise UserError(f"{run}: no such run directory{hint}")
     if not path.exists():
-        note = "; it was never started and can be deleted" if Path(run, "source").exists() else ""
-        raise UserError(f"{run}: not a run directory (no config.json){note}")
+        exists = Path(run).exists()
+        what = "not a run directory (no config.json)" if exists else "no such run directory"
+        runs = [each.parent.name for each in Path(run).parent.glob("*/config.json")]
+        raise UserError(f"{run}: {what}{did_you_mean(Path(run).name, runs)}")
     values = read_json(path)
     known = {field.name for field in dataclasses.fields(Config)}
     if unknown := sorted(values.keys() - known):
@@ -107,3 +97,36 @@ def load_config(run: str | Path) -> Config:
         return Config(**values)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
+
+
+def checkpoint_folder(run: str | Path, checkpoint: str = "last", average: int = 1) -> Path:
+    """Return the directory of the `last` checkpoints of a run, or of the `best` one.
+
+    Raises UserError if it has fewer than `average`, not counting the initial weights.
+    """
+    folder = Path(run, "checkpoints", "best" if checkpoint == "best" else "")
+    paths = saved_checkpoints(folder)
+    if average > 1:
+        paths = [path for path in paths if checkpoint_step(path) > 0]
+    if len(paths) < average:
+        raise UserError(
+            f"{folder} has {len(paths) or 'no'} checkpoints, fewer than {average}: lower "
+            f"--average, or train longer with python train.py --resume {quote(run)} --epochs N"
+        )
+    return folder
+
+
+def saved_checkpoints(folder: str | Path) -> list[Path]:
+    """Return the paths of all checkpoints of a directory, without `.index`, oldest first.
+
+    Those of checkpoints/ include the one that was saved within an epoch: see `Checkpoints`.
+    """
+    names = ("ckpt-*.index", f"{UNFINISHED}/ckpt-*.index")
+    paths = (path.with_suffix("") for name in names for path in Path(folder).glob(name))
+    return sorted(paths, key=checkpoint_step)
+
+
+def checkpoint_step(path: str | Path) -> int:
+    """Return the step of a checkpoint, such as 7 for ckpt-7, or −1 for other names."""
+    match = re.fullmatch(r"ckpt-(\d+)", Path(path).name)
+    return int(match[1]) if match else -1

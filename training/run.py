@@ -8,7 +8,7 @@ A run directory runs/NAME/ contains:
 - corpus.json: languages; the number of pairs and the hash of each split
 - tokenizer.model, or tokenizer.source.model and tokenizer.target.model; labels.txt
 - metrics.jsonl: one line for each logged step and each validation
-- checkpoints/: the latest ones, and best/
+- checkpoints/: those of the latest epochs; unfinished/, within an epoch; and best/
 - train/, validation/: TensorBoard's events; in validation/ also the embeddings for its projector
 """
 
@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tqdm import tqdm
 
 from config import MAY_CHANGE_ON_RESUME, Config
 from data.arrays import Pairs, Text
@@ -33,20 +32,13 @@ from model.layers import named_variables
 from model.optimizer import Adam
 from same_code import fingerprint
 from training import description, distribution, machine
-from training.checkpoints import (
-    checkpoint_folder,
-    checkpoint_step,
-    readable_checkpoints,
-    restore_model,
-)
+from training.checkpoints import Checkpoints, readable_checkpoints, restore_model
 from training.logs import Logs
 from training.progress import Progress
-from training.records import Diverged, RunError
-from training.saving import COUNTERS, Checkpoints
-from utils import amount, lock, quote, warn
+from training.records import Diverged, checkpoint_folder
+from utils import amount, lock, print_line, quote, warn
 
 LOG_EVERY = 50  # steps
-SHORTEST_WARMUP = 100  # steps, that are proposed for a small corpus
 SAVE_EVERY = 180  # seconds, within an epoch
 LATEST = ("learning_rate", "grad_norm")  # logged as they are; other metrics are averaged
 
@@ -63,28 +55,6 @@ def with_total_steps(config: Config, train: Pairs | Text) -> Config:
     batches = plan_batches(train, config.batch_tokens, config.batch_sentences, config.seed, epoch=0)
     steps = min(len(batches) * config.epochs, config.max_steps or sys.maxsize)
     return dataclasses.replace(config, total_steps=max(1, steps))
-
-
-def check_warmup(config: Config) -> None:
-    """Warn if the warm-up takes more than half of `total_steps`, as on a small corpus.
-
-    A warm-up of a fifth of the steps is proposed, within limits, and epochs of enough steps for it.
-    """
-    steps = config.total_steps
-    warmup = min(config.warmup_steps, max(steps // 5, SHORTEST_WARMUP))
-    if 2 * config.warmup_steps > steps and config.epochs:
-        epochs = max(config.epochs, math.ceil(5 * warmup * config.epochs / steps))
-        flags = [f"--warmup-steps {warmup}"] if warmup < config.warmup_steps else []
-        flags += [f"--epochs {epochs}"] if epochs > config.epochs else []
-        warn(
-            f"the learning rate rises for {config.warmup_steps:,} steps, and training has only "
-            f'{steps:,}: use {" ".join(flags)}, and see "My corpus is small" in docs/faq.md'
-        )
-
-
-def one_line(text: str, length: int = 99) -> str:
-    """Return the beginning of a text, with ⏎ for a line feed."""
-    return text[:length].replace("\n", " ⏎ ")
 
 
 class Run:
@@ -135,9 +105,9 @@ class Run:
         distribution.assert_same_across_workers(self.strategy, checkpoint=str(self.step))
         self.first_step = self.step
         if self.is_chief:
-            if config.resume:  # only now: a failed resume leaves settings and source as they are
+            # Only now, and if anything is left to do: the run is otherwise as it was.
+            if config.resume and self.has_work():
                 description.update(self.path, config, code_changed)
-            self.checkpoints.open()
             self.logs = Logs(self.path)
             self.logs.truncate(self.metrics_size)
 
@@ -146,12 +116,8 @@ class Run:
         config = self.config
         path = Path(config.resume or Path(config.runs_dir, description.name_of(config)))
         if self.is_chief:
-            if not config.resume:
-                path = description.create_directory(path, may_rename=not config.name)
-            try:
-                self.run_lock = lock(path / ".lock")
-            except BlockingIOError:
-                raise RunError(f"{path} is being trained by another process") from None
+            path.mkdir(parents=True, exist_ok=bool(config.resume))
+            self.run_lock = lock(path / ".lock")
         return path
 
     def __enter__(self) -> "Run":
@@ -162,7 +128,7 @@ class Run:
         return self
 
     def __exit__(self, *exception) -> None:
-        self.progress.close()
+        self.progress.bar.close()
         if self.is_chief:
             self.logs.close()
             self.run_lock.close()
@@ -192,7 +158,7 @@ class Run:
         self.step += 1
         self.position += 1
         tokens = np.count_nonzero(source) + np.count_nonzero(target[:, 1:])
-        self.progress.advance(self.step, tokens)
+        self.progress.advance(tokens)
 
     def stop_requested(self) -> bool:
         """Return whether any worker has received a signal, or --max-steps is reached.
@@ -202,6 +168,10 @@ class Run:
         signals = distribution.all_gather(self.strategy, self.stop_signal.number)
         self.stopped_by = int(signals.max())
         return self.stopped_by > 0 or self.step >= self.last_step
+
+    def has_work(self) -> bool:
+        """Return whether epochs and steps are left."""
+        return self.epoch < self.config.epochs and self.step < self.last_step
 
     def epoch_finished(self) -> bool:
         """Return whether all batches of the current epoch are done."""
@@ -251,7 +221,7 @@ class Run:
         if speed := self.progress.tokens_per_second():
             values["tokens_per_second"] = speed
             text += f", {speed:,.0f} tokens/s"
-        self.progress.show(text)
+        self.progress.bar.set_postfix_str(text, refresh=False)
         if self.is_chief:
             self.logs.write("train", self.step, {"epoch": self.epoch + 1, **values})
 
@@ -271,37 +241,39 @@ class Run:
             quality += f", BLEU {values['validation_bleu']:.1f}"
         if "validation_nats_per_character" in values:
             quality += f", {values['validation_nats_per_character']:.3f} nats per character"
-        tqdm.write(
+        source, _, output = (text[:99].replace("\n", " ⏎ ") for text in samples[0])
+        print_line(
             f"epoch {self.epoch + 1}, step {self.step:,}: validation loss {loss:.3f}, accuracy "
-            f"{quality}; {seconds:.0f} s\n    {one_line(samples[0][0])} → {one_line(samples[0][2])}"
+            f"{quality}; {seconds:.0f} s\n    {source} → {output}",
+            sys.stdout,
         )
-        sys.stdout.flush()
         if loss < self.best_loss:
             self.best_loss = loss
-            self.checkpoints.save_best(self.step, self.counters())
+            self.checkpoints.save(self.step, self.counters(), best=True)
 
     def log_attention_and_embedding(self, attention_png: bytes | None) -> None:
         """Show a picture of attention, if there is one, and the source embedding in TensorBoard."""
         if attention_png:
             self.logs.write_image("attention", self.step, attention_png)
-        table, ids = self.model.source_embedding.table, self.dataset.train.read_ids
-        self.logs.write_embedding(table, self.dataset.source_tokenizer, ids)
+        table = self.model.source_embedding.table
+        self.logs.write_embedding(table, self.dataset.source_tokenizer)
 
     # ---- The state ----
 
     def counters(self) -> dict[str, Any]:
         """Return the counters that a checkpoint holds. `optimizer.step` is the step."""
         self.update_sums()
-        return {name: getattr(self, name) for name in (*COUNTERS, "sums")}
+        names = ("epoch", "position", "best_loss", "metrics_size", "sums")
+        return {name: getattr(self, name) for name in names}
 
     def restore(self) -> None:
         """Restore the latest checkpoint. Raises RunError and UserError."""
         path, counters = self.checkpoints.restore()
         for name, value in counters.items():
             setattr(self, name, value)
-        self.saved_step = checkpoint_step(path)
+        self.saved_step = self.step
         if self.is_chief:
-            print(f"resuming from {path}", file=sys.stderr)
+            print_line(f"resuming from {path}")
 
     def save_due(self) -> bool:
         """Return whether to save within an epoch. Its last step is saved after `end_epoch`."""
@@ -328,13 +300,9 @@ class Run:
 
     def advice(self) -> str:
         """Say what to do when training has diverged."""
-        good = f"the last good checkpoint is {self.path}/checkpoints/ckpt-{self.saved_step}"
-        diff = self.path / "source.diff"
-        edited = diff.exists() and diff.stat().st_size > 0
-        first = f"check the edit first (see {diff}), then " if edited else ""
         return (
-            f"{good}; {first}start a new run with a smaller --learning-rate-scale or more "
-            "--warmup-steps"
+            f"the last good checkpoint of {self.path} is that of step {self.saved_step}; start a "
+            "new run with a smaller --learning-rate-scale or more --warmup-steps"
         )
 
     # ---- Reports ----
@@ -346,37 +314,40 @@ class Run:
         gpus = len(tf.config.list_physical_devices("GPU"))
         replicas = self.strategy.num_replicas_in_sync
         device = amount(replicas, "GPU") if gpus else amount(len(machine.cores()), "CPU core")
-        initial = config.init_from and not config.resume
-        start = f"starting from the weights of {config.init_from}\n" if initial else ""
-        print(
+        if config.init_from and not config.resume:
+            print_line(f"starting from the weights of {config.init_from}", sys.stdout)
+        print_line(
             f"{config.corpus}: {' → '.join(self.dataset.corpus_info['languages'])}; "
             f"{self.dataset.describe_splits()}\n"
             f"{config.model}: {size:,} parameters; {config.precision} on {device}\n"
-            f"{start}run directory {self.path}; to watch: "
-            f"tensorboard --logdir {quote(self.path.parent)}",
-            flush=True,
+            f"run directory {self.path}; to watch: tensorboard --logdir {quote(self.path.parent)}",
+            sys.stdout,
         )
-        if not (config.resume or config.max_steps):
-            check_warmup(config)
+        if 2 * config.warmup_steps > config.total_steps and not (config.resume or config.max_steps):
+            warn(
+                f"the learning rate rises for {config.warmup_steps:,} of {config.total_steps:,} "
+                'steps: see "My corpus is small" in docs/faq.md'
+            )
 
     def report_end(self) -> None:
         """Print how to continue. After a signal, exit with its status: 128 plus its number."""
-        left = self.epoch < self.config.epochs and self.step < self.last_step
-        stopped = self.stopped_by and left
-        if self.is_chief and stopped:
-            print(f"stopped; resume with\n    python train.py --resume {quote(self.path)}")
-        elif self.is_chief:
-            done = f"{amount(self.epoch, 'epoch')}, {amount(self.step, 'step')}"
-            nothing_left = self.config.resume and self.step == self.first_step
-            done = f"nothing was left to do after {done}" if nothing_left else f"finished {done}"
-            more = "--max-steps" if self.epoch < self.config.epochs else "--epochs"
-            split = "" if "test" in self.dataset.corpus_info["splits"] else " --split validation"
-            print(
-                f"{done}; score the run with\n"
+        stopped = self.stopped_by and self.has_work()
+        command = f"python train.py --resume {quote(self.path)}"
+        done = f"{amount(self.epoch, 'epoch')}, {amount(self.step, 'step')}"
+        more = "--max-steps" if self.epoch < self.config.epochs else "--epochs"
+        split = "" if "test" in self.dataset.corpus_info["splits"] else " --split validation"
+        if stopped:
+            message = f"stopped after {done}; resume with\n    {command}"
+        elif self.step == self.first_step:
+            message = f"nothing was left to do after {done}; use {more} N to train longer"
+        else:
+            message = (
+                f"finished {done}; score the run with\n"
                 f"    python evaluate.py {quote(self.path)}{split}\n"
-                "or continue training with\n"
-                f"    python train.py --resume {quote(self.path)} {more} N"
+                f"or continue training with\n    {command} {more} N"
             )
+        if self.is_chief:
+            print_line(message, sys.stdout)
         if stopped:
             raise SystemExit(128 + self.stopped_by)
 
@@ -384,9 +355,8 @@ class Run:
         """Raise RunError if the workers have different flags, data or code."""
         if self.strategy.cluster_resolver is None:  # a single worker
             return
-        may_differ = set(MAY_CHANGE_ON_RESUME) - {"epochs", "max_steps"} | {"name"}
-        settings = dataclasses.asdict(self.config)
-        flags = {name: value for name, value in settings.items() if name not in may_differ}
+        own = {"name", *MAY_CHANGE_ON_RESUME} - {"epochs", "max_steps"}
+        flags = {name: value for name, value in vars(self.config).items() if name not in own}
         tokenizers = (self.dataset.source_tokenizer, self.dataset.target_tokenizer)
         distribution.assert_same_across_workers(
             self.strategy,

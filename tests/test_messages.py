@@ -1,0 +1,93 @@
+"""What programs print: next to progress bars, where nobody reads it, and without the environment.
+
+Nothing here imports TensorFlow.
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from same_code import ROOT
+
+BAR = """
+import sys, utils
+utils.prepare_streams(best_effort=True)
+for i in utils.progress_bar(range(2), desc="reading", **OPTIONS):
+    utils.warn(f"warning {i}")
+    utils.print_line(f"line {i}", sys.stdout)
+utils.print_line("finished", sys.stdout)
+"""
+
+
+def start(code, **streams):
+    return subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, **streams)
+
+
+def visible(text):
+    """Return the lines that a terminal shows: a carriage return lets the next text replace it."""
+    lines = []
+    for line in text.replace("\r\n", "\n").split("\n"):
+        shown = ""
+        for part in line.split("\r"):
+            shown = part + shown[len(part) :]
+        lines.append(shown.rstrip())
+    return [line for line in lines if line]
+
+
+MESSAGES = ["warning: warning 0", "line 0", "warning: warning 1", "line 1", "finished"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
+def test_messages_are_above_the_bar_on_a_terminal():
+    import fcntl
+    import struct
+    import termios
+
+    main, terminal = os.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
+    with start(f"OPTIONS = {{}}{BAR}", stdout=terminal, stderr=terminal) as process:
+        os.close(terminal)
+        text = b""
+        while part := read(main):
+            text += part
+    assert process.returncode == 0 and b"reading" in text
+    assert visible(text.decode()) == MESSAGES
+
+
+def read(terminal):
+    try:
+        return os.read(terminal, 10_000)
+    except OSError:  # the other end is closed
+        return b""
+
+
+@pytest.mark.parametrize("delay", [0, 30])
+def test_messages_and_states_of_a_bar_are_lines_of_a_log(delay):
+    """Of a bar that is shown at once, too, though those of a log begin late."""
+    code = f"OPTIONS = {{'delay': {delay}, 'mininterval': 0}}{BAR}"
+    with start(code, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        lines = process.stdout.read().splitlines()
+    assert [line for line in lines if "reading" not in line] == MESSAGES
+    assert any("reading" in line for line in lines) == (delay == 0)
+
+
+def test_output_that_nobody_reads_does_not_end_the_work(tmp_path):
+    """As of `train.py … 2>&1 | tee LOG` after Ctrl-C."""
+    done = tmp_path / "done"
+    reader, writer = os.pipe()
+    os.close(reader)
+    code = f"OPTIONS = {{}}{BAR}print('unread'); open({str(done)!r}, 'w').write('done')"
+    process = start(code, stdout=writer, stderr=writer)
+    os.close(writer)
+    assert process.wait() == 0 and done.read_text() == "done"
+
+
+def test_without_the_environment_it_is_named():
+    """-S: without the directory of installed packages."""
+    done = subprocess.run(
+        [sys.executable, "-S", "train.py"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "pip install" in done.stderr

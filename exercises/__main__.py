@@ -20,10 +20,9 @@ STATE = "exercises.json"  # in the learner's directory: the exercises started, a
 
 
 def copy_source(folder: Path, part: str = "") -> None:
-    """Copy the source into the learner's directory. part: only this package, such as "tests"."""
-    for path in source_files() | {ROOT / "setup.cfg", *ROOT.glob("*/*.html")}:
-        name = path.relative_to(ROOT)
-        if part in ("", name.parts[0]):
+    """Copy the source into the learner's directory. part: only this package, such as "tests/"."""
+    for name, path in source_files().items():
+        if name.startswith(part):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, folder / name)
 
@@ -56,7 +55,7 @@ def start(folder: Path, passed: dict[str, bool], names: list[str]) -> None:
 
 def check(folder: Path, passed: dict[str, bool], names: list[str], as_json: bool) -> int:
     """Grade exercises, by default all that were started. Returns the exit status."""
-    copy_source(folder, "tests")  # edited tests do not count
+    copy_source(folder, "tests/")  # edited tests do not count
     wrong = grade(folder, names or [*passed])
     lines = [f"{name}: {text or 'passed'}" for name, text in wrong.items()]
     print(json.dumps(wrong, indent=2, ensure_ascii=False) if as_json else "\n".join(lines))

@@ -67,9 +67,8 @@ class Comparison:
     def plan(self) -> str:
         """Describe the changes, the effects that the stages detect, and the runs that are left."""
         lines = [f"baseline: commit {self.workspace.commit[:7]}"]
-        lines += [f"{each.name} changes {each.describe()}" for each in self.chosen]
+        lines += map(self.describe, self.chosen)
         lines += map(self.results.describe, (BASELINE, *self.chosen))
-        lines += map(self.detectable, self.chosen)
         times = [sum(x["seconds"].values()) / 60 for x in self.results.lines if "seconds" in x]
         for stage in sorted({self.stages[0], self.stages[-1]}):
             runs = len(self.runs(self.chosen, stage))
@@ -80,11 +79,12 @@ class Comparison:
             lines.append(text)
         return "\n".join(lines)
 
-    def detectable(self, experiment: Experiment) -> str:
-        """Describe how an experiment is judged, and the gains that the stages detect."""
+    def describe(self, experiment: Experiment) -> str:
+        """Describe a change, how it is judged, and the gains that the stages detect."""
         judged, paired = self.recipe.judged_by(experiment.score), experiment.is_paired(self.recipe)
         sigma, baseline = verdicts.frozen(judged, paired), len(self.results.baseline(experiment))
-        text = f"{experiment.name}: judged in {UNITS[judged.score]}, {'' if paired else 'un'}paired"
+        text = f"{experiment.name} changes {experiment.describe()}; "
+        text += f"judged in {UNITS[judged.score]}, {'' if paired else 'un'}paired"
         gains = []
         for n in self.stages if sigma.df else ():
             gain = verdicts.detectable(sigma, n, self.stages, 0 if paired else max(n, baseline))

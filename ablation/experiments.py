@@ -266,14 +266,6 @@ def edit(commit: str = "HEAD") -> Experiment | None:
     return Experiment(name, "The edit of the working tree", diff=diff) if diff else None
 
 
-def write_patch(path: Path, head: str, diff: str) -> None:
-    """Write a patch file. Raises ExperimentError if it is not valid, and OSError."""
-    patch = parse_patch(path, text := f"{head}\n\n{diff}")[path.stem]
-    path.parent.mkdir(exist_ok=True)
-    write_text(path, text)
-    print(f"wrote {path.relative_to(HERE.parent)}: {patch.describe()}")
-
-
 def save(target: str, question: str, commit: str = "HEAD") -> None:
     """Save the changes since a commit as THEME/NAME. Raises UserError and OSError."""
     theme, _, name = target.partition("/")
@@ -283,9 +275,10 @@ def save(target: str, question: str, commit: str = "HEAD") -> None:
         raise ExperimentError(f"{name} exists: choose another name")
     if not (own := edit(commit)):
         raise ExperimentError(f"nothing to save: no code differs from {commit}")
-    head = f"question = {json.dumps(question, ensure_ascii=False)}"
-    write_patch(HERE / theme / f"{name}.patch", head, own.diff)
-    print(f"to measure the patch, on the commit that it changes: python -m ablation {name}")
+    path = HERE / theme / f"{name}.patch"
+    path.parent.mkdir(exist_ok=True)
+    write_text(path, f"question = {json.dumps(question, ensure_ascii=False)}\n\n{own.diff}")
+    print(f"wrote {path}; to measure it, on the commit that it changes: python -m ablation {name}")
 
 
 def refresh(name: str) -> None:
@@ -305,4 +298,5 @@ def refresh(name: str) -> None:
         diff = git(*DIFF, "--cached", "HEAD", **index)
     if not diff:
         raise ExperimentError(f"{name}: the last commit has all of its changes")
-    write_patch(path, head, diff)
+    write_text(path, f"{head}\n\n{diff}")
+    print(f"wrote {path}")

@@ -195,8 +195,8 @@ def run(job: dict) -> None:
     if packages != job["packages"]:
         fail(f"its packages are {packages} instead of {job['packages']}", REFUSED)
     if about["machine"] != here["machine"]:
-        why = f"its fingerprint is not that of {about['processor']}: its processor "
-        fail(f"{why}({here['processor']}) or its environment variables differ", REFUSED)
+        why = f"{here['processor']} computes other bits than {about['processor']}"
+        fail(f"{why}, or the environment variables differ", REFUSED)
     if Path(job["run"]).exists():  # the process of a lost worker may still save
         lock(Path(job["run"], ".lock"), wait="waiting for another process").close()
     if not Path(job["result"]).exists():  # the command may have ended before it read it

@@ -286,6 +286,17 @@ def test_an_edit_that_the_recipe_never_executes_is_refused(repository, ask):
     ask("--plan")  # model/__init__.py decides what the models are
 
 
+def test_modules_of_a_package_are_used_where_it_is_imported(repository):
+    (repository / "train.py").write_text("import model\nfrom model.attention import heads\n")
+    (repository / "model/attention").mkdir()
+    code = {"__init__": "from .core import heads", "core": "from . import rope, cells"}
+    for name, text in code.items():
+        (repository / f"model/attention/{name}.py").write_text(text)
+    used = same_code.imported_files(["train.py"], repository)
+    assert used > {f"model/attention/{name}.py" for name in ("__init__", "core", "rope", "cells")}
+    assert "model/__init__.py" not in used
+
+
 def test_an_edit_of_the_default_smoothing_is_judged_by_bleu():
     recipe = experiments.recipes()["spa-eng"]
     for line, score in (('None, "label smoothing [0.2]"', "bleu"), ("    d_model: int = 9", "")):
@@ -342,7 +353,7 @@ def test_invalid_files_and_flags_are_rejected(repository, ask, capsys):
 def test_an_edit_is_saved_and_a_patch_that_has_moved_is_refreshed(repository, ask):
     edit(repository / "model/transformer.py", "return 40", "return 50")
     out = ask("--save", "attention/sharper", 'Do "sharper" weights help?')
-    assert "wrote experiments/attention/sharper.patch" in out
+    assert "experiments/attention/sharper.patch" in out
     for name in ("sharper", "positions/sharper"):
         with pytest.raises(ExperimentError, match=r"THEME/NAME|another name"):
             ask("--save", name, "Again?")
@@ -388,7 +399,7 @@ def test_a_plan_names_the_change_and_the_runs_with_their_time(repository, ask, m
     monkeypatch.setattr(executor, "cores", lambda: [0, 1])
     edit(repository / "model/transformer.py", "return 40", "return 50")
     out = ask("--plan")
-    assert re.search(r"^edit-\w+ changes model/transformer.py$", out, re.MULTILINE)
+    assert re.search(r"^edit-\w+ changes model/transformer.py; ", out, re.MULTILINE)
     assert "3 seeds: 6 runs" in out and "8 seeds: 16 runs" in out and ask.status == 0
     assert not [*(repository / "comparisons").rglob("started")] and "unpaired" not in out
     ask("--seeds", "2")  # a run takes two minutes

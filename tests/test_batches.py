@@ -136,11 +136,6 @@ def test_batches_are_full(pairs):
     assert fraction_of_tokens(pairs, batches) > 0.9
 
 
-def test_an_empty_corpus_has_no_batches():
-    empty = Pairs(Ragged.of([]), Ragged.of([]))
-    assert plan_batches(empty, 2048, 1024, 0, 0) == plan_batches(empty, 2048, 1024) == []
-
-
 # ---- Encoding -----------------------------------------------------------------------------------
 
 
@@ -472,12 +467,6 @@ def test_a_corpus_is_shown_with_examples_and_statistics(shown, settings):
         "  one house and 79 books",
         "  uma casa e 79 livros",
     ]
-
-
-def test_a_labelled_corpus_is_shown_with_its_label_counts(shown, tmp_path):
-    labelled(tmp_path / "a.tsv", [("ab"[i % 2], f"text number {i}") for i in range(500)])
-    out = shown("a.tsv", "--model", "classifier", "--vocab-size", "300", "--max-length", "4")
-    assert "text → label" in out and "473 cut" in out and " b\n" in out
 
 
 def test_a_text_is_shown_with_its_splits_tokens_and_first_batch(shown, tmp_path):

@@ -56,26 +56,14 @@ CAN_CHANGE = {
     "training/run.py": "batches training state",
     "training/distribution.py": "training state",
     "training/checkpoints.py": "state",
-    "training/__init__.py": "",
-    "training/description.py": "",
-    "training/logs.py": "",
-    "training/progress.py": "",
-    **dict.fromkeys(("training/command_line.py", "training/machine.py"), "score"),
-    "training/records.py": "score",
+    **{f"training/{name}.py": "" for name in ("__init__", "description", "logs")},
+    **{f"training/{name}.py": "score" for name in ("command_line", "machine", "records")},
     "training/": "training state score",  # of new files, as in the other folders
-    "evaluation/search.py": "score meaning",
-    "evaluation/predictor.py": "score meaning",
-    "evaluation/translator.py": "score meaning",
-    "evaluation/generator.py": "score",
-    "evaluation/loading.py": "score",
-    "evaluation/metrics.py": "score",
-    "evaluation/scores.py": "score",
+    **{f"evaluation/{x}.py": "score meaning" for x in ("search", "predictor", "translator")},
     **{f"evaluation/{name}.py": "" for name in REPORTS},
     "evaluation/*.html": "",
     "evaluation/": "score",
-    "ablation/worker.py": "score",
-    "config.py": "score",
-    "utils.py": "score",
+    **dict.fromkeys(("ablation/worker.py", "config.py", "utils.py"), "score"),
     **dict.fromkeys(("evaluate.py", "generate.py", "translate.py", "same_code.py"), ""),
     **{f"{name}/": "" for name in NOT_CODE},
     **dict.fromkeys(SETTINGS, ""),
@@ -115,21 +103,6 @@ def normalized_code(source: bytes) -> str:
         return ast.unparse(tree)
     except NOT_PARSED:
         return repr(source)
-
-
-def syntax_error(files: Iterable[Path], folder: Path = ROOT) -> str:
-    """Return the first syntax error in Python files and where it is, or "" if there is none.
-
-    folder: the names of the files are relative to it.
-    """
-    for path in files:
-        try:
-            compile(path.read_bytes(), path.name, "exec", dont_inherit=True)
-        except NOT_PARSED as error:
-            line, what = getattr(error, "lineno", None), getattr(error, "msg", error)
-            place = path.relative_to(folder).as_posix() + (f", line {line}" if line else "")
-            return f"{place}: {what}"
-    return ""
 
 
 def file_hash(path: Path) -> str:
@@ -227,9 +200,8 @@ def git(*words: str, stdin: str = "", cwd: Path | None = None, **variables: str)
     options = {"input": stdin.encode(), "cwd": cwd or ROOT, "env": environment}
     try:
         done = subprocess.run(["git", *words], capture_output=True, check=True, **options)
-    except FileNotFoundError as error:
-        missing = f"{error.filename} was not found"
-        raise GitError(f"{missing}: install it" if error.filename == "git" else missing) from None
+    except FileNotFoundError as error:  # git, or the folder
+        raise GitError(f"{error.filename} was not found, which is needed") from None
     except subprocess.CalledProcessError as error:
         lines = error.stderr.decode("utf-8", "replace").strip().splitlines() or ["no message"]
         raise GitError(f"git {words[0]}: {lines[0]}") from None
@@ -244,9 +216,5 @@ def working_tree_diff(*paths: str, base: str = "HEAD") -> str:
     with tempfile.TemporaryDirectory() as scratch:
         index = {"GIT_INDEX_FILE": str(Path(scratch) / "index")}
         git("read-tree", base, **index)
-        names = git("ls-files", "-z", "--others", "--exclude-standard", "--", *paths, **index)
-        new = [name for name in names.split("\0")[:-1] if "\ufffd" not in name]  # those in UTF-8
-        if new:
-            add = ("add", "--intent-to-add", "--pathspec-from-file=-", "--pathspec-file-nul")
-            git(*add, stdin="\0".join(new), GIT_LITERAL_PATHSPECS="1", **index)
+        git("add", "--intent-to-add", ".", **index)
         return git(*DIFF, base, "--", *paths, **index)

@@ -142,7 +142,7 @@ def validate(run: Run, predictor: Translator | Generator, dataset: pipeline.Data
     values, samples = validation_metrics(predictor, dataset, run.config.validation_sentences)
     run.log_validation(values, samples)
     run.log_attention_and_embedding(attention_image(predictor, dataset.validation_texts))
-    run.progress.restart()
+    run.restart_clocks()
 
 
 def train(config: Config) -> None:
@@ -183,7 +183,7 @@ if __name__ == "__main__":
         train(CONFIG)
     except (UserError, OSError) as error:
         fail(error, status=1 if isinstance(error, Diverged) else 2)
-    except distribution.lost_worker_errors(CONFIG.strategy) as error:
-        fail(distribution.lost_worker_message(error), status=1)
+    except distribution.lost_worker_errors(CONFIG.strategy):
+        fail(distribution.LOST_WORKER, status=1)
     except machine.out_of_memory_errors() as error:
         fail(machine.out_of_memory_message(error, MEMORY_HINT), status=1)

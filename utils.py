@@ -7,7 +7,6 @@ import difflib
 import errno
 import functools
 import importlib.util
-import io
 import json
 import os
 import re
@@ -87,28 +86,10 @@ def check_settings(settings: Any) -> None:
             raise UserError(f"{flag(field.name)} {value!r}: {wrong}")
 
 
-class BestEffort(io.FileIO):
-    """A file whose write errors are ignored: output that nobody reads must not end work."""
-
-    def write(self, data: bytes) -> int:
-        """Write bytes, or drop them if the pipe or terminal is closed, or the disk full."""
-        with contextlib.suppress(OSError):
-            super().write(data)
-        return len(data)
-
-
-def prepare_streams(best_effort: bool = False) -> None:
-    """Print in UTF-8. best_effort: ignore errors of standard output and error.
-
-    The streams of a notebook, which are not files, are left as they are.
-    """
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if best_effort and stream is getattr(sys, f"__{name}__"):
-            raw = BestEffort(stream.fileno(), "w", closefd=False)
-            stream = io.TextIOWrapper(raw, "utf-8", "backslashreplace", write_through=True)
-            setattr(sys, name, stream)
-        elif hasattr(stream, "reconfigure"):
+def prepare_streams() -> None:
+    """Print in UTF-8. The streams of a notebook, which are not files, are left as they are."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
@@ -167,20 +148,10 @@ def amount(number: float, noun: str) -> str:
     return f"{number:,.0f} {noun}{'' if round(number) == 1 else 's'}"
 
 
-def first_few(names: Sequence[str], count: int) -> str:
-    """Return the first `count` names, with an ellipsis if there are more."""
-    return ", ".join([*names[:count], "…"] if len(names) > count else names)
-
-
 def first_line(error: object) -> str:
     """Return the first line of an error message, without TensorFlow's tags and final period."""
     text = re.sub(r"\{\{.*?\}\}\s*", "", str(error)).strip()
     return (text or type(error).__name__).splitlines()[0].rstrip(" :.")
-
-
-def is_utf8(text: str) -> bool:
-    """Return whether a text, such as the name of a file, can be written as UTF-8."""
-    return text == text.encode("utf-8", "replace").decode()
 
 
 def quote(path: str | Path) -> str:
@@ -188,39 +159,23 @@ def quote(path: str | Path) -> str:
     return shlex.quote(path.as_posix() if isinstance(path, PurePath) else path)
 
 
-class Lines:
-    """A log, to which a progress bar writes each of its states as a line."""
-
-    def __init__(self, stream: TextIO):
-        self.stream = stream
-
-    def write(self, text: str) -> None:
-        """Write a line, unless it is empty."""
-        if text := text.strip():
-            self.stream.write(text + "\n")
-
-    def flush(self) -> None:
-        """Flush the stream."""
-        self.stream.flush()
-
-
 def progress_bar(items: Iterable | None = None, **options) -> tqdm:
-    """Show progress on standard error: a bar on a terminal, or a line every 30 seconds in a log.
+    """Show a progress bar on standard error if it is a terminal. options: those of `tqdm`.
 
-    Print with `print_line` meanwhile. options: those of `tqdm`.
+    Print with `print_line` meanwhile.
     """
-    if sys.stderr.isatty():
-        places = {"file": sys.stderr, "mininterval": 0.5}
-    else:
-        places = {"file": Lines(sys.stderr), "mininterval": 30, "maxinterval": 30, "delay": 30}
-    return tqdm(items, leave=False, **(places | options))
+    return tqdm(items, **{"leave": False, "mininterval": 0.5, "disable": None} | options)
 
 
 def print_line(text: str, file: TextIO | None = None) -> None:
-    """Print a text above the progress bars, on standard error by default."""
+    """Print a text above the progress bars, on standard error by default.
+
+    Errors are ignored: a closed pipe or terminal must not end the work.
+    """
     file = file or sys.stderr
-    tqdm.write(text, file=file)
-    file.flush()
+    with contextlib.suppress(OSError):
+        tqdm.write(text, file=file)
+        file.flush()
 
 
 @functools.cache
@@ -231,20 +186,12 @@ def warn(message: str) -> None:
 
 def write_text(path: str | Path, text: str) -> None:
     """Write a file atomically: a full disk leaves the old one. Raises OSError."""
-    write_texts({path: text})
-
-
-def write_texts(texts: dict[str | Path, str]) -> None:
-    """Write files, and replace the old ones when all are written. Raises OSError."""
-    unfinished = {path: Path(f"{path}.{os.getpid()}.unfinished") for path in texts}
+    unfinished = Path(f"{path}.{os.getpid()}.unfinished")
     try:
-        for path, text in texts.items():
-            unfinished[path].write_text(text, "utf-8", newline="\n")
-        for path, written in unfinished.items():
-            written.replace(path)
+        unfinished.write_text(text, "utf-8", newline="\n")
+        unfinished.replace(path)
     finally:
-        for each in unfinished.values():
-            each.unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)
 
 
 def write_json(path: str | Path, value: object) -> None:
@@ -270,18 +217,17 @@ def errors_in_one_line() -> Iterator[None]:
         fail(error)
 
 
-def lock(path: Path, wait: str | None = None) -> contextlib.ExitStack:
-    """Lock a file until the result is closed. Raises BlockingIOError if another process has it.
+def lock(path: Path, wait: str | None = None) -> filelock.AcquireReturnProxy:
+    """Lock a file for a `with` statement, or until `.lock.release()` of the result.
 
-    wait: if given, print this message and wait instead.
+    Raises BlockingIOError if another process has it. wait: if given, print this message and wait
+    instead.
     """
-    held, stack = filelock.FileLock(path, thread_local=False), contextlib.ExitStack()
+    held = filelock.FileLock(path, thread_local=False)
     try:
-        held.acquire(timeout=0)
+        return held.acquire(timeout=0)
     except filelock.Timeout:
         if wait is None:
             raise BlockingIOError(errno.EAGAIN, "in use by another process", str(path)) from None
         print_line(wait)
-        held.acquire()
-    stack.callback(held.release)
-    return stack
+        return held.acquire()

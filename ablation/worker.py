@@ -7,6 +7,7 @@ machine computes, and to write the texts to score.
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -34,7 +35,7 @@ from utils import (
 # Phenomena of `mini` that are not in the score. Whether a run learns the order of two adjectives
 # around a subject is chance: it would raise the standard deviation from 0.98 to 1.23 points.
 EXCLUDED = {"order"}
-REFUSED = 3  # the exit status of a process that would compute other results
+FEW = 20  # texts that a brief run scores
 
 
 def parse(flags: list[str], unknown: bool = False) -> dict:
@@ -102,7 +103,9 @@ def processor() -> str:
 
     gpus = tf.config.list_physical_devices("GPU")
     details = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
-    return details.get("device_name") or machine.cpu_info().get("model name", "unknown")
+    cpu = Path("/proc/cpuinfo")  # of Linux
+    found = re.search(r"^model name\s*: (.*)", cpu.read_text() if cpu.exists() else "", re.M)
+    return details.get("device_name") or (found[1] if found else "unknown")
 
 
 def hash_of(variables: list) -> str:
@@ -132,7 +135,7 @@ def score(predictor, texts: Split, documents: bool) -> dict:
     if isinstance(predictor, Generator):
         scores, _ = measure_text(predictor, texts, documents)
     else:
-        scores, _ = measure(predictor, texts, full=False)
+        scores, _ = measure(predictor, texts)
     stored = {x: scores[x] for x in ("loss", "nats_per_character", "bleu") if x in scores}
     if predictor.labelled:
         stored["accuracy"] = 100 * scores["accuracy"]
@@ -165,6 +168,8 @@ def train_and_score(job: dict) -> dict:
     for number in (signal.SIGINT, signal.SIGTERM):  # training has set handlers
         signal.signal(number, signal.SIG_DFL)
     trained, texts = time.monotonic(), Split(*json.loads(Path(job["texts"]).read_text("utf-8")))
+    if job.get("brief"):
+        texts = Split(*(column and column[:: len(column) // FEW + 1] for column in texts))
     predictor = loading.load(run, config, average=job["average"])
     documents = read_json(run / "corpus.json").get("documents", True)
     result = {"scores": score(predictor, texts, documents)}
@@ -179,7 +184,7 @@ def train_and_score(job: dict) -> dict:
 def run(job: dict) -> None:
     """Carry out a job and write its result. Raises UserError and OSError.
 
-    Exits with REFUSED if this machine, or a package, differs from the one that the job is for.
+    Exits if this machine, or a package, differs from the one that the job is for.
     """
     machine.import_tensorflow()
     import tensorflow as tf
@@ -193,20 +198,20 @@ def run(job: dict) -> None:
         return
     about, packages = job["about"], {name: metadata.version(name) for name in job["packages"]}
     if packages != job["packages"]:
-        fail(f"its packages are {packages} instead of {job['packages']}", REFUSED)
+        fail(f"its packages are {packages} instead of {job['packages']}")
     if about["machine"] != here["machine"]:
         why = f"{here['processor']} computes other bits than {about['processor']}"
-        fail(f"{why}, or the environment variables differ", REFUSED)
+        fail(f"{why}, or the environment variables differ")
     if Path(job["run"]).exists():  # the process of a lost worker may still save
-        lock(Path(job["run"], ".lock"), wait="waiting for another process").close()
+        lock(Path(job["run"], ".lock"), wait="waiting for another process").lock.release()
     if not Path(job["result"]).exists():  # the command may have ended before it read it
         write_json(job["result"], about | train_and_score(job))
-    for part in ("checkpoints", "source"):  # hundreds of megabytes
+    for part in ("",) if job.get("brief") else ("checkpoints", "source"):  # hundreds of megabytes
         shutil.rmtree(Path(job["run"], part), ignore_errors=True)
 
 
 if __name__ == "__main__":
-    prepare_streams(best_effort=True)  # the disk of the log can be full
+    prepare_streams()
     with errors_in_one_line():
         machine.cores = lambda: [0]  # one thread: with more, the last bits differ
         end_with_parent()

@@ -31,11 +31,13 @@ COLAB = f"""\
 In Colab, upload this notebook, and in the next cell write the address from which you cloned the
 project in place of …; in a clone, run the cell as it is."""
 INSTALL = """\
+import importlib
 import os
 import subprocess
 import sys
 
 REPOSITORY = "…"  # the address of this project, as for git clone
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # read when TensorFlow is imported: no messages
 
 if os.path.exists("../model/attention.py"):  # opened where it lies, in a clone
     os.chdir("..")
@@ -45,7 +47,9 @@ if not os.path.exists("model/attention.py"):
         subprocess.run(command, check=True)
     os.chdir("transformer-by-hand")
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-cache-dir", "-e", "."]
-    subprocess.run(command, check=True)"""
+    subprocess.run(command, check=True)
+
+importlib.import_module("training.machine").load_tensorflow()  # without its messages"""
 
 
 @dataclass

@@ -1,5 +1,6 @@
 """Shared fixtures: tiny models, and programs that run in the process of the tests."""
 
+import compileall
 import os
 import runpy
 import sys
@@ -15,15 +16,14 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from same_code import CODE, source_files, syntax_error  # noqa: E402
+from same_code import CODE  # noqa: E402
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Stop at a syntax error in the code, which otherwise each file of tests would report."""
-    names = source_files().items()
-    files = [path for name, path in names if name.endswith(".py") and name.split("/")[0] in CODE]
-    if not hasattr(config, "workerinput") and (error := syntax_error(files)):
-        pytest.exit(error, returncode=pytest.ExitCode.USAGE_ERROR)
+    first = not hasattr(config, "workerinput")
+    if first and not all(compileall.compile_dir(ROOT / name, quiet=1) for name in CODE):
+        pytest.exit("correct the syntax error", returncode=pytest.ExitCode.USAGE_ERROR)
     from training.machine import set_gpu_defaults  # may have the error
 
     set_gpu_defaults()

@@ -124,8 +124,7 @@ def run_loop(
 
     with training_in_process() as patch:
         patch.setattr(train, "make_train_step", make_train_step)
-        state = {"commit": None, "uncommitted": []}, ""
-        patch.setattr(description, "checkout_state", lambda names: state)  # without git
+        patch.setattr(description, "checkout_state", lambda names: (None, ""))  # without git
         if validation_losses is not None:
             patch.setattr(train, "validation_metrics", validation_metrics)
         patch.setattr(train, "attention_image", lambda translator, texts: None)

@@ -52,7 +52,7 @@ def train_and_decode(folder, flags):
     model = build(config, 20, 20)
     step = make_train_step(model, make_optimizer(model, config), config)
     ids = np.random.default_rng(0).integers(4, 20, (2, 4, 7), np.int32)
-    source, target = ids[0], ids[1][:, :2] if config.is_classifier else ids[1]
+    source, target = ids[0], ids[1][:, :2] if config.task == "classification" else ids[1]
     source[0, 4:] = target[1, 3:] = 0
     before = [variable.numpy() for variable in model.trainable_variables]
     for _ in range(2):

@@ -42,6 +42,11 @@ flags = "--epochs=21"
 score = "nats_per_character"
 delta = 0.001
 average = 1
+[shakespeare]
+flags = "--model=language_model --epochs=20"
+score = "exact_match"
+delta = 1.0
+average = 1
 """
 FLAGS = """
 [more]
@@ -182,7 +187,7 @@ def test_an_uncommitted_edit_gets_a_verdict(repository, ask):
     assert line["outcome"] == "better" and line["gain"] == 10 and line["bleu"] is None
     assert 0 < line["p"] < 0.05 and line["low"] < 10 < line["high"] and line["seeds"] == 3
     assert "positives: 0.025\n" in out and "positives: 0.025\n" in ask()  # it counts once
-    assert started(repository, "baseline") == started(repository, "edit-*") == 3
+    assert started(repository, "*", "shakespeare") == 6
     edit(repository / "model/transformer.py", "return 50", "return 30")
     assert ": worse after 3 seeds\n" in ask() and ask.status == 1  # by exactly 10 each
     undo()
@@ -276,7 +281,7 @@ def test_an_edit_that_the_recipe_never_executes_is_refused(repository, ask):
     commit()
     for path, old, new in (("transformer", "# the truth", "# a comment"), ("cells", "1", "2")):
         edit(repository / f"model/{path}.py", old, new)
-        with pytest.raises(ExperimentError, match="does not affect recipe mini"):
+        with pytest.raises(ExperimentError, match="does not affect .* --recipe spa-eng"):
             ask("--plan")
     edit(repository / "model/transformer.py", "# a comment", "import model.cells")
     ask("--plan")
@@ -284,6 +289,47 @@ def test_an_edit_that_the_recipe_never_executes_is_refused(repository, ask):
     (repository / "model/deep.py").write_text("from model.transformer import answer\n")
     (repository / "model/__init__.py").write_text("from model.deep import answer\n")
     ask("--plan")  # model/__init__.py decides what the models are
+
+
+def test_an_edit_without_effect_in_the_first_updates_has_no_run(repository, ask):
+    """Unless it may act later, such as a schedule."""
+    edit(repository / "model/transformer.py", "return 40", "return 41 - 1")
+    out = ask()
+    assert re.search(r"^edit-\w+: no effect after 0 seeds", out, re.MULTILINE) and ask.status == 3
+    assert "spa-eng" in out and not started(repository, "*", "shakespeare")
+    edit(repository / "model/transformer.py", "41 - 1", "41 - 1  # step")
+    edit(repository / "model/transformer.py", "def other():", "def other(step=0):")
+    out = ask()
+    assert "first 3 updates" in out and "no effect after 3 seeds" in out
+    assert started(repository, "*", "shakespeare") == 6
+
+
+def test_the_tokenizer_of_a_language_model_may_change_if_it_keeps_the_text(repository, ask):
+    with open(repository / "experiments/recipes.toml", "a") as file:
+        flags = "--model language_model --epochs=20"
+        file.write(f'[text]\nflags = "{flags}"\nscore = "nats_per_character"\ndelta = 1.0\n')
+    for kind in ("char", "bpe", "word"):
+        add(repository, kind, flags=f"--tokenizer {kind}")
+    assert "unpaired" in ask("char", "bpe", "--recipe", "text", "--plan")
+    for name, recipe in (("word", "text"), ("char", "loss")):
+        with pytest.raises(ExperimentError, match="--tokenizer"):
+            ask(name, "--recipe", recipe, "--plan")
+
+
+def test_one_pair_shows_its_gain_but_gets_no_verdict(repository, ask):
+    edit(repository / "model/transformer.py", "return 40", "return 50")
+    assert "no verdict" in ask("--seeds", "1") and ask.status == 3
+    out = ask()
+    assert "so far +10.2 points (2 pairs)" in out and "so far +10.0 points (3 pairs)" in out
+
+
+def test_the_progress_bar_counts_the_updates_inside_of_runs(tmp_path):
+    log = tmp_path / "log"
+    job, states = {"log": str(log)}, ["epoch 1/2:   1%|▏ | 9/900 [0:09]", "epoch 2/2:  75%|▏ | 9"]
+    assert executor.trained(job, 0) == 0
+    log.write_text("\n".join([*states, "translating: 10%|▏ | 1/10"]))
+    assert executor.trained(job, 0) == 0.75
+    assert executor.trained(job, time.time() + 60) == 0  # of an earlier command
 
 
 def test_modules_of_a_package_are_used_where_it_is_imported(repository):
@@ -367,8 +413,11 @@ def test_an_edit_is_saved_and_a_patch_that_has_moved_is_refreshed(repository, as
     ask("--refresh", "sharper")
     assert experiments.read("sharper").change == before
     assert verdict(ask("sharper"), "sharper", 3) == "better +10.0"
-    for old, new, why in (("return 40", "return 41", "by hand"), ("return 41", "return 50", "all")):
+    cases = (("return 40", "return 41", "git apply -3"), ("return 41", "return 50", "all"))
+    for old, new, why in cases:
         edit(repository / "model/transformer.py", old, new)
+        with pytest.raises(ExperimentError, match="uncommitted"):
+            ask("--refresh", "sharper")
         commit()
         with pytest.raises(ExperimentError, match=f"sharper: .*{why}"):
             ask("--refresh", "sharper")
@@ -389,7 +438,11 @@ def test_an_experiment_may_average_other_epochs_and_have_flags_for_a_recipe(
     with open(repository / "experiments/flags.toml", "a") as file:
         file.write('[some]\nquestion = "1?"\nflags = "--dff=1"\nrecipe-flags = {loss = "--dff=2"}')
     recipes, some = experiments.recipes(), experiments.read("some")
-    assert [some.for_recipe(recipes[name]).flags for name in recipes] == ["--dff=1", "--dff=2"]
+    assert [some.for_recipe(recipes[name]).flags for name in recipes] == [
+        "--dff=1",
+        "--dff=2",
+        "--dff=1",
+    ]
 
 
 # ---- Stages and results --------------------------------------------------------------------------
@@ -477,7 +530,7 @@ def test_a_changed_experiment_is_run_again_and_one_without_effect_is_not_stored(
     ask("--save", "positions/idle", "1?")
     undo = ["git", "checkout", "--quiet", "model"]
     subprocess.run(undo, check=True)
-    out = ask("more", "idle", "--store")
+    out = ask("more", "idle", "--store", "--recipe", "mini")
     assert verdict(out, "more", 3) == "better +9.0"
     assert started(repository, "more") == 3 and started(repository, "baseline") == 0
     assert "\nidle: no effect after 3 seeds" in out and ask.status == 3
@@ -598,7 +651,7 @@ def test_the_command_ends_in_one_line_at_a_signal_or_an_error(
         return fake_execute(job)
 
     monkeypatch.setattr(executor, "execute", stop)
-    monkeypatch.setattr(command, "prepare_streams", lambda **_: None)
+    monkeypatch.setattr(command, "prepare_streams", lambda: None)
     numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
     before = [signal.signal(x, signal.SIG_DFL) for x in numbers]  # nohup may ignore one
     try:

@@ -1,4 +1,4 @@
-"""Attention, compared with numbers worked by hand, a plain loop and Keras' layer."""
+"""Attention, compared with a plain loop and Keras' layer."""
 
 import math
 

@@ -23,7 +23,7 @@ from data.arrays import Pairs, Ragged
 from data.batches import plan_batches
 from data.splits import Corpus, CorpusError, Split, assign_split
 from same_code import fingerprint
-from utils import UserError, setting
+from utils import UserError, setting, warn
 
 SIZE = 20_000
 
@@ -253,7 +253,8 @@ def test_a_dataset_decodes_to_the_texts(settings, reverse):
     assert data.validation_texts == load_split(settings.corpus, "validation", reverse=reverse)
     assert data.corpus_info["languages"] == ["pt", "en"][:: 1 if reverse else -1]
     sha256 = open_corpus(settings.corpus, reverse=reverse).summarize("train", 1).sha256
-    counts = {"sha256": sha256, "pairs": 80, "used": 80, "dropped": 0}
+    counts = {"sha256": sha256, "pairs": 80, "used": 80, "dropped": 0, "unknown": [0, 0]}
+    counts["tokens"] = len(data.train.source.ids) + len(data.train.target.ids)
     assert data.corpus_info["splits"]["train"] == counts
 
 
@@ -446,6 +447,24 @@ def test_sources_that_are_also_in_train_are_counted(settings, tmp_path, capfd):
     splits = pipeline.load(settings).corpus_info["splits"]
     assert splits["test"]["in_train"] == 6 and splits["validation"]["in_train"] == 8
     assert "6 of 7 sources of test (85.7%)" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("kind", "unknown"), [("char", True), ("word", True), ("byte", False)])
+def test_unknown_tokens_are_counted_and_named_at_every_start(
+    settings, tmp_path, capfd, kind, unknown
+):
+    """Of each side: the Greek of the validation split is not in the training texts."""
+    (tmp_path / "corpus/validation.pt").write_text("τρία σπίτια\n" * 8, "utf-8")
+    config = dataclasses.replace(settings, tokenizer=kind, vocab_size=500)
+    for _ in range(2):  # the second time from the cache
+        warn.cache_clear()
+        data = pipeline.load(config)
+        assert ("tokens of validation are unknown" in capfd.readouterr().err) == unknown
+    splits = data.corpus_info["splits"]
+    assert splits["train"]["unknown"] == [0, 0] and splits["validation"]["unknown"][0] == 0
+    ids = data.validation.target.ids
+    assert splits["validation"]["unknown"][1] == pytest.approx(np.mean(ids == tokenizer.UNK))
+    assert (np.mean(ids == tokenizer.UNK) > 0.4) == unknown
 
 
 # ---- python -m data -----------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """The loss, worked by hand: real tokens count, padding does not."""
 
+import sys
 from math import log
 
 import numpy as np
@@ -60,14 +61,21 @@ def test_label_smoothing_shares_epsilon_with_the_whole_vocabulary():
 
 @pytest.mark.exercise("label-smoothing")
 def test_sums_are_over_the_tokens():
-    logits = np.log(np.float32([[0.5, 0.3, 0.2], [0.1, 0.8, 0.1], [0.1, 0.4, 0.5]]))
-    labels = np.int32([0, 1, 1])  # correct, correct, a close second
+    logits = np.log(np.float32([[0.5, 0.2, 0.3], [0.1, 0.1, 0.8], [0.1, 0.5, 0.4]]))
+    labels = np.int32([0, 2, 2])  # correct, correct, a close second
     sums = loss_sums(logits, labels, label_smoothing=0.3)
     single = [loss_sums(logits[i : i + 1], labels[i : i + 1], 0.3) for i in range(3)]
     loss = -log(0.5) - log(0.8) - log(0.4)
     expect(sums.loss, loss, {"the loss is a mean over the tokens: it must be a sum": loss / 3})
     np.testing.assert_allclose(sums[:3], np.sum([each[:3] for each in single], axis=0), rtol=1e-6)
     assert sums.correct == 2
+
+
+def test_an_unknown_target_is_never_correct_and_costs_a_choice_among_all_characters():
+    """A model that predicts the unknown token everywhere does not have a low loss."""
+    sums = loss_sums(np.float32([[-99, 0, -99]] * 3), np.int32([1, 1, 1]))
+    assert sums.correct == 0 and float(sums.loss) == pytest.approx(3 * log(sys.maxunicode + 1))
+    assert abs(float(sums.objective)) < 1e-6
 
 
 def test_an_auxiliary_loss_is_minimized_and_is_not_part_of_the_loss():

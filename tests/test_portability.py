@@ -38,7 +38,7 @@ def test_a_lock_is_free_again_when_it_is_closed_or_its_process_is_killed(tmp_pat
         held = lock(path)
         with pytest.raises(BlockingIOError):
             lock(path)
-        held.close()
+        held.lock.release()
     command, pipe = [sys.executable, "-c", HOLD, str(path)], subprocess.PIPE
     with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe) as process:
         assert process.stdout.readline() == b"locked\n"

@@ -115,7 +115,7 @@ def validated_steps(run):
 def test_a_run_prints_what_is_trained_and_how_to_watch_and_score_it(run, trained):
     begin = trained[1].stdout.partition("epoch 1")[0]
     parameters = sum(x.size for name, x in state(run).items() if name.startswith("model/"))
-    for keyword in ("talks", "of 300 pairs", "transformer", f"{parameters:,} parameters", "float32",
+    for keyword in ("talks", "300 pairs", "transformer", f"{parameters:,} parameters", "float32",
                     f"runs/{run.name}", "tensorboard --logdir runs"):  # fmt: skip
         assert keyword in begin
     *_, score, _, resume = trained[1].stdout.splitlines()
@@ -186,11 +186,11 @@ def test_edits_and_new_files_are_in_source_diff(run):
 def test_the_source_of_a_run_is_not_a_checkout(run, checkout, monkeypatch):
     """Though it lies in one."""
     monkeypatch.setattr(same_code, "ROOT", checkout)
-    state, diff = description.checkout_state([])
-    assert state["commit"] and diff
+    commit, diff = description.checkout_state([])
+    assert commit and diff
     for module in same_code, description:
         monkeypatch.setattr(module, "ROOT", run / "source")
-    assert description.checkout_state([]) == ({"commit": None, "uncommitted": []}, "")
+    assert description.checkout_state([]) == (None, "")
 
 
 def test_a_checkout_that_git_cannot_read_is_not_recorded_but_reported(
@@ -201,7 +201,7 @@ def test_a_checkout_that_git_cannot_read_is_not_recorded_but_reported(
     for command in ("init", "add ."):
         subprocess.run(["git", *command.split()], cwd=tmp_path, check=True)
     monkeypatch.setattr(same_code, "ROOT", tmp_path)
-    assert description.checkout_state([]) == ({"commit": None, "uncommitted": []}, "")
+    assert description.checkout_state([]) == (None, "")
     assert "git" in capsys.readouterr().err
 
 

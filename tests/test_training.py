@@ -197,7 +197,7 @@ def test_parts_make_the_same_step_as_the_whole_batch(eager, settings, batch):
     for parts in ({}, {"shards": 3}, {"shards": 2, "accumulate": 2}):
         config = config_of(**parts, **settings)
         model, _, train_step = model_and_step(config)
-        metrics = train_step(ids, ids[:, :2] if config.is_classifier else ids)
+        metrics = train_step(ids, ids[:, :2] if config.task == "classification" else ids)
         weights = np.concatenate([np.ravel(variable) for variable in model.trainable_variables])
         results.append([*map(float, metrics.values()), *weights])
     np.testing.assert_allclose(results[1], results[0], rtol=1e-5, atol=1e-6)

@@ -64,9 +64,9 @@ def parse_config(description: str) -> Config:
     """Parse the command line of a training program. A mistake exits with one line and status 2.
 
     Call this before importing TensorFlow, so that `--help` and mistakes are answered at once. From
-    here on, Ctrl-C exits with status 130 instead of a traceback, and output is best effort.
+    here on, Ctrl-C exits with status 130 instead of a traceback.
     """
-    prepare_streams(best_effort=True)
+    prepare_streams()
     signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
     parser = make_parser(description, usage="%(prog)s [FLAG ...]")
     add_flags(parser, Config)

@@ -54,46 +54,15 @@ def write(run: Path, config: Config, dataset: Dataset) -> None:
 
 
 def write_source(run: Path) -> None:
-    """Write the source that runs, its diff against the commit, and the versions."""
+    """Write the source that runs, its diff against the commit, the command, versions and host."""
     for name, path in (files := source_files()).items():
         copy = run / "source" / name
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(path, copy)
-    state, diff = checkout_state(files)
+    commit, diff = checkout_state(files)
     (run / "source.diff").write_text(diff, "utf-8", newline="\n")  # for git
-    write_json(run / "provenance.json", state | provenance())
-
-
-def checkout_state(names: Iterable[str]) -> tuple[dict, str]:
-    """Return the commit with the changed files, and the diff of the source against it.
-
-    names: those of `source_files`. Without a usable git checkout, the commit is None.
-    """
-    deleted = ("*.py", *(f"{package}/**/*.py" for package in PACKAGES))
-    paths = [f":(glob){pattern}" for pattern in deleted] + [f":(literal){name}" for name in names]
-    try:
-        git("ls-files", "--error-unmatch", "train.py")  # the source of a run may lie in a checkout
-        commit, changes = git("rev-parse", "HEAD").strip(), git("status", "--porcelain")
-        return {"commit": commit, "uncommitted": changes.splitlines()}, working_tree_diff(*paths)
-    except GitError as error:
-        if (ROOT / ".git").exists():
-            warn(f"the run's record of the code is incomplete, because {error}")
-        return {"commit": None, "uncommitted": []}, ""
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that results depend on."""
-    versions = {"python": platform.python_version()}
-    for name in ("tensorflow", "keras", "numpy", "sentencepiece", "sacrebleu"):
-        # Prereleases of TensorFlow use keras-nightly instead of Keras.
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            versions[name] = metadata.version(name)
-    return versions
-
-
-def provenance() -> dict:
-    """Return the command, versions and host."""
-    return {
+    record = {
+        "commit": commit,
         "command": [sys.executable, *sys.argv],
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "versions": versions(),
@@ -104,6 +73,30 @@ def provenance() -> dict:
             "gpus": len(tf.config.list_physical_devices("GPU")),
         },
     }
+    write_json(run / "provenance.json", record)
+
+
+def checkout_state(names: Iterable[str]) -> tuple[str | None, str]:
+    """Return the commit, and the diff of the source against it.
+
+    names: those of `source_files`. Without a usable git checkout, the commit is None.
+    """
+    deleted = ("*.py", *(f"{package}/**/*.py" for package in PACKAGES))
+    paths = [f":(glob){pattern}" for pattern in deleted] + [f":(literal){name}" for name in names]
+    try:
+        git("ls-files", "--error-unmatch", "train.py")  # the source of a run may lie in a checkout
+        return git("rev-parse", "HEAD").strip(), working_tree_diff(*paths)
+    except GitError as error:
+        if (ROOT / ".git").exists():
+            warn(f"the run's record of the code is incomplete, because {error}")
+        return None, ""
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that results depend on."""
+    names = ("numpy", "sentencepiece", "sacrebleu")
+    python = {"python": platform.python_version(), "tensorflow": tf.__version__}
+    return python | {name: metadata.version(name) for name in names}
 
 
 def check_corpus(run: Path, config: Config, dataset: Dataset) -> None:
@@ -113,7 +106,8 @@ def check_corpus(run: Path, config: Config, dataset: Dataset) -> None:
         hashes = {name: split["sha256"] for name, split in info["splits"].items()}
         return info["languages"], hashes, [tokenizer.model for tokenizer in tokenizers]
 
-    recorded = identity(records.read_corpus_info(run), tokenizer.load_pair(run))
+    info = records.read_json(run / "corpus.json", "splits", "languages")
+    recorded = identity(info, tokenizer.load_pair(run))
     tokenizers = (dataset.source_tokenizer, dataset.target_tokenizer)
     if identity(dataset.corpus_info, tokenizers) != recorded:
         raise RunError(

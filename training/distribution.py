@@ -19,6 +19,7 @@ from model.layers import Seed
 from training.records import RunError
 from utils import first_line
 
+LOST_WORKER = "lost a worker, or out of memory: restart all workers with --resume RUN"
 TF_CONFIG = (
     '{"cluster": {"worker": ["HOST:PORT", "HOST:PORT"]}, "task": {"type": "worker", "index": 0}}'
 )
@@ -169,9 +170,3 @@ def lost_worker_errors(strategy_name: str) -> tuple[type[Exception], ...]:
         errors.CancelledError,
         errors.DeadlineExceededError,
     )
-
-
-def lost_worker_message(error: Exception) -> str:
-    """Say what to do about one of the `lost_worker_errors`. The last checkpoint is intact."""
-    name = type(error).__name__
-    return f"lost a worker, or out of memory ({name}): restart all workers with --resume RUN"

@@ -23,8 +23,6 @@ DESCRIPTIONS = {
     "metrics/nats_per_character": "-ln p of the validation text, divided by its characters.",
     "training/objective": "The loss that is minimized, with label smoothing and dropout, in nats "
     "per target token: the mean since the last point.",
-    "training/tokens_per_second": "Real tokens, source and target, per second, without tracing.",
-    "training/seconds": "Seconds since the last validation; validation included.",
 }
 # Names of the texts of a sample, by task.
 SAMPLE = {
@@ -41,23 +39,19 @@ def markdown(text: str) -> str:
 
 
 class Logs:
-    """Write the metrics of a run. TensorBoard shows "train" and "validation" in one chart."""
+    """Write the metrics of a run. TensorBoard shows "train" and "validation" in one chart.
 
-    def __init__(self, run: Path):
+    size: that of metrics.jsonl at the checkpoint. A resumed run writes again what followed.
+    """
+
+    def __init__(self, run: Path, size: int = 0):
         self.run = run
         self.file = open(run / "metrics.jsonl", "ab")
+        self.file.truncate(min(self.file.tell(), size))
+        self.file.seek(0, io.SEEK_END)
         self.events = {
             name: tf.summary.create_file_writer(str(run / name)) for name in ("train", "validation")
         }
-
-    def size(self) -> int:
-        """Length of metrics.jsonl in bytes."""
-        return self.file.tell()
-
-    def truncate(self, size: int) -> None:
-        """Remove what was written after a checkpoint; the resumed run writes it again."""
-        self.file.truncate(min(self.file.seek(0, io.SEEK_END), size))
-        self.file.seek(0, io.SEEK_END)
 
     def write(self, name: str, step: int, values: dict) -> None:
         """Append a line to metrics.jsonl, and the same values to TensorBoard. Raises RunError."""

@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import sys
-from pathlib import Path
 
 from config import Config
 from utils import first_line, print_line
@@ -36,12 +35,27 @@ def import_tensorflow() -> None:
     set_gpu_defaults()
     handler = signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
+    load_tensorflow()
     import tensorflow as tf
 
     del os.environ["TF_USE_LEGACY_KERAS"]
     if not tf.config.list_physical_devices("GPU"):
         tf.config.optimizer.set_experimental_options(dict.fromkeys(DISABLED_OPTIMIZERS, False))
     signal.signal(signal.SIGINT, handler)
+
+
+def load_tensorflow() -> None:
+    """Import TensorFlow and look for GPUs, without the messages of its C++ code."""
+    stderr, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
+    try:
+        import tensorflow as tf
+
+        tf.config.list_physical_devices("GPU")
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(null)
 
 
 def keep_freed_memory() -> None:
@@ -79,14 +93,6 @@ def adapt_to_device(config: Config) -> Config:
 
     gpus = tf.config.list_physical_devices("GPU")
     return dataclasses.replace(config, shards=config.shards or (1 if gpus else 2))
-
-
-def cpu_info() -> dict[str, str]:
-    """Return what Linux reports about the first processor, by field; {} if that is unknown."""
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text().partition("\n\n")[0].splitlines() if path.exists() else []
-    fields = (line.partition(":") for line in lines)
-    return {name.strip(): value.strip() for name, _, value in fields}
 
 
 def cores() -> list[int]:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from config import Config
-from utils import UserError, did_you_mean, quote, warn
+from utils import UserError, did_you_mean, quote
 
 UNFINISHED = "unfinished"  # the folder of the checkpoint within an epoch
 
@@ -31,19 +31,9 @@ def read_json(path: str | Path, *keys: str) -> dict:
 
 
 def read_json_lines(path: str | Path) -> list[dict]:
-    """Read a file with one JSON object per line. Raises OSError and UserError.
-
-    A last line without a newline that is not an object is still being written: it is left out, with
-    a warning.
-    """
-    *lines, last = Path(path).read_bytes().split(b"\n")
-    objects = [parse_object(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
-    if last.strip():  # an editor may have removed the last newline
-        try:
-            objects.append(parse_object(last, f"{path}:{len(lines) + 1}"))
-        except UserError as error:
-            warn(f"{error}: the line is left out")
-    return objects
+    """Read a file with one JSON object per line. Raises OSError and UserError."""
+    lines = Path(path).read_bytes().splitlines()
+    return [parse_object(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
 
 
 def parse_object(text: bytes, name: str) -> dict:
@@ -55,11 +45,6 @@ def parse_object(text: bytes, name: str) -> dict:
     if not isinstance(value, dict):
         raise UserError(f"{name}: not a JSON object")
     return value
-
-
-def read_corpus_info(run: str | Path) -> dict:
-    """Read what a run recorded of its corpus. Raises OSError and UserError."""
-    return read_json(Path(run, "corpus.json"), "splits", "languages")
 
 
 def check_path(run: str | Path) -> None:
@@ -85,10 +70,9 @@ def load_config(run: str | Path) -> Config:
     check_path(run)
     path = Path(run) / "config.json"
     if not path.exists():
-        exists = Path(run).exists()
-        what = "not a run directory (no config.json)" if exists else "no such run directory"
         runs = [each.parent.name for each in Path(run).parent.glob("*/config.json")]
-        raise UserError(f"{run}: {what}{did_you_mean(Path(run).name, runs)}")
+        hint = did_you_mean(Path(run).name, runs)
+        raise UserError(f"{run}: not a run directory (no config.json){hint}")
     values = read_json(path)
     known = {field.name for field in dataclasses.fields(Config)}
     if unknown := sorted(values.keys() - known):

@@ -34,9 +34,8 @@ from same_code import fingerprint
 from training import description, distribution, machine
 from training.checkpoints import Checkpoints, readable_checkpoints, restore_model
 from training.logs import Logs
-from training.progress import Progress
 from training.records import Diverged, checkpoint_folder
-from utils import amount, lock, print_line, quote, warn
+from utils import amount, lock, print_line, progress_bar, quote, warn
 
 LOG_EVERY = 50  # steps
 SAVE_EVERY = 180  # seconds, within an epoch
@@ -92,7 +91,10 @@ class Run:
         self.assert_workers_agree()
         if config.init_from and not config.resume:  # first: a failure must not leave a directory
             restore_model(readable_checkpoints(checkpoint_folder(config.init_from))[0], model)
-        self.path = self.open_directory()
+        self.path = Path(config.resume or Path(config.runs_dir, description.name_of(config)))
+        if self.is_chief:
+            self.path.mkdir(parents=True, exist_ok=bool(config.resume))
+            self.run_lock = lock(self.path / ".lock")
         code_changed = False
         if config.resume:
             code_changed = description.check_code(self.path, config.accept_changes)
@@ -108,30 +110,22 @@ class Run:
             # Only now, and if anything is left to do: the run is otherwise as it was.
             if config.resume and self.has_work():
                 description.update(self.path, config, code_changed)
-            self.logs = Logs(self.path)
-            self.logs.truncate(self.metrics_size)
-
-    def open_directory(self) -> Path:
-        """Create the run directory, or lock that of a resumed run. Returns its path."""
-        config = self.config
-        path = Path(config.resume or Path(config.runs_dir, description.name_of(config)))
-        if self.is_chief:
-            path.mkdir(parents=True, exist_ok=bool(config.resume))
-            self.run_lock = lock(path / ".lock")
-        return path
+            self.logs = Logs(self.path, self.metrics_size)
 
     def __enter__(self) -> "Run":
         if self.is_chief:
             self.report_start()
         self.save()
-        self.progress = Progress(self.step, disable=not self.is_chief)
+        options = {"initial": self.step, "unit": "step", "disable": None if self.is_chief else True}
+        self.bar = progress_bar(desc="tracing the train step", **options)
+        self.restart_clocks()
         return self
 
     def __exit__(self, *exception) -> None:
-        self.progress.bar.close()
+        self.bar.close()
         if self.is_chief:
             self.logs.close()
-            self.run_lock.close()
+            self.run_lock.lock.release()
 
     # ---- The loop ----
 
@@ -144,8 +138,9 @@ class Run:
             self.position = 0
         self.epoch_steps = len(batches)
         remaining = len(batches) * (config.epochs - self.epoch) - self.position
-        total = min(self.step + remaining, self.last_step)
-        self.progress.begin_epoch(f"epoch {self.epoch + 1}/{config.epochs}", total)
+        self.bar.total = min(self.step + remaining, self.last_step)
+        self.bar.set_description(f"epoch {self.epoch + 1}/{config.epochs}", refresh=False)
+        self.restart_clocks()
         for indices in batches[self.position :]:
             yield train.batch(indices)
 
@@ -157,8 +152,10 @@ class Run:
         self.unsummed.append(averaged)
         self.step += 1
         self.position += 1
-        tokens = np.count_nonzero(source) + np.count_nonzero(target[:, 1:])
-        self.progress.advance(tokens)
+        self.tokens += np.count_nonzero(source) + np.count_nonzero(target[:, 1:])
+        self.bar.update()
+        if self.step == self.first_step + 1:  # it took the time of tracing, too
+            self.restart_clocks()
 
     def stop_requested(self) -> bool:
         """Return whether any worker has received a signal, or --max-steps is reached.
@@ -190,6 +187,11 @@ class Run:
 
     # ---- Metrics ----
 
+    def restart_clocks(self) -> None:
+        """Restart the time since the last validation, and that of the speed."""
+        self.started = self.measured_at = time.monotonic()
+        self.tokens = 0
+
     def log_due(self) -> bool:
         """Return whether to log the current step."""
         return self.step == 1 or self.step % LOG_EVERY == 0
@@ -217,11 +219,12 @@ class Run:
         steps = 1 if self.step == 1 else min(self.step - 1, LOG_EVERY)
         values |= {name: total / steps for name, total in self.sums.items() if name in values}
         self.reset_sums()
-        text = f"loss {values['loss']:.3f}"
-        if speed := self.progress.tokens_per_second():
-            values["tokens_per_second"] = speed
+        text, now = f"loss {values['loss']:.3f}", time.monotonic()
+        if self.tokens:
+            speed = values["tokens_per_second"] = self.tokens / (now - self.measured_at)
             text += f", {speed:,.0f} tokens/s"
-        self.progress.bar.set_postfix_str(text, refresh=False)
+        self.measured_at, self.tokens = now, 0
+        self.bar.set_postfix_str(text, refresh=False)
         if self.is_chief:
             self.logs.write("train", self.step, {"epoch": self.epoch + 1, **values})
 
@@ -230,7 +233,7 @@ class Run:
 
         samples: (source, reference, output) texts. Raises Diverged and RunError.
         """
-        loss, seconds = values["validation_loss"], self.progress.seconds()
+        loss, seconds = values["validation_loss"], time.monotonic() - self.started
         if not math.isfinite(loss):
             raise Diverged(f"step {self.step}: the validation loss is {loss}; {self.advice()}")
         values = {"epoch": self.epoch + 1, **values, "seconds": seconds}
@@ -241,6 +244,8 @@ class Run:
             quality += f", BLEU {values['validation_bleu']:.1f}"
         if "validation_nats_per_character" in values:
             quality += f", {values['validation_nats_per_character']:.3f} nats per character"
+        if unknown := self.dataset.corpus_info["splits"]["validation"].get("unknown", [0])[-1]:
+            quality += f", {unknown:.1%} of the tokens unknown"
         source, _, output = (text[:99].replace("\n", " ⏎ ") for text in samples[0])
         print_line(
             f"epoch {self.epoch + 1}, step {self.step:,}: validation loss {loss:.3f}, accuracy "
@@ -288,7 +293,7 @@ class Run:
                 raise Diverged(f"step {self.step}: {name} is not finite; {self.advice()}")
         if self.step != self.saved_step:
             if self.is_chief:
-                self.metrics_size = self.logs.size()
+                self.metrics_size = self.logs.file.tell()
                 self.checkpoints.save(self.step, self.counters())
             self.saved_step = self.step
         self.saved_at = time.monotonic()
@@ -338,8 +343,6 @@ class Run:
         split = "" if "test" in self.dataset.corpus_info["splits"] else " --split validation"
         if stopped:
             message = f"stopped after {done}; resume with\n    {command}"
-        elif self.step == self.first_step:
-            message = f"nothing was left to do after {done}; use {more} N to train longer"
         else:
             message = (
                 f"finished {done}; score the run with\n"

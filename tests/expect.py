@@ -41,5 +41,8 @@ def difference(actual: np.ndarray, right: np.ndarray, rtol: float, atol: float) 
         return f"the values are {actual.dtype}, and should be {right.dtype}"
     wrong = ~np.isclose(actual, right, rtol, atol)
     place = tuple(np.argwhere(wrong)[0].tolist())
+    one, other = (str(x) if x.dtype == bool else f"{x:.6g}" for x in (actual[place], right[place]))
+    if wrong.size == 1:
+        return f"{one} instead of {other}"
     text = f"{wrong.sum()} of {wrong.size} values are wrong"
-    return f"{text}, the first at {list(place)}: {actual[place]:.6g} instead of {right[place]:.6g}"
+    return f"{text}, the first at {list(place)}: {one} instead of {other}"

@@ -168,6 +168,18 @@ def test_attention_with_a_cache_equals_attention_to_the_whole_text():
         expect(cache[1], text[1])
 
 
+@pytest.mark.exercise("multi-head-attention")
+def test_the_weights_of_all_heads_have_dropout_in_training():
+    config = Config(d_model=8, num_heads=2, attention_dropout_rate=0.5)
+    attention = MultiHeadAttention(config, initial_seed(0))
+    x = np.float32(np.random.default_rng(7).normal(size=(2, 5, 8)))
+    memory, seeds = attention.keys_values(x), (None, Seed(0, 7), Seed(0, 8))
+    outputs = [attention.cross_attend(x, memory, None, seed)[0] for seed in seeds]
+    equal = [np.allclose(one, outputs[1]) for one in (outputs[0], outputs[2])]
+    expect(equal[0], False, {"the weights have no dropout: pass on the rate and the seed": True})
+    expect(equal[1], False, {"the dropout does not depend on the seed": True})
+
+
 @pytest.mark.parametrize("key_dim", [4, 7])
 @pytest.mark.exercise("multi-head-attention")
 def test_multi_head_attention_equals_keras(key_dim):
@@ -233,7 +245,8 @@ def test_a_mask_of_numbers_is_added_to_the_scores():
     _, plain = scaled_dot_product_attention(query, key, key)
     _, weights = scaled_dot_product_attention(query, key, key, tf.constant(bias))
     scaled = plain * np.exp(bias)  # exp(score + bias) = exp(score) · exp(bias)
-    boolean = {"a mask of numbers is not added to the scores: only a boolean one hides keys": True}
+    sound = np.allclose(plain, softmax(query @ key.swapaxes(-1, -2) / 2), atol=1e-5)
+    boolean = {"a mask of numbers is not added to the scores: only a boolean one hides keys": sound}
     expect(weights, scaled / scaled.numpy().sum(-1, keepdims=True), boolean, atol=1e-6)
     allowed = np.tri(3, dtype=bool)
     masks = allowed, np.where(allowed, 0, -1e9).astype(np.float32)

@@ -23,7 +23,7 @@ class Config:
     corpus: str = setting(
         "mini",
         "mini, mini:SIZE, spa-eng, shakespeare, the name of a tensorflow_datasets dataset, a "
-        "directory, or a .tsv, .tsv.gz, .txt, .txt.gz or .parquet file",
+        "directory, or a .tsv, .csv, .txt (also .gz) or .parquet file",
         group="data",
     )
     languages: str | None = setting(
@@ -44,8 +44,8 @@ class Config:
         high=0.5,
     )
     vocab_size: int = setting(8000, "maximum vocabulary size of the tokenizer", low=264)
-    tokenizer: Literal["bpe", "word", "char"] = setting(
-        "bpe", "byte-pair encoding, whole words, or characters"
+    tokenizer: Literal["bpe", "word", "char", "byte"] = setting(
+        "bpe", "byte-pair encoding, whole words, characters, or bytes"
     )
     shared_vocabulary: bool = setting(
         True,

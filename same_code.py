@@ -22,7 +22,7 @@ from utils import UserError
 
 ROOT = Path(__file__).resolve().parent
 CODE = ("model", "data", "training", "evaluation")  # the packages of a run
-NOT_CODE = ("ablation", "benchmarks", "docs", "experiments", "tests")  # no run imports them
+NOT_CODE = ("ablation", "benchmarks", "docs", "exercises", "experiments", "tests")  # not of a run
 PACKAGES = CODE + NOT_CODE
 MODULES = ("config", "evaluate", "generate", "same_code", "train", "translate", "utils")
 SETTINGS = ("constraints.txt", "pyproject.toml", "setup.cfg")

@@ -70,7 +70,6 @@ def main(flags: argparse.Namespace) -> None:
     interactive = not flags.texts and file.isatty()
     translator = command_line.load(flags)
     if interactive:
-        translator.trace()  # so that the first answer is fast, too
         print("Type a sentence and press Enter; end with Ctrl-D", file=sys.stderr)
     # Samples depend on their batch, which must not depend on when the lines arrive.
     fixed_size, first = flags.search.sample and not interactive, 1

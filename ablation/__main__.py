@@ -13,15 +13,16 @@ import signal
 import statistics
 import sys
 import tempfile
+from collections.abc import Iterator
 
 from tqdm import tqdm
 
 from ablation import experiments, verdicts
 from ablation.executor import Pool
 from ablation.experiments import BASELINE, UNITS, Experiment, ExperimentError, Recipe, settings
-from ablation.results import Results
-from ablation.verdicts import BETTER, UNDECIDED, WORSE, Verdict
-from ablation.workspace import Workspace
+from ablation.results import Results, scores
+from ablation.verdicts import BETTER, NO_EFFECT, UNDECIDED, WORSE, Verdict
+from ablation.workspace import FIRST_UPDATES, Workspace
 from utils import amount, errors_in_one_line, fail, lock, make_parser, prepare_streams, quote
 
 Run = tuple[Experiment, int]  # with the number of its seed
@@ -67,9 +68,8 @@ class Comparison:
     def plan(self) -> str:
         """Describe the changes, the effects that the stages detect, and the runs that are left."""
         lines = [f"baseline: commit {self.workspace.commit[:7]}"]
-        lines += [f"{each.name} changes {each.describe()}" for each in self.chosen]
+        lines += map(self.describe, self.chosen)
         lines += map(self.results.describe, (BASELINE, *self.chosen))
-        lines += map(self.detectable, self.chosen)
         times = [sum(x["seconds"].values()) / 60 for x in self.results.lines if "seconds" in x]
         for stage in sorted({self.stages[0], self.stages[-1]}):
             runs = len(self.runs(self.chosen, stage))
@@ -80,11 +80,12 @@ class Comparison:
             lines.append(text)
         return "\n".join(lines)
 
-    def detectable(self, experiment: Experiment) -> str:
-        """Describe how an experiment is judged, and the gains that the stages detect."""
+    def describe(self, experiment: Experiment) -> str:
+        """Describe a change, how it is judged, and the gains that the stages detect."""
         judged, paired = self.recipe.judged_by(experiment.score), experiment.is_paired(self.recipe)
         sigma, baseline = verdicts.frozen(judged, paired), len(self.results.baseline(experiment))
-        text = f"{experiment.name}: judged in {UNITS[judged.score]}, {'' if paired else 'un'}paired"
+        text = f"{experiment.name} changes {experiment.describe()}; "
+        text += f"judged in {UNITS[judged.score]}, {'' if paired else 'un'}paired"
         gains = []
         for n in self.stages if sigma.df else ():
             gain = verdicts.detectable(sigma, n, self.stages, 0 if paired else max(n, baseline))
@@ -103,21 +104,50 @@ class Comparison:
                 runs |= {(side, seed) for seed in left - self.results.seeds_here(side)}
         return sorted(runs, key=lambda run: (run[1], run[0] != BASELINE, run[0].name))
 
-    def execute(self, runs: list[Run]) -> None:
-        """Execute runs, and print their scores. Raises ExperimentError if one fails."""
-        jobs = [self.workspace.prepare_job(*run, self.results.machine) for run in runs]
+    def results_of(self, runs: list[Run], brief: bool = False) -> Iterator[tuple[Run, dict]]:
+        """Execute runs, and yield each with its result. Raises ExperimentError if one fails."""
+        jobs = [self.workspace.prepare_job(*run, self.results.machine, brief) for run in runs]
         run_of = {job["job"]: run for job, run in zip(jobs, runs, strict=True)}
         for job, answer in self.pool.run(jobs):
             experiment, seed = run_of[job["job"]]
-            name = f"{experiment.name} seed {seed}"
             if answer["status"] or not answer["result"]:
                 tqdm.write(answer["why"])
-                raise ExperimentError(f"{name} failed: see {job['log']}; the others stopped")
-            result = json.loads(answer["result"])
+                name = f"{experiment.name} seed {seed}"
+                raise ExperimentError(
+                    f"{name} failed on {answer['worker']}: see {job['log']}; the others stopped"
+                )
+            yield (experiment, seed), json.loads(answer["result"])
+
+    def execute(self, runs: list[Run]) -> None:
+        """Execute runs, and print their scores. Raises ExperimentError if one fails."""
+        for (experiment, seed), result in self.results_of(runs):
             self.results.lines.insert(0, result)
             recipe = self.recipe.judged_by(experiment.score)
             text = f"{recipe.value(result):.{recipe.decimals}f} {UNITS[recipe.score]}"
-            tqdm.write(f"{name}: {result.get('diverged') or text}")
+            tqdm.write(f"{experiment.name} seed {seed}: {result.get('diverged') or text}")
+            for each in self.chosen if experiment == BASELINE else [experiment]:
+                self.print_mean_gain(each, seed)
+
+    def print_mean_gain(self, experiment: Experiment, seed: int) -> None:
+        """Print the mean gain of the finished pairs, if that of `seed` is one of them."""
+        pairs, recipe = self.results.pairs(experiment), self.recipe.judged_by(experiment.score)
+        if seed in pairs:
+            mean = statistics.fmean(recipe.gain(*pair) for pair in pairs.values())
+            text = f"{mean:+.{recipe.decimals}f} {UNITS[recipe.score]}"
+            tqdm.write(f"{experiment.name}: mean gain so far {text} ({amount(len(pairs), 'pair')})")
+
+    def without_effect(self) -> dict[Experiment, Verdict]:
+        """Return verdicts on new experiments whose first updates show that they have no effect."""
+        new, first = [x for x in self.chosen if not self.results.known(x)], {}
+        for (each, _), result in self.results_of([(x, 0) for x in (BASELINE, *new) if new], True):
+            first[each] = result.get("weights"), scores(result)
+        same = [x for x in new if first[x] == first[BASELINE]]
+        for each in same:
+            text = f"{each.name}: no effect in the first {FIRST_UPDATES} updates"
+            print(text + self.workspace.hint, flush=True)
+        note = f"the first {FIRST_UPDATES} updates and their scores are equal in every digit"
+        verdict = Verdict(NO_EFFECT, self.recipe, 0.0, 0.0, 0.0, 0, note=note)
+        return {x: verdict for x in same if not self.workspace.acts_later(x)}
 
     def run(self) -> dict[str, Verdict]:
         """Add seeds, stage by stage, until each experiment is decided. Raises ExperimentError."""
@@ -125,11 +155,14 @@ class Comparison:
             self.execute(self.runs(self.chosen, 1))
             print("\n".join(map(self.results.describe, verify)), flush=True)
         waiting, decided, count = self.chosen, {}, "no experiment fits the recipe"
+        idle = self.without_effect()
         for stage in self.stages:
-            self.execute(self.runs(waiting, stage))
+            self.execute(self.runs([x for x in waiting if x not in idle], stage))
             for each in waiting:
-                pairs, baseline = self.results.pairs(each, stage), self.results.baseline(each)
-                verdict = verdicts.judge(self.recipe, pairs, baseline, self.stages, each.score)
+                pairs, about = self.results.pairs(each, stage), (self.stages, each.score)
+                baseline = self.results.baseline(each)
+                judge = verdicts.judge
+                verdict = idle.get(each) or judge(self.recipe, pairs, baseline, *about)
                 print(f"{each.name}: {verdict}", flush=True)
                 count = self.results.record(each, verdict.outcome)
                 decided[each.name] = verdict
@@ -190,7 +223,9 @@ def parse_flags() -> argparse.Namespace:
     what.add_argument("--all", action="store_true", help="all experiments of the recipe")
     text = "baseline of the edit: a commit [HEAD]"
     what.add_argument("--against", metavar="REV", default="HEAD", help=text)
-    add("--recipe", metavar="NAME", help="a table of experiments/recipes.toml [the experiment's]")
+    text = "a table of experiments/recipes.toml [the experiment's; of an edit, shakespeare, "
+    text += "3 minutes a run]; mini is a test for bugs, needs no download"
+    add("--recipe", metavar="NAME", help=text)
     add("--plan", action="store_true", help="print what would run, its time, and detectable gains")
     add("--seeds", type=int, metavar="N", help="one stage, of N seeds [3, 5 and 8]")
     add("--final", action="store_true", help="confirm: eight new seeds, and the held-out texts")

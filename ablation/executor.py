@@ -5,6 +5,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,11 +16,9 @@ from pathlib import Path
 from tqdm import tqdm
 
 from ablation.experiments import ExperimentError
-from ablation.worker import REFUSED
 from training.machine import cores
-from utils import warn
 
-LINE = "{percentage:3.0f} % [{elapsed}<{remaining}] {n}/{total} runs"
+LINE = "{percentage:3.0f} % [{elapsed}<{remaining}] {n:.1f} of {total} runs"
 
 
 def execute(job: dict, worker: str = "this machine") -> dict:
@@ -30,9 +29,7 @@ def execute(job: dict, worker: str = "this machine") -> dict:
     closed. Dask sends the code of this function to its workers, so it uses nothing but the standard
     library, this module and Dask.
     """
-    answer = {"worker": worker, "status": REFUSED, "result": None}
-    if not os.path.isdir(job["source"]):
-        return answer | {"why": f"{job['source']} does not exist there: share the checkout"}
+    answer = {"worker": worker, "result": None}
     if not os.path.exists(job["running"]):
         return answer | {"why": "stopped", "status": 128 + signal.SIGTERM}
     # Without a GPU unless the environment names one, and importing from its working directory.
@@ -58,6 +55,14 @@ def execute(job: dict, worker: str = "this machine") -> dict:
     return answer | {"why": why, "status": process.returncode}
 
 
+def trained(job: dict, began: float) -> float:
+    """Return the share of a run's updates that its log shows, 0 if it is older than `began`."""
+    path = Path(job["log"])
+    text = path.read_text("utf-8", errors="replace") if path.exists() else ""
+    percent = re.findall(r"^epoch [^\n|]*?(\d+)%\|", text, re.MULTILINE)
+    return int(percent[-1]) / 100 if percent and path.stat().st_mtime >= began else 0.0
+
+
 class Pool:
     """Executes jobs: one per core of this machine, or one per thread of the workers of Dask.
 
@@ -66,7 +71,7 @@ class Pool:
     """
 
     def __init__(self, address: str | None = None):
-        self.address, self.refused, self.client = address, set(), None
+        self.client = None
         self.execute, self.size = execute, len(cores())
         if not address:
             self.executor = concurrent.futures.ThreadPoolExecutor(self.size)
@@ -102,49 +107,26 @@ class Pool:
     def run(self, jobs: list[dict], silent: bool = False) -> Iterator[tuple[dict, dict]]:
         """Execute jobs, and yield each with what `execute` returns. A progress bar shows the time.
 
-        A Dask worker that refuses a job is named, and gets no other one. If the caller ends this
-        iterator, or at a signal, the runs save and end. Raises ExperimentError if Dask is lost.
+        If the caller ends this iterator, or at a signal, the runs save and end.
         """
         options = {"total": len(jobs), "mininterval": 1 if sys.stderr.isatty() else 60}
         options |= {"miniters": 0, "smoothing": 0, "dynamic_ncols": True}
-        futures = {}
+        futures, began = {}, time.time()
         try:
-            futures |= {self.submit(job): job for job in jobs}
+            futures |= {self.executor.submit(self.execute, job): job for job in jobs}
             with tqdm(bar_format=LINE, disable=silent or not jobs, **options) as bar:
                 while futures:
                     done, _ = concurrent.futures.wait(futures, 1, "FIRST_COMPLETED")
+                    shares = (trained(job, began) for job in futures.values())
+                    bar.n = len(jobs) - len(futures) + sum(shares)
                     bar.update(0)
                     for future in done:
-                        job, answer = futures.pop(future), self.answer(future)
-                        if answer["status"] == REFUSED and self.client:
-                            self.refused.add(answer["worker"])
-                            warn(f"{answer['worker']} is left out: {answer['why']}")
-                            futures[self.submit(job)] = job
-                        else:
-                            bar.update()
-                            yield job, answer
+                        yield futures.pop(future), future.result()
+                bar.n = len(jobs)
+                bar.refresh()
         finally:
             if futures:
                 tqdm.write(f"waiting for {len(futures)} runs to save", file=sys.stderr)
                 for job in futures.values():
                     Path(job["running"]).unlink(missing_ok=True)
                 concurrent.futures.wait(futures, 120)
-
-    def submit(self, job: dict) -> concurrent.futures.Future:
-        """Submit a job to any worker that has not refused one. Raises ExperimentError."""
-        if not self.refused:
-            return self.executor.submit(self.execute, job)
-        workers = self.client.nthreads().keys() - self.refused
-        if not workers:
-            raise ExperimentError(f"no Dask worker at {self.address} can be used: see above")
-        return self.executor.submit(self.execute, job, workers=[*workers])
-
-    def answer(self, future: concurrent.futures.Future) -> dict:
-        """Return the result of a future. Raises ExperimentError if Dask has lost it."""
-        try:
-            return future.result()
-        except Exception as error:
-            if not self.client:
-                raise
-            why = f"Dask at {self.address} has lost a run ({type(error).__name__})"
-            raise ExperimentError(f"{why}: finished runs are kept; repeat the command") from None

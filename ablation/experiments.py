@@ -20,12 +20,13 @@ from typing import Any
 from ablation.worker import parse
 from config import Config
 from same_code import DIFF, NOT_CODE, ROOT, GitError, can_change, git, working_tree_diff
-from utils import UserError, did_you_mean, names_in_group, write_text
+from utils import UserError, did_you_mean, names_in_group, quote, write_text
 
 HERE = ROOT / "experiments"
 UNITS = {"exact_match": "points", "accuracy": "points", "bleu": "BLEU"}
 UNITS["nats_per_character"] = "nats per character"
 BLEU_DELTA = 0.5
+EDIT_RECIPE = "shakespeare"  # of the edit, and of what is saved from now on
 
 
 class ExperimentError(UserError):
@@ -263,15 +264,8 @@ def edit(commit: str = "HEAD") -> Experiment | None:
     except GitError as error:
         raise ExperimentError(f"--against {commit}: {error}; choose a commit of git log") from None
     name = f"edit-{hashlib.sha256(diff.encode()).hexdigest()[:6]}"
-    return Experiment(name, "The edit of the working tree", diff=diff) if diff else None
-
-
-def write_patch(path: Path, head: str, diff: str) -> None:
-    """Write a patch file. Raises ExperimentError if it is not valid, and OSError."""
-    patch = parse_patch(path, text := f"{head}\n\n{diff}")[path.stem]
-    path.parent.mkdir(exist_ok=True)
-    write_text(path, text)
-    print(f"wrote {path.relative_to(HERE.parent)}: {patch.describe()}")
+    about = {"recipe": EDIT_RECIPE, "diff": diff}
+    return Experiment(name, "The edit of the working tree", **about) if diff else None
 
 
 def save(target: str, question: str, commit: str = "HEAD") -> None:
@@ -283,14 +277,19 @@ def save(target: str, question: str, commit: str = "HEAD") -> None:
         raise ExperimentError(f"{name} exists: choose another name")
     if not (own := edit(commit)):
         raise ExperimentError(f"nothing to save: no code differs from {commit}")
-    head = f"question = {json.dumps(question, ensure_ascii=False)}"
-    write_patch(HERE / theme / f"{name}.patch", head, own.diff)
-    print(f"to measure the patch, on the commit that it changes: python -m ablation {name}")
+    path = HERE / theme / f"{name}.patch"
+    path.parent.mkdir(exist_ok=True)
+    head = f'recipe = "{own.recipe}"\nquestion = {json.dumps(question, ensure_ascii=False)}'
+    write_text(path, f"{head}\n\n{own.diff}")
+    print(f"wrote {path}; to measure it, on the commit that it changes: python -m ablation {name}")
 
 
 def refresh(name: str) -> None:
     """Rewrite a patch for the last commit, by a three-way merge. Raises UserError and OSError."""
-    path = HERE / read(name).theme / f"{name}.patch"
+    patch, own = read(name), edit()
+    path = HERE / patch.theme / f"{name}.patch"
+    if own and set(patch.files) & set(own.files):
+        raise ExperimentError(f"{name}: its files have uncommitted changes: commit or stash them")
     head, _, diff = path.read_text("utf-8").partition("\n\n")
     with tempfile.TemporaryDirectory() as folder:
         index = {"GIT_INDEX_FILE": str(Path(folder, "index"))}  # the user's does not change
@@ -301,8 +300,10 @@ def refresh(name: str) -> None:
             apply = ("apply", "--3way", "--cached", "--whitespace=nowarn", place, "-")
             git(*apply, stdin=diff, **index)
         except GitError as error:
-            raise ExperimentError(f"{name}: {error}: apply it by hand, and save it") from None
+            hint = f"resolve `git apply -3 {quote(path)}`, delete that file, and --save the edit"
+            raise ExperimentError(f"{name}: {error}: {hint}") from None
         diff = git(*DIFF, "--cached", "HEAD", **index)
     if not diff:
         raise ExperimentError(f"{name}: the last commit has all of its changes")
-    write_patch(path, head, diff)
+    write_text(path, f"{head}\n\n{diff}")
+    print(f"wrote {path}")

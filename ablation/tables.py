@@ -162,18 +162,15 @@ def forest(table: Table) -> Figure:
 
 def write() -> None:
     """Write RESULTS.md and the plots. Raises UserError and OSError."""
-    every = {name: Table(recipe) for name, recipe in recipes().items()}
-    tables = {name: table for name, table in every.items() if table.pairs}
-    parts, folder = [HEAD, *(table.summary() for table in tables.values())], HERE / "results"
-    for name, table in tables.items():
+    tables = [table for table in map(Table, recipes().values()) if table.pairs]
+    for table in tables:
         if table.shown():
-            forest(table).savefig(folder / f"{name}.png", dpi=110)
-    parts.append(markdown([*tables.values()]))
-    lines = "".join(map(confirmed, recipes().values()))
-    if lines:
+            forest(table).savefig(HERE / "results" / f"{table.recipe.name}.png", dpi=110)
+    parts = [HEAD, *(table.summary() for table in tables), markdown(tables)]
+    if lines := "".join(map(confirmed, recipes().values())):
         parts.append(f"## Confirmed\n\nWith new seeds, on held-out texts:\n\n{lines}")
     write_text(HERE / "RESULTS.md", "\n".join(parts))
-    print(f"wrote {HERE / 'RESULTS.md'} with results of {', '.join(tables) or 'no recipe'}")
+    print(f"wrote {HERE / 'RESULTS.md'}")
 
 
 if __name__ == "__main__":

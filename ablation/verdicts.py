@@ -30,6 +30,7 @@ NOISY = 2.5  # a spread, in pooled ones, that 2 of 1,000 experiments of three pa
 BETTER, WORSE, UNDECIDED = "better", "worse", "undecided"
 SMALL = "too small to matter"  # the difference is smaller than delta
 NO_EFFECT = "no effect"  # all scores are equal
+NO_VERDICT = "no verdict"  # one pair shows that everything runs
 Stages = tuple[int, ...]
 PairedRuns = dict[int, tuple[dict, dict]]  # by seed: results of an experiment and of the baseline
 t_quantile = cache(stats.t.isf)  # slow, and called often
@@ -189,6 +190,8 @@ def judge(
             break
     if judged == recipe and recipe.has_bleu and verdict.note != "diverged":
         bleu = statistics.mean(gains(recipe.judged_by("bleu"), verdict.seeds))
+    if stages[-1] == 1 and verdict.note != "diverged":
+        verdict = verdict._replace(outcome=NO_VERDICT)
     return verdict._replace(bleu=bleu, paired=not baseline)
 
 

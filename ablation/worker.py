@@ -35,7 +35,7 @@ from utils import (
 # Phenomena of `mini` that are not in the score. Whether a run learns the order of two adjectives
 # around a subject is chance: it would raise the standard deviation from 0.98 to 1.23 points.
 EXCLUDED = {"order"}
-REFUSED = 3  # the exit status of a process that would compute other results
+FEW = 20  # texts that a brief run scores
 
 
 def parse(flags: list[str], unknown: bool = False) -> dict:
@@ -135,7 +135,7 @@ def score(predictor, texts: Split, documents: bool) -> dict:
     if isinstance(predictor, Generator):
         scores, _ = measure_text(predictor, texts, documents)
     else:
-        scores, _ = measure(predictor, texts, full=False)
+        scores, _ = measure(predictor, texts)
     stored = {x: scores[x] for x in ("loss", "nats_per_character", "bleu") if x in scores}
     if predictor.labelled:
         stored["accuracy"] = 100 * scores["accuracy"]
@@ -168,6 +168,8 @@ def train_and_score(job: dict) -> dict:
     for number in (signal.SIGINT, signal.SIGTERM):  # training has set handlers
         signal.signal(number, signal.SIG_DFL)
     trained, texts = time.monotonic(), Split(*json.loads(Path(job["texts"]).read_text("utf-8")))
+    if job.get("brief"):
+        texts = Split(*(column and column[:: len(column) // FEW + 1] for column in texts))
     predictor = loading.load(run, config, average=job["average"])
     documents = read_json(run / "corpus.json").get("documents", True)
     result = {"scores": score(predictor, texts, documents)}
@@ -182,7 +184,7 @@ def train_and_score(job: dict) -> dict:
 def run(job: dict) -> None:
     """Carry out a job and write its result. Raises UserError and OSError.
 
-    Exits with REFUSED if this machine, or a package, differs from the one that the job is for.
+    Exits if this machine, or a package, differs from the one that the job is for.
     """
     machine.import_tensorflow()
     import tensorflow as tf
@@ -196,15 +198,15 @@ def run(job: dict) -> None:
         return
     about, packages = job["about"], {name: metadata.version(name) for name in job["packages"]}
     if packages != job["packages"]:
-        fail(f"its packages are {packages} instead of {job['packages']}", REFUSED)
+        fail(f"its packages are {packages} instead of {job['packages']}")
     if about["machine"] != here["machine"]:
-        why = f"its fingerprint is not that of {about['processor']}: its processor "
-        fail(f"{why}({here['processor']}) or its environment variables differ", REFUSED)
+        why = f"{here['processor']} computes other bits than {about['processor']}"
+        fail(f"{why}, or the environment variables differ")
     if Path(job["run"]).exists():  # the process of a lost worker may still save
         lock(Path(job["run"], ".lock"), wait="waiting for another process").lock.release()
     if not Path(job["result"]).exists():  # the command may have ended before it read it
         write_json(job["result"], about | train_and_score(job))
-    for part in ("checkpoints", "source"):  # hundreds of megabytes
+    for part in ("",) if job.get("brief") else ("checkpoints", "source"):  # hundreds of megabytes
         shutil.rmtree(Path(job["run"], part), ignore_errors=True)
 
 

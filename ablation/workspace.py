@@ -1,11 +1,13 @@
 """The runs of a recipe: the source of each experiment, the key of its results, and its files.
 
 comparisons/RECIPE/NAME/ has, for each seed, the run directory (seed-N), the output of its worker
-(seed-N.log), what the worker was told (seed-N.job.json), and its result (seed-N.KEY.json).
+(seed-N.log), what the worker was told (seed-N.job.json), and its result (seed-N.KEY.json). In
+.brief/NAME are those of the first updates only.
 """
 
 import compileall
 import os
+import re
 import shlex
 import shutil
 from importlib import metadata
@@ -22,6 +24,7 @@ DEPENDENCIES = ("tensorflow", "numpy", "sentencepiece", "sacrebleu")  # results 
 # The present code scores both sides.
 SHARED_CODE = ("ablation/*.py", "evaluation/metrics.py", "evaluation/scores.py")
 FINAL_SEEDS = 100  # those of --final are higher
+FIRST_UPDATES = 3  # that are compared before any run
 
 
 def hash_files(flags: str) -> list[str]:
@@ -53,6 +56,14 @@ class Workspace:
         self.running.touch()
         self.packages = {name: metadata.version(name) for name in DEPENDENCIES}
 
+    @property
+    def hint(self) -> str:
+        """What to do about an edit without effect, unless the recipe trains the default model."""
+        own = settings(self.recipe.flags).get("model", Config.model)
+        text = f"; it may need another recipe than one of the {own.replace('_', ' ')}: the encoder "
+        text += "and cross-attention need --recipe spa-eng"
+        return text if own != Config.model else ""
+
     def source(self, experiment: Experiment) -> Path:
         """Return a patched copy of the baseline's source, with the present code of `SHARED_CODE`.
 
@@ -80,19 +91,23 @@ class Workspace:
         if not all(compileall.compile_file(path, quiet=1) for path in python):
             raise ExperimentError(f"{name} has a syntax error")
         own = settings(experiment.flags)
-        fixed = {"max_length", "tokenizer"} if recipe.lower_is_better else set()
+        fixed = {"max_length"} if recipe.lower_is_better else set()
+        base = settings(recipe.flags)
+        lossless = "word" not in (own.get("tokenizer"), base.get("tokenizer"))
+        if recipe.has_bleu or recipe.lower_is_better and not lossless:
+            fixed.add("tokenizer")  # or the pairs that are too long, or white space, would differ
         fixed |= {"reverse", "lowercase"} if recipe.score != "accuracy" else set()
         if own.keys() & fixed:
             flags = ", ".join(map(flag, sorted(own.keys() & fixed)))
             raise ExperimentError(f"{name} changes {flags}: its scores could not be compared")
-        values = settings(recipe.flags) | own
+        values = base | own
         epochs, average = values.get("epochs", Config.epochs), self.average(experiment)
         if average > epochs:
             raise ExperimentError(f"{name} averages {average} of {epochs} epochs: lower `average`")
         if self.settings(experiment) == self.settings(BASELINE):
             changes = changed_files("", source, self.source(BASELINE))
             if all(self.is_unused(file, experiment) for file in changes):
-                raise ExperimentError(f"{name} does not affect recipe {recipe.name}")
+                raise ExperimentError(f"{name} does not affect recipe {recipe.name}{self.hint}")
 
     def is_unused(self, file: str, experiment: Experiment) -> bool:
         """Return whether a file is a module of model/ that the recipe's model does not import.
@@ -138,9 +153,27 @@ class Workspace:
         about = {"sentences": self.recipe.sentences, "final": self.final}
         return self.write_job(files | {"source": self.source(BASELINE)}, self.recipe.flags, about)
 
-    def prepare_job(self, experiment: Experiment, seed: int, machine: dict[str, str]) -> dict:
-        """Write, and return, all that a worker needs. The run of other code is deleted."""
-        start, key = self.folder / experiment.name / f"seed-{seed}", self.key(experiment)
+    def acts_later(self, experiment: Experiment) -> bool:
+        """Return whether a change may have its first effect after the first updates.
+
+        Otherwise it only changes modules of model/, and neither the optimizer nor what mentions a
+        step.
+        """
+        if self.settings(experiment) != self.settings(BASELINE):
+            return True
+        lines = "".join(experiment.changed_lines)  # and names of files
+        outside = any(not name.startswith("model/") for name in experiment.files)
+        return outside or bool(re.search("step|epoch|optimizer", lines))
+
+    def prepare_job(
+        self, experiment: Experiment, seed: int, machine: dict[str, str], brief: bool = False
+    ) -> dict:
+        """Write, and return, all that a worker needs. The run of other code is deleted.
+
+        brief: to train for `FIRST_UPDATES`, and score a few texts.
+        """
+        folder, key = self.folder / (".brief" if brief else ""), self.key(experiment)
+        start = folder / experiment.name / f"seed-{seed}"
         about = {"experiment": experiment.name, "seed": seed, "final": self.final, "key": key}
         about |= {"baseline": self.key(BASELINE), "change": experiment.change, **machine}
         about |= {"recipe": self.recipe.identity, "commit": self.commit}
@@ -152,8 +185,11 @@ class Workspace:
             shutil.rmtree(start)
         start.parent.mkdir(parents=True, exist_ok=True)
         state = changed_files("state", self.source(experiment), self.source(BASELINE))
-        job = {"about": about, "average": self.average(experiment), "resumable": not state}
-        return self.write_job(files, f"{self.recipe.flags} {experiment.flags} --seed={seed}", job)
+        average = 1 if brief else self.average(experiment)
+        job = {"about": about, "average": average, "resumable": not state, "brief": brief}
+        flags = f"{self.recipe.flags} {experiment.flags} --seed={seed}"
+        flags += f" --max-steps={FIRST_UPDATES}" if brief else ""
+        return self.write_job(files, flags, job)
 
     def write_job(self, files: dict[str, Path], flags: str, values: dict) -> dict:
         """Write, and return, a job with the paths of its files."""

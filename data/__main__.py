@@ -13,7 +13,7 @@ from data import pipeline
 from data.arrays import Text
 from data.batches import plan_batches
 from data.pipeline import Dataset
-from data.tokenizer import UNK, Labels
+from data.tokenizer import EOS, UNK, Labels
 
 FLAGS = [name for name in utils.names_in_group(Config, "data") if name != "corpus"]
 FLAGS += ["seed", "cache_dir", "model"]
@@ -50,12 +50,9 @@ def show(settings: Config) -> None:
         print(f"  {low} to {top} per training text, median {median}, 99 % at most {high}")
         print(f"  {np.mean(rows.ids == UNK):.2%} unknown in the training texts")
         if isinstance(tokenizer, Labels):
-            ids, counts = np.unique(rows.ids, return_counts=True)
-            print(
-                ", ".join(
-                    f"{n:,} {x}" for x, n in zip(tokenizer.tokens(ids), counts, strict=True) if x
-                )
-            )
+            ids, counts = np.unique(rows.ids[rows.ids > EOS], return_counts=True)
+            labels = zip(counts, tokenizer.tokens(ids), strict=True)
+            print(", ".join(f"{count:,} {label}" for count, label in labels))
     show_batches(dataset, settings)
 
 

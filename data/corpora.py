@@ -15,7 +15,8 @@ from utils import did_you_mean
 NAMED = {"mini": readers.built_in, "spa-eng": remote.spa_eng, "shakespeare": remote.shakespeare}
 SUPPORTED = (
     "mini, mini:SIZE, spa-eng, shakespeare, a dataset of tensorflow_datasets such as "
-    "ted_hrlr_translate/pt_to_en, a directory, or a .tsv, .txt or .parquet file: see docs/data.md"
+    "ted_hrlr_translate/pt_to_en, a directory, or a .tsv, .csv, .txt or .parquet file "
+    "(see docs/data.md)"
 )
 
 

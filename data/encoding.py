@@ -10,14 +10,15 @@ import numpy as np
 from config import Config
 from data.arrays import Pairs, Ragged
 from data.splits import TEXT, Row, Split
-from data.tokenizer import BOS, EOS, Labels, Tokenizer
+from data.tokenizer import BOS, EOS, UNK, AnyTokenizer, Labels
 from utils import progress_bar
 
 PART = 20_000  # pairs that are encoded at a time
+WINDOW = 50  # characters, on average, of the parts of a text that training may have seen
 
 
 def encode(
-    split: Split, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer | Labels, max_length: int
+    split: Split, source_tokenizer: AnyTokenizer, target_tokenizer: AnyTokenizer, max_length: int
 ) -> tuple[Pairs, int]:
     """Encode a split. Also returns the number of pairs that are longer than `max_length` tokens.
 
@@ -37,12 +38,43 @@ def encode(
     return Pairs(Ragged.of(sources), Ragged.of(targets)), too_long
 
 
-def encode_texts(texts: Iterable[str], tokenizer: Tokenizer, ending: Sequence[int] = ()) -> Ragged:
+def encode_texts(
+    texts: Iterable[str], tokenizer: AnyTokenizer, ending: Sequence[int] = ()
+) -> Ragged:
     """Encode the texts of a language model. ending: the ids after each text."""
     return Ragged.of([[*row, *ending] for row in tokenizer.encode(texts)])
 
 
-def start_id(tokenizer: Tokenizer, documents: bool) -> int:
+def seen_share(
+    train: np.ndarray, texts: Sequence[str], tokenizer: AnyTokenizer, ending: Sequence[int] = ()
+) -> float:
+    """Return the share of texts that are also in the training text of a language model.
+
+    train: its ids. The texts are divided into windows of as many tokens as `WINDOW` characters have
+    on average, which are searched at all places of the training text. Those with an unknown token
+    are left out. ending: the ids after each text.
+    """
+    ids = encode_texts(texts, tokenizer, ending).ids
+    size = max(1, round(WINDOW * len(ids) / max(1, sum(map(len, texts)))))
+    windows = ids[: len(ids) // size * size].reshape(-1, size)
+    windows = windows[(windows != UNK).all(axis=1)]
+    hashes = hash_windows(windows.ravel(), size)[::size]
+    seen = np.zeros(len(hashes), bool)
+    for start in range(0, len(train), 1 << 20):
+        seen |= np.isin(hashes, hash_windows(train[start : start + (1 << 20) + size - 1], size))
+    lengths = [len(text) for text in tokenizer.decode(row[row != EOS] for row in windows)]
+    return float(np.average(seen, weights=lengths)) if len(seen) else 0.0
+
+
+def hash_windows(ids: np.ndarray, size: int) -> np.ndarray:
+    """Hash the window of `size` ids that begins at each place: (tokens − size + 1,), uint64."""
+    hashes = np.zeros(max(0, len(ids) - size + 1), np.uint64)
+    for i in range(size):
+        hashes = hashes * np.uint64(0x9E3779B97F4A7C15) + ids[i : i + len(hashes)].astype(np.uint64)
+    return hashes
+
+
+def start_id(tokenizer: AnyTokenizer, documents: bool) -> int:
     """Return the id before the first token of a text: the end of another one, or a line feed.
 
     documents: whether the texts are separate documents, each of which ends in eos.
@@ -56,7 +88,7 @@ def encode_split(
     name: str,
     pairs: Iterable[Row],
     total: int,
-    tokenizers: tuple[Tokenizer, Tokenizer | Labels],
+    tokenizers: tuple[AnyTokenizer, AnyTokenizer],
     config: Config,
     ending: Sequence[int] = (),
 ) -> Counter[str]:
@@ -73,18 +105,18 @@ def encode_split(
     while part := list(itertools.islice(rest, PART)):
         if config.task == TEXT:
             sides = {"text": encode_texts(Split.of(part).targets, tokenizers[1], ending)}
-            counts["tokens"] += len(sides["text"].ids)
         else:
             encoded, too_long = encode(Split.of(part), *tokenizers, config.max_length)
             sides = encoded._asdict()
             counts["used"] += len(encoded.source.lengths)
             counts["cut" if config.task == "classification" else "dropped"] += too_long
         for side, rows in sides.items():
+            counts["tokens"] += len(rows.ids)
             append(folder, f"{name}.{side}", rows, tokenizers[side != "source"])
     return counts
 
 
-def append(folder: Path, name: str, rows: Ragged, tokenizer: Tokenizer | Labels) -> None:
+def append(folder: Path, name: str, rows: Ragged, tokenizer: AnyTokenizer) -> None:
     """Append sequences to the files of an array. Raises OSError."""
     with open(folder / f"{name}.ids", "ab") as ids, open(folder / f"{name}.offsets", "ab") as ends:
         start = ids.tell() // id_type(tokenizer).itemsize
@@ -93,13 +125,13 @@ def append(folder: Path, name: str, rows: Ragged, tokenizer: Tokenizer | Labels)
         ends.write(rows.offsets[first:] + start)
 
 
-def id_type(tokenizer: Tokenizer | Labels) -> np.dtype:
+def id_type(tokenizer: AnyTokenizer) -> np.dtype:
     """Return the smallest type that holds all ids of a tokenizer."""
     return np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.int32)
 
 
 def map_split(
-    folder: Path, name: str, tokenizers: tuple[Tokenizer, Tokenizer | Labels], task: str
+    folder: Path, name: str, tokenizers: tuple[AnyTokenizer, AnyTokenizer], task: str
 ) -> list[Ragged]:
     """Memory-map a split: its texts, or its sources and targets. Raises OSError, and ValueError if
     the files are inconsistent.

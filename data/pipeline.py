@@ -15,14 +15,15 @@ import numpy as np
 from config import Config
 from data import corpora, tokenizer
 from data.arrays import Pairs, Ragged, Text
-from data.encoding import encode_split, map_split, start_id
+from data.encoding import encode_split, map_split, seen_share, start_id
 from data.splits import TEXT, Corpus, CorpusError, Split, Summary
-from data.tokenizer import EOS, Labels, Tokenizer
+from data.tokenizer import EOS, UNK, AnyTokenizer, Labels
 from same_code import fingerprint
 from utils import first_line, lock, names_in_group, print_line, warn, write_json
 
 TOKENIZER_PAIRS = 120_000  # maximum number of pairs used to train the tokenizers
 VALIDATION_PAIRS = 5_000  # maximum number of validation pairs used
+REMEDY = "raise --vocab-size, or use --tokenizer bpe or byte"
 
 
 class Dataset(NamedTuple):
@@ -31,11 +32,12 @@ class Dataset(NamedTuple):
     train: Pairs | Text
     validation: Pairs | Text
     validation_texts: Split  # includes pairs that are too long for `validation`
-    source_tokenizer: Tokenizer
-    target_tokenizer: Tokenizer | Labels
+    source_tokenizer: AnyTokenizer
+    target_tokenizer: AnyTokenizer
     # "languages", "max_length", and "splits": of each, "pairs", their "sha256", and how many are
     # "used", "dropped" or "cut" (train and validation), or have a source that is also "in_train".
-    # Of texts, "documents", see `Corpus`, and the number of "tokens" of train and validation.
+    # Of train and validation, the number of "tokens", and the share of each side that is "unknown".
+    # Of texts, "documents", see `Corpus`, and the share of other splits that training has "seen".
     corpus_info: dict
 
     def describe_splits(self) -> str:
@@ -70,7 +72,13 @@ def load(config: Config) -> Dataset:
         with lock(folder.with_suffix(".lock"), wait=waiting):
             if not folder.exists():  # another process may have written it meanwhile
                 write(folder, config, corpus)
-    return read(folder, config)
+    dataset = read(folder, config)
+    for name, counts in dataset.corpus_info["splits"].items():
+        if (share := max(counts.get("unknown", [0]))) >= 0.01:
+            warn(f"{share:.1%} of the tokens of {name} are unknown: {REMEDY}")
+        if (share := counts.get("seen", 0)) >= 0.01:
+            warn(f"{share:.1%} of the {name} text is also in train")
+    return dataset
 
 
 def cache_folder(config: Config, corpus: Corpus) -> Path:
@@ -89,7 +97,7 @@ def cache_folder(config: Config, corpus: Corpus) -> Path:
     return Path(config.cache_dir) / hashlib.sha256(inputs.encode()).hexdigest()[:20]
 
 
-def initial_tokenizers(config: Config) -> tuple[Tokenizer, Tokenizer | Labels]:
+def initial_tokenizers(config: Config) -> tuple[AnyTokenizer, AnyTokenizer]:
     """Load the tokenizers that `--init-from` names. A resumed run has a copy of them."""
     run = config.resume or config.init_from
     return tokenizer.load_pair(run, config.lowercase, config.tokenizer == "word")
@@ -131,28 +139,33 @@ def encode(folder: Path, config: Config, corpus: Corpus) -> None:
         in_memory = name == "validation" or len(split.sample) == split.pairs
         pairs = split.sample if in_memory else corpus.read(name)
         encoded = encode_split(folder, name, pairs, split.pairs, tokenizers, config, ending)
-        if not encoded["tokens"] + encoded["used"]:
+        if not encoded["tokens"]:
             raise CorpusError(
                 f"{corpus.name}: nothing of its {name} split can be used: add texts of at most "
                 f"--max-length {config.max_length} tokens, or raise it"
             )
-        counts[name] |= encoded
+        sides = map_split(folder, name, tokenizers, config.task)
+        unknown = [float(np.mean(rows.ids == UNK)) for rows in sides]
+        counts[name] |= encoded | {"unknown": unknown}
     info = {"languages": corpus.languages, "max_length": config.max_length, "splits": counts}
     if config.task == TEXT:
-        counts["validation"] |= {"used": len(splits["validation"].sample)}
         info["documents"] = corpus.documents
+        (train,) = map_split(folder, "train", tokenizers, config.task)
+        for name in splits.keys() - {"train"}:
+            texts = Split.of(splits[name].sample).targets
+            counts[name]["seen"] = seen_share(train.ids, texts, tokenizers[1], ending)
     else:
         info["output_margin"] = output_margin(*map_split(folder, "train", tokenizers, config.task))
     write_json(folder / "corpus.json", info)
 
 
-def prepare_tokenizers(config: Config, train: Summary) -> tuple[Tokenizer, Tokenizer | Labels]:
+def prepare_tokenizers(config: Config, train: Summary) -> tuple[AnyTokenizer, AnyTokenizer]:
     """Train the tokenizers, or load those of `--init-from`. Raises UserError."""
     if config.init_from:
         return initial_tokenizers(config)
     print_line(f"training the tokenizer on {len(train.sample):,} of {train.pairs:,} pairs")
     tokenizers = tokenizer.train_pair(Split.of(train.sample), train.labels, config)
-    for size in {x.vocab_size for x in tokenizers if isinstance(x, Tokenizer)}:
+    for size in {x.vocab_size for x in tokenizers if not isinstance(x, Labels)}:
         if size < config.vocab_size:
             print_line(f"{size:,} tokens, fewer than --vocab-size {config.vocab_size}")
     return tokenizers
@@ -185,7 +198,8 @@ def summarize(corpus: Corpus) -> dict[str, Summary]:
     names, splits, sources = dict.fromkeys([*corpus.splits, *limits]), {}, set()
     for name in sorted(names, key=lambda name: name == "train"):  # train last
         looked_for = sources if name == "train" or corpus.task == TEXT else None
-        splits[name] = corpus.summarize(name, limits.get(name, 1), looked_for)
+        limit = limits.get(name, VALIDATION_PAIRS if corpus.task == TEXT else 1)
+        splits[name] = corpus.summarize(name, limit, looked_for)
         sources |= splits[name].sources
         if not splits[name].pairs:
             raise CorpusError(

@@ -1,5 +1,6 @@
 """Readers of corpora in files, and of the built-in one. Each returns a `Corpus`."""
 
+import csv
 import functools
 import itertools
 import json
@@ -15,7 +16,8 @@ from data.splits import SPLITS, TEXT, Corpus, CorpusError, Files, Row
 from data.text import read_lines, without_markup
 from utils import amount, first_line, warn
 
-TABLES, TEXTS, PARQUET = (".tsv", ".tsv.gz"), (".txt", ".txt.gz"), ".parquet"
+TABLES, TEXTS = (".tsv", ".csv", ".tsv.gz", ".csv.gz"), (".txt", ".txt.gz")
+PARQUET = ".parquet"
 FILES = (*TABLES, *TEXTS, PARQUET)
 LONGEST = 1 << 12  # characters of a line of text: text without line feeds is divided
 
@@ -38,10 +40,13 @@ def file(path: Path, config: Config) -> Corpus:
     if path.name.endswith(TEXTS):
         return of_files(path, ("text",), files, read_text, TEXT)
     if not path.name.endswith(TABLES):
-        raise CorpusError(f"{path}: not a .tsv (source TAB target), .txt or .parquet file")
-    if config.task == "classification":
-        return of_files(path, ("text", "label"), files, read_labelled_table, config.task)
-    return of_files(path, ("source", "target"), files, read_table)
+        raise CorpusError(f"{path}: not a .tsv (source TAB target), .csv, .txt or .parquet file")
+    labelled = config.task == "classification"
+    columns = ("text", "label") if labelled else ("source", "target")
+    if config.languages and ".csv" in path.suffixes:
+        columns = config.languages.split(",")
+    read = functools.partial(read_table, columns=columns, labelled=labelled)
+    return of_files(path, columns, files, read, config.task if labelled else "translation")
 
 
 def of_files(
@@ -175,27 +180,44 @@ def read_labelled_files(*texts: Path) -> Iterator[Row]:
         yield without_markup("".join(read_lines(texts[i]))), texts[i].parent.name
 
 
-def read_labelled_table(path: Path) -> Iterator[Row]:
-    """Read the labels of a table, and the rest of each line as its text."""
-    return ((text, label) for label, text in read_table(path, rest=True))
+def read_table(
+    path: Path, columns: Sequence[str] = ("source", "target"), labelled: bool = False
+) -> Iterator[Row]:
+    """Read two columns of a table: separated by TAB, or, as spreadsheets write .csv files, by
+    commas and with quotes. An empty line has empty columns.
 
-
-def read_table(path: Path, rest: bool = False) -> Iterator[Row]:
-    """Read the first two columns of a table, separated by TAB. An empty line has empty columns.
-
-    rest: whether the second column is the rest of the line. Raises CorpusError if a line has only
-    one column.
+    columns: those of a .csv file, if its first line has these names. Otherwise, the first two
+    columns are read, of which a label is the first; with TAB, all that follows it is its text.
+    Raises CorpusError if a line has only one column.
     """
-    longer = 0
-    for number, line in enumerate(read_lines(path), 1):
-        first, tab, others = line.rstrip("\n").partition("\t")
-        second, more, _ = (others, "", "") if rest else others.partition("\t")
-        if line.strip() and not tab:
-            raise CorpusError(f"{path}:{number}: add a TAB between its 2 columns")
-        longer += bool(more)
-        yield first.strip() and first, second
-    if longer:
+    csv.field_size_limit(1 << 30)
+    commas = ".csv" in path.suffixes
+    form = {} if commas else {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
+    separator = "comma" if commas else "TAB"
+    lines, places, longer, quoted = csv.reader(read_lines(path), **form), [0, 1], 0, False
+    head, again = [], False  # the first two lines; whether another line begins like the first
+    for number, cells in enumerate(lines):
+        if number == 0 and commas and {*columns} <= {*cells}:
+            places, labelled = [cells.index(name) for name in columns], False
+            continue
+        if not any(map(str.strip, cells)):
+            cells = ["", ""]
+        elif len(cells) <= max(places):
+            raise CorpusError(f"{path}:{lines.line_num}: add a {separator} between its 2 columns")
+        again |= bool(head) and cells[0] == head[0][0]
+        head += [cells] if len(head) < 2 else []
+        if labelled:
+            cells = ["\t".join(cells[1:]) if not commas else cells[1], cells[0]]
+        longer += len(cells) > 2
+        if not (commas or quoted) and any(re.match('"(.*""|[^"]*$)', cell) for cell in cells[:2]):
+            quoted = True
+            warn(f"{path}:{lines.line_num}: quotes are read as text: save a spreadsheet as .csv")
+        yield cells[places[0]], cells[places[1]]
+    if longer and places == [0, 1]:
         warn(f"{path}: using only the first 2 columns of {amount(longer, 'line')}")
+    words = [all(cell.strip('" ').isidentifier() for cell in cells) for cells in head]
+    if words == [True, False] or (labelled and head and not again):
+        warn(f"{path}: remove the first line if it is a header: {' '.join(head[0])[:80]}")
 
 
 # ---- Parquet -------------------------------------------------------------------------------------

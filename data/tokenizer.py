@@ -1,10 +1,13 @@
-"""Text to ids and back: a SentencePiece model trained on training texts, and labels."""
+"""Text to ids and back: byte-pair encoding, single symbols (bytes, characters, words), labels."""
 
 import io
+import itertools
+import json
 import re
 import sys
 import unicodedata
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -13,14 +16,16 @@ import sentencepiece
 from config import Config
 from data.splits import Split
 from data.text import to_nfc
-from utils import UserError
+from utils import UserError, first_line
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 PART = 1 << 18  # characters: longer texts are divided to train the tokenizer
+# Where texts are also divided: at a symbol that SentencePiece reserves, and within its own tokens.
+RESERVED = re.compile("\u2585|(?<=<)(?=(?:unk|pad|s|/s)>)")
 
 
 class Tokenizer:
-    """A SentencePiece model.
+    """A SentencePiece model: byte-pair encoding, and characters and words in runs of older code.
 
     Decoding undoes encoding, except that letters and accents are composed (NFC), that U+2581,
     SentencePiece's symbol for a space, becomes a space, and that text is in lower case with
@@ -46,52 +51,98 @@ class Tokenizer:
 
     def decode(self, rows: Iterable[Iterable[int]]) -> list[str]:
         """Decode rows of ids, each up to its first eos. Padding, bos and unk are left out."""
-        kept = []
-        for row in rows:
-            row = [int(i) for i in row]
-            row = row[: row.index(EOS)] if EOS in row else row
-            kept.append([i for i in row if i > EOS])
-        return self.processor.decode(kept)
+        return self.processor.decode([*map(text_ids, rows)])
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """Return the token of each id."""
         return [self.processor.id_to_piece(int(i)) for i in ids]
 
 
-class Labels:
+class Symbols:
+    """A tokenizer of single symbols: the bytes of UTF-8, characters, or words.
+
+    Decoding undoes encoding, except that letters and accents are composed (NFC) and that text is in
+    lower case with `lowercase`. Spaces surround words and punctuation. What is unknown is omitted.
+    """
+
+    ending = [EOS]  # the last ids of a target
+    SPLIT = {
+        "byte": lambda text: text.encode().decode("latin-1"),
+        "char": list,
+        "word": lambda text: word_pattern().findall(text),
+    }
+
+    def __init__(self, kind: str, symbols: Sequence[str], lowercase: bool = False):
+        """kind: a key of `SPLIT`. symbols: in the order of their ids, of which the first is
+        `EOS` + 1.
+        """
+        self.kind, self.symbols, self.lowercase = kind, [*symbols], lowercase
+        self.model = json.dumps({"kind": kind, "symbols": self.symbols}).encode()
+        self.ids = {symbol: i for i, symbol in enumerate(symbols, EOS + 1)}
+        self.vocab_size = EOS + 1 + len(self.ids)
+
+    def encode(self, texts: Iterable[str]) -> list[list[int]]:
+        """Encode texts, without bos and eos."""
+        split = self.SPLIT[self.kind]
+        return [
+            [self.ids.get(symbol, UNK) for symbol in split(text)]
+            for text in preprocess(texts, self.lowercase)
+        ]
+
+    def decode(self, rows: Iterable[Iterable[int]]) -> list[str]:
+        """Decode rows of ids, each up to its first eos. Padding, bos and unk are left out."""
+        joint = " " if self.kind == "word" else ""
+        texts = [joint.join(self.symbols[i - EOS - 1] for i in text_ids(row)) for row in rows]
+        if self.kind == "byte":
+            texts = [text.encode("latin-1").decode(errors="replace") for text in texts]
+        return texts
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """Return the token of each id, all different: as in SentencePiece, ▁ is the space, also
+        before a word, and such as <0xE2> a byte.
+        """
+        special = ["<pad>", "<unk>", "<s>", "</s>"]
+        return [self.shown(self.symbols[i - EOS - 1]) if i > EOS else special[i] for i in ids]
+
+    def shown(self, symbol: str) -> str:
+        """Return the token of a symbol."""
+        if self.kind == "word" or symbol == " ":
+            return "▁" + symbol.strip()
+        if symbol == "▁" or self.kind == "byte" and not ("!" <= symbol <= "~"):
+            return f"<0x{ord(symbol):02X}>"
+        return symbol
+
+
+def text_ids(row: Iterable[int]) -> list[int]:
+    """Return the ids of a text, up to its first eos, without special ids."""
+    until_eos = itertools.takewhile(lambda i: i != EOS, map(int, row))
+    return [i for i in until_eos if i > EOS]
+
+
+class Labels(Symbols):
     """A tokenizer of labels: each is one token, without eos."""
 
-    ending, lowercase = [], False
+    ending = []
 
-    def __init__(self, names: Iterable[str]):
+    def __init__(self, names: Sequence[str]):
         """names: the labels in the order of their ids, of which the first is `EOS` + 1."""
-        self.names = list(names)
-        self.model = "".join(name + "\n" for name in self.names).encode()
-        self.ids = {name: i for i, name in enumerate(self.names, EOS + 1)}
-        self.vocab_size = EOS + 1 + len(self.names)
+        super().__init__("label", names)
+        self.names = self.symbols
+        self.model = "".join(name + "\n" for name in names).encode()
 
     def encode(self, texts: Iterable[str]) -> list[list[int]]:
         """Encode each label as a list of one id. Raises UserError if a label is unknown."""
         texts = list(texts)
-        for text in texts:
-            if text not in self.ids:
-                raise UserError(
-                    f"the label {text!r} is not among those of the training texts, "
-                    f"{', '.join(self.names[:9])}: add training texts with this label, or remove it"
-                )
+        if unknown := sorted({*texts} - self.ids.keys()):
+            raise UserError(
+                f"the label {unknown[0]!r} is not among those of the training texts, "
+                f"{', '.join(self.names[:9])}: add training texts with this label, or remove it"
+            )
         return [[self.ids[text]] for text in texts]
 
-    def decode(self, rows: Iterable[Iterable[int]]) -> list[str]:
-        """Return the first label of each row of ids, or "" if there is none."""
-        return [next((self.names[i - EOS - 1] for i in row if i > EOS), "") for row in rows]
 
-    def tokens(self, ids: Iterable[int]) -> list[str]:
-        """Return the label of each id, or ""."""
-        return self.decode([[i] for i in ids])
-
-
-def preprocess(texts: Iterable[str], lowercase: bool, words: bool) -> list[str]:
-    """Convert texts to the form that the SentencePiece model is trained on."""
+def preprocess(texts: Iterable[str], lowercase: bool, words: bool = False) -> list[str]:
+    """Convert texts to the form that is encoded. words: for a SentencePiece model of words."""
     texts = map(to_nfc, texts)
     if lowercase:
         texts = (text.lower() for text in texts)
@@ -115,30 +166,48 @@ def train(
     lowercase: bool = False,
     kind: str = "bpe",
     leading_space: bool = True,
-) -> Tokenizer:
+) -> Tokenizer | Symbols:
     """Train a tokenizer of at most `vocab_size` tokens, fewer if the texts do not yield as many.
 
-    kind: a value of --tokenizer. Byte-pair encoding (Sennrich et al. 2016): unseen characters are
-    encoded as bytes, text is not normalized, and numbers are split into digits. "word": the most
-    frequent words. "char": the most frequent characters. leading_space: encode a text as if it
-    began with a space, so that its first word is the same token as elsewhere; always so for words.
-    Raises UserError if `texts` is empty, or if its characters exceed the vocabulary.
+    kind: a value of --tokenizer: byte-pair encoding, all bytes, the most frequent characters and
+    the line feed, or the most frequent words. Byte-pair encoding: see `train_bpe`. Raises UserError
+    if `texts` have no symbols.
     """
-    words = kind == "word"
-    options = {"bpe": {"byte_fallback": True, "split_digits": True}}.get(kind, {})
-    if kind == "char":
-        # Line feeds would be left out.
-        options = {"character_coverage": 1.0, "user_defined_symbols": "\n"}
-    model, texts = io.BytesIO(), preprocess(texts, lowercase, words)
+    if kind == "bpe":
+        return train_bpe(texts, vocab_size, lowercase, leading_space)
+    if kind == "byte":
+        return Symbols(kind, [*map(chr, range(256))], lowercase)
+    counts = Counter({"\n": sys.maxsize} if kind == "char" else {})
+    for text in preprocess(texts, lowercase):
+        counts.update(Symbols.SPLIT[kind](text))
+    if not counts:
+        raise UserError("no tokenizer can be trained on texts without words: add texts")
+    symbols = sorted(counts, key=lambda symbol: (-counts[symbol], symbol))
+    return Symbols(kind, symbols[: vocab_size - EOS - 1], lowercase)
+
+
+def train_bpe(
+    texts: Iterable[str], vocab_size: int, lowercase: bool, leading_space: bool
+) -> Tokenizer:
+    """Train byte-pair encoding (Sennrich et al. 2016).
+
+    Unseen characters are encoded as bytes, text is not normalized, and numbers are split into
+    digits. leading_space: encode a text as if it began with a space, so that its first word is the
+    same token as elsewhere. Raises UserError if `texts` is empty, or if its characters exceed the
+    vocabulary.
+    """
     # SentencePiece leaves texts of more than `max_sentence_length` bytes out.
+    texts = itertools.chain.from_iterable(map(RESERVED.split, preprocess(texts, lowercase)))
     parts = (text[i : i + PART] for text in texts for i in range(0, len(text) or 1, PART))
+    model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=parts,
             model_writer=model,
+            model_type="bpe",
             vocab_size=vocab_size,
             hard_vocab_limit=False,  # vocab_size is a maximum
-            add_dummy_prefix=leading_space or words,
+            add_dummy_prefix=leading_space,
             normalization_rule_name="identity",
             remove_extra_whitespaces=False,
             max_sentence_length=4 * PART,  # a character has at most four bytes
@@ -147,7 +216,9 @@ def train(
             bos_id=BOS,
             eos_id=EOS,
             minloglevel=2,
-            **{"model_type": kind, "character_coverage": 0.9999} | options,
+            byte_fallback=True,
+            split_digits=True,
+            character_coverage=0.9999,
         )
     except RuntimeError as error:
         if needed := re.search(r"required_chars\. \d+ vs (\d+)", str(error)):
@@ -156,12 +227,15 @@ def train(
                 f"raise it to {needed[1]}"
             ) from None
         raise UserError(f"no tokenizer can be trained on these texts: {error}") from error
-    return Tokenizer(model.getvalue(), lowercase, words)
+    return Tokenizer(model.getvalue(), lowercase)
+
+
+AnyTokenizer = Tokenizer | Symbols  # or Labels
 
 
 def train_pair(
     split: Split, labels: Iterable[str], config: Config
-) -> tuple[Tokenizer, Tokenizer | Labels]:
+) -> tuple[AnyTokenizer, AnyTokenizer]:
     """Train the tokenizers of source and target. A shared vocabulary is the same object twice, as
     is that of a language model.
 
@@ -179,28 +253,37 @@ def train_pair(
     return train(split.sources, *options), train(split.targets, *options)
 
 
-def save_pair(folder: str | Path, source: Tokenizer, target: Tokenizer | Labels) -> None:
-    """Write `tokenizer.model`, also `labels.txt`, or one tokenizer.*.model per language."""
-    names = ["tokenizer.source.model", "tokenizer.target.model"]
-    if source is target or isinstance(target, Labels):
-        names = ["tokenizer.model", "labels.txt"][: 2 - (source is target)]
-    for name, tokenizer in zip(names, (source, target), strict=False):
+def save_pair(folder: str | Path, source: AnyTokenizer, target: AnyTokenizer) -> None:
+    """Write `tokenizer.model` (SentencePiece) or `tokenizer.json` (symbols), also `labels.txt`, or
+    one tokenizer.source.* and tokenizer.target.*.
+    """
+    one = source is target or isinstance(target, Labels)
+    for tokenizer, side in (source, ".source"), (target, ".target"):
+        suffix = ".json" if isinstance(tokenizer, Symbols) else ".model"
+        name = (
+            "labels.txt"
+            if isinstance(tokenizer, Labels)
+            else f"tokenizer{side * (not one)}{suffix}"
+        )
         (Path(folder) / name).write_bytes(tokenizer.model)
 
 
 def load_pair(
     folder: str | Path, lowercase: bool = False, words: bool = False
-) -> tuple[Tokenizer, Tokenizer | Labels]:
+) -> tuple[AnyTokenizer, AnyTokenizer]:
     """Load the tokenizers that `save_pair` wrote. Raises OSError, and UserError for a bad file."""
-    pair = []
-    for path in sorted(Path(folder).glob("tokenizer*.model")):
+    folder, pair = Path(folder), []
+    for path in (*sorted(folder.glob("tokenizer*.[mj]*")), *folder.glob("labels.txt")):
+        content = path.read_bytes()
         try:
-            pair.append(Tokenizer(path.read_bytes(), lowercase, words))
-        except UserError as error:
-            raise UserError(f"{path}: {error}; restore the file") from None
-    labels = Path(folder) / "labels.txt"
-    if labels.exists():
-        pair.append(Labels(labels.read_text("utf-8").splitlines()))
+            if path.name == "labels.txt":
+                pair.append(Labels(content.decode().splitlines()))
+            elif path.suffix == ".json":
+                pair.append(Symbols(**json.loads(content), lowercase=lowercase))
+            else:
+                pair.append(Tokenizer(content, lowercase, words))
+        except (ValueError, TypeError) as error:
+            raise UserError(f"{path}: {first_line(error)}; restore the file") from None
     if not pair:
-        raise FileNotFoundError(f"{folder} has no tokenizer.model")
+        raise FileNotFoundError(f"{folder} has no tokenizer.model or tokenizer.json")
     return pair[0], pair[-1]

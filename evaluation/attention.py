@@ -41,13 +41,6 @@ def axis_labels(tokens: Sequence[str]) -> list[str]:
     return labels
 
 
-def color_scale(weights: np.ndarray) -> dict:
-    """Return arguments of `imshow`. The weights of an edited attention may be negative."""
-    if weights.min() < 0:
-        return {"cmap": "RdBu", "vmin": -1, "vmax": 1}
-    return {"cmap": "Blues", "vmin": 0, "vmax": 1}
-
-
 def heat_maps(
     stem: str | Path, weights: np.ndarray, queries: Sequence[str], keys: Sequence[str], title: str
 ) -> None:
@@ -57,19 +50,20 @@ def heat_maps(
     """
     layers, heads, height, width = weights.shape
     rows, columns = axis_labels(queries), axis_labels(keys)
+    # The weights of an edited attention may be negative.
+    colours, lowest = ("RdBu", -1) if weights.min() < 0 else ("Blues", 0)
     # A cell is as high as its label, unless the figure would become metres wide.
     cell = min(max(0.13, 2 / max(width, height)), 80 / max(heads * width, layers * height))
     font = min(9, 0.88 * 72 * cell)
     row_space, column_space = (0.6 * font / 72 * max(map(len, x)) for x in (rows, columns))
     across = heads * (width * cell + 0.15) + row_space + 1.4
-    title = textwrap.fill(title, max(20, int(8.5 * across)))
-    down = layers * (height * cell + 0.25) + column_space + 0.7 + 0.2 * len(title.splitlines())
+    down = layers * (height * cell + 0.25) + column_space + 1.1
     with figure(stem, across, down, layout="compressed") as canvas:
         plots = canvas.subplots(layers, heads, squeeze=False, sharex=True, sharey=True)
         plots[0, 0].set_xticks(range(width), columns)  # shared by all
         plots[0, 0].set_yticks(range(height), rows)
         for (layer, head), plot in np.ndenumerate(plots):
-            image = plot.imshow(weights[layer, head], **color_scale(weights))
+            image = plot.imshow(weights[layer, head], cmap=colours, vmin=lowest, vmax=1)
             plot.tick_params(length=0, labelsize=font)
             plot.tick_params("x", rotation=90)
             if layers * heads > 1:
@@ -77,7 +71,7 @@ def heat_maps(
         canvas.colorbar(image, ax=plots, label="attention weight", fraction=0.03, pad=0.01)
         canvas.supxlabel("key tokens (· continues the word before)", fontsize=10)
         canvas.supylabel("query tokens", fontsize=10)
-        canvas.suptitle(title, fontsize=13)
+        canvas.suptitle(textwrap.fill(title, max(20, int(8.5 * across))), fontsize=13)
 
 
 def attention_image(predictor: "Predictor", split: Split) -> bytes | None:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import utils
 from evaluation.search import Search
-from same_code import changed_files
 from training import machine
 from training.records import checkpoint_folder, find_run, load_config
 from utils import UserError, errors_in_one_line, fail, handle_signals, quote
@@ -71,41 +70,18 @@ def parse(
     with errors_in_one_line():
         names = {field.name for field in fields(Search)} & vars(flags).keys()
         flags.search = search(**{name: getattr(flags, name) for name in names})
-        if flags.search.sample and "seed" not in names:
-            flags.search = replace(flags.search, seed=random.randrange(2**31))
-        if flags.average > 1 and flags.checkpoint == "best":
-            raise UserError("--average is of the latest epochs: remove --checkpoint")
         flags.config = load_config(flags.run)
-        check_task(flags, tasks)
-        if not getattr(flags, "text", "-").strip():
-            raise UserError("the text is empty: give one with words")
-        check_code(flags.run, flags.accept_changes)
-        checkpoint_folder(flags.run, flags.checkpoint, flags.average)
+        task, run = flags.config.task, flags.run
+        if task not in tasks:
+            program = "generate" if task == "language modeling" else "translate"
+            raise UserError(f"{run} is for {task}: use python {program}.py {quote(run)}")
+        if task == "classification" and (flags.search.sample or flags.search.max_tokens):
+            raise UserError("labels are neither sampled nor long: remove --sample and --max-tokens")
+        checkpoint_folder(run, flags.checkpoint, flags.average)
+    if flags.search.sample and flags.search.seed is None:
+        flags.search = replace(flags.search, seed=random.randrange(2**31))
+        print(f"--seed {flags.search.seed}", file=sys.stderr)
     return flags
-
-
-def check_task(flags: argparse.Namespace, tasks: Sequence[str]) -> None:
-    """Raise UserError if the program or its search is not for models of the run's task."""
-    task, search = flags.config.task, flags.search
-    if task not in tasks:
-        program = "generate" if task == "language modeling" else "translate"
-        raise UserError(f"{flags.run} is for {task}: use python {program}.py {quote(flags.run)}")
-    if task == "classification" and (search.sample or search.max_tokens):
-        raise UserError("labels are neither sampled nor long: remove --sample and --max-tokens")
-
-
-def check_code(run: Path, accept_changes: bool) -> None:
-    """Raise UserError if model/ or the tokenizer differ from the code that trained the run.
-
-    Other code could fail on a shape or, worse, silently compute something else.
-    """
-    source = run / "source"
-    names = changed_files("model", source) if source.exists() and not accept_changes else []
-    if names:
-        raise UserError(
-            f"{names[0]} has changed since {run} was trained: run the copy of this program in "
-            f"{quote(source)}, or give --accept-changes to use the current code"
-        )
 
 
 def load(flags: argparse.Namespace, one_core: bool = False) -> "Predictor":
@@ -114,14 +90,11 @@ def load(flags: argparse.Namespace, one_core: bool = False) -> "Predictor":
     one_core: use one thread, which is faster if the operations are tiny.
     """
     machine.import_tensorflow()
-    if sys.stderr.isatty():
-        print(f"loading {flags.run}", file=sys.stderr)
-    if flags.search.sample and "seed" not in flags:
-        print(f"--seed {flags.search.seed}", file=sys.stderr)
     machine.set_parallelism(1 if one_core else len(machine.cores()), threads=1)
     from evaluation import loading
 
-    return loading.load(flags.run, flags.config, flags.checkpoint, flags.average, flags.search)
+    names = ("config", "checkpoint", "average", "search", "accept_changes")
+    return loading.load(flags.run, **{name: getattr(flags, name) for name in names})
 
 
 def run(main: Callable[[argparse.Namespace], None], flags: argparse.Namespace) -> None:

@@ -1,7 +1,6 @@
 """Export a model for production, as a CTranslate2 model or a TensorFlow SavedModel."""
 
 import argparse
-import importlib.util
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,8 +25,8 @@ def export_ctranslate2(predictor: "Predictor", folder: Path) -> None:
     A translator becomes a model for `ctranslate2.Translator`, which adds eos and bos itself. Its
     beam search divides by length^penalty, ours by ((5 + length) / 6)^penalty. A language model
     becomes one for `ctranslate2.Generator`. Its texts must begin with the "bos_token" of
-    `config.json`, and it does not stop at `max_length` tokens. Raises UserError if the model was
-    edited so that CTranslate2 computes something else: only weights are exported.
+    `config.json`, and it does not stop at `max_length` tokens. Raises UserError for other models,
+    and if the model was edited so that CTranslate2 computes something else.
     """
     save_pair(folder, predictor.source_tokenizer, predictor.target_tokenizer)
     try:
@@ -37,8 +36,8 @@ def export_ctranslate2(predictor: "Predictor", folder: Path) -> None:
         same = False
     if not same:
         raise UserError(
-            "CTranslate2 does not compute the same as this model, which has been edited: export it "
-            "as a saved_model"
+            "CTranslate2 only computes Transformers that have a decoder and have not been edited: "
+            "export this model as a saved_model"
         )
 
 
@@ -138,18 +137,15 @@ def log_probabilities(predictor: "Predictor", folder: Path) -> tuple[float, floa
     source[:, -1], target[:, 0], target[:, -1] = EOS, predictor.start, EOS
     sources, targets = (
         [each.tokens(row) for row in ids]
-        for each, ids in zip(tokenizers, (source, target), strict=True)
+        for each, ids in zip(tokenizers, (source[:, :-1], target), strict=True)
     )
-    options = {"compute_type": "float32", "intra_threads": 1}
     if hasattr(predictor.model, "encoder"):  # the exported model adds bos and eos itself
-        exported = ctranslate2.Translator(str(folder), **options)
-        inputs = [row[:-1] for row in sources], [row[1:-1] for row in targets]
+        texts = sources, [row[1:-1] for row in targets]
+        results = ctranslate2.Translator(str(folder)).score_batch(*texts)
     else:
-        exported, source = ctranslate2.Generator(str(folder), **options), source[:, :0]
-        inputs = (targets,)
-    computed = sum(sum(each.log_probs) for each in exported.score_batch(*inputs))
+        results, source = ctranslate2.Generator(str(folder)).score_batch(targets), source[:, :0]
     loss = loss_sums(*predictor.model.teacher_forced(source, target)[:2]).loss
-    return -float(loss), computed
+    return -float(loss), sum(sum(each.log_probs) for each in results)
 
 
 def export_saved_model(predictor: "Predictor", folder: Path) -> None:
@@ -210,15 +206,8 @@ EXPORTS = {"ctranslate2": export_ctranslate2, "saved_model": export_saved_model}
 
 def main(flags: argparse.Namespace) -> None:
     """Export the model. Raises UserError and OSError."""
-    if flags.format == "ctranslate2":
-        if flags.search != Search():
-            raise UserError("CTranslate2 gets its search flags at each call: remove them")
-        if flags.config.model not in ("transformer", "language_model"):
-            raise UserError(
-                f"CTranslate2 has no equivalent of --model {flags.config.model}: use saved_model"
-            )
-        if not importlib.util.find_spec("ctranslate2"):
-            raise UserError('CTranslate2 is not installed: pip install -e ".[export]"')
+    if flags.format == "ctranslate2" and flags.search != Search():
+        raise UserError("CTranslate2 gets its search flags at each call: remove them")
     check_path(flags.folder)
     flags.folder.mkdir(parents=True)  # a new one; fails before TensorFlow loads
     try:

@@ -4,6 +4,7 @@ BLEU by the length of the source, or the confusion matrix.
 
 import argparse
 import textwrap
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,8 +13,8 @@ import numpy as np
 
 from evaluation import command_line, metrics, report
 from evaluation.scores import Table
-from training.records import find_run
-from utils import UserError, handle_signals, make_parser, quote
+from training.records import find_run, read_json
+from utils import UserError, handle_signals, make_parser, quote, warn
 
 # Matplotlib is imported when a figure is drawn.
 
@@ -42,7 +43,8 @@ def main(flags: argparse.Namespace) -> None:
         raise UserError(f"there is nothing to draw: run python evaluate.py {quote(flags.run)}")
     for path in outputs:
         name = path.stem.removeprefix("outputs-")
-        scores = report.read_scores(flags.run, name)
+        path = flags.run / f"scores-{name}.json"
+        scores = read_json(path, "corpus", "split", "checkpoint", "search")
         title = f"{flags.run.name}, {report.describe(scores)}"
         if 0 < len(matrix := scores.get("confusion", {})) <= MANY_LABELS:
             confusion(stem := flags.run / "figures" / f"confusion-{name}", matrix, title)
@@ -64,11 +66,23 @@ def figure(stem: str | Path, width: float, height: float, layout: str = "constra
     installed = set(font_manager.get_font_names())
     fonts = ["DejaVu Sans", *(font for font in FONTS if font in installed)]
     Path(stem).parent.mkdir(parents=True, exist_ok=True)
-    with matplotlib.rc_context(STYLE | {"font.family": fonts}):
+    with (
+        matplotlib.rc_context(STYLE | {"font.family": fonts}),
+        warnings.catch_warnings(record=True) as raised,
+    ):
         canvas = Figure(figsize=(width, height), layout=layout)
         yield canvas
         canvas.savefig(f"{stem}.png", dpi=110)
         canvas.savefig(f"{stem}.svg", metadata={"Date": None})
+    for warning in raised:
+        if "missing from font" in str(warning.message):  # once for all glyphs, by `warn`
+            warn(
+                "no installed font has all characters of a picture: install more, as fonts-noto-cjk"
+            )
+        else:
+            warnings.warn_explicit(
+                warning.message, warning.category, warning.filename, warning.lineno
+            )
 
 
 def bleu_by_length(stem: Path, outputs: Table, title: str) -> None:
@@ -107,9 +121,7 @@ def confusion(stem: Path, matrix: report.Confusion, title: str) -> None:
             colour = "white" if shares[i, j] > 0.6 else "black"
             plot.text(j, i, text, color=colour, ha="center", va="center", fontsize=9)
         plot.tick_params(length=0)
-        plot.set_xticks(
-            range(len(rows)), [*matrix], rotation=30, ha="right", rotation_mode="anchor"
-        )
+        plot.set_xticks(range(len(rows)), [*matrix], rotation=90)
         plot.set_yticks(range(len(rows)), rows)
         plot.set(xlabel="predicted", ylabel="true (count)")
         plot.set_title(textwrap.fill(title, int(12 * side)))

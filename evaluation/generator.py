@@ -8,13 +8,14 @@ import numpy as np
 import tensorflow as tf
 
 from data.arrays import Text
-from data.tokenizer import EOS, Tokenizer
+from data.tokenizer import EOS, UNK, Tokenizer
 from evaluation.page import Attention
 from evaluation.predictor import GREEDY, Predictor
 from evaluation.search import Search
 from model import IDS
 from model.decoding import draw, filter_logits, loop
 from model.interface import Model
+from model.loss import UNKNOWN_LOSS
 from utils import UserError
 
 BATCH_TOKENS = 4096  # in scoring
@@ -48,41 +49,16 @@ class Generator(Predictor):
         super().__init__(model, tokenizer, tokenizer, max_length, search, start)
         self.tokenizer = tokenizer
 
-        @tf.function(input_signature=[IDS], autograph=False)
-        def read(ids):
-            return model.init_decode(ids)
-
-        @tf.function(autograph=False)
-        def extend(ids, state, seed, count):
-            def step(loop_state):
-                ids, state = loop_state
-                logits, state = model.decode_step(ids[-1:], state)  # (1, vocab_size)
-                if search.sample:
-                    logits = filter_logits(logits, search.temperature, search.top_k, search.top_p)
-                    position = tf.size(ids, tf.int64) - 1
-                    token = draw(logits, tf.stack([search.seed or 0, seed + position]))
-                else:
-                    token = tf.argmax(logits, axis=-1, output_type=tf.int32)
-                return tf.concat([ids, token], axis=0), state
-
-            ids, state = loop(
-                lambda loop_state: tf.size(loop_state[0]) <= count, step, (ids, state)
-            )
-            return ids[1:], state
-
         @tf.function(input_signature=[IDS, IDS], autograph=False)
         def token_losses(source, target):
             logits, labels, _ = model.teacher_forced(source, target)
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)  # (tokens,)
+            losses += tf.where(labels == UNK, UNKNOWN_LOSS, 0.0)
             best = tf.argmax(logits, axis=-1, output_type=labels.dtype)
-            return losses, best == labels
+            return losses, (best == labels) & (labels != UNK)
 
-        self.read, self.extend_function, self.token_losses = read, extend, token_losses
-
-    def trace(self) -> None:
-        """Call the graphs on tiny inputs: the first call traces them, which takes seconds."""
-        self.generate("", tokens=1)
-        self.token_losses(np.zeros((1, 0), np.int32), np.int32([[self.start, EOS]]))
+        self.token_losses = token_losses
+        self.read = tf.function(model.init_decode, input_signature=[IDS], autograph=False)
 
     def token_scores(self, text: Text, stride: int | None = None) -> TokenScores:
         """Score each token of a text once, in blocks that begin every `stride` tokens.
@@ -156,14 +132,33 @@ class Generator(Predictor):
 
     @functools.cached_property
     def extend(self) -> Callable:
-        """A graph for states of every length: a tf.function would search for it by their shapes."""
+        """A graph that generates tokens after the last of `ids`, for states of every length.
+
+        It is concrete: a tf.function would search for it by the shapes of the state.
+        """
+        search = self.search
+
+        def step(loop_state):
+            ids, state, seed = loop_state
+            logits, state = self.model.decode_step(ids[-1:], state)  # (1, vocab_size)
+            if search.sample:
+                logits = filter_logits(logits, search.temperature, search.top_k, search.top_p)
+                token = draw(logits, tf.stack([search.seed or 0, seed]))
+            else:
+                token = tf.argmax(logits, axis=-1, output_type=tf.int32)
+            return tf.concat([ids, token], axis=0), state, seed + 1
+
+        def extend(ids, state, seed, count):
+            start = ids, state, seed
+            ids, state, _ = loop(lambda loop_state: tf.size(loop_state[0]) <= count, step, start)
+            return ids[1:], state
+
         state = tf.nest.map_structure(
             lambda x: tf.TensorSpec([None] * x.shape.rank, x.dtype), self.read(np.int32([[]]))
         )
-        ids, seed = tf.TensorSpec([None], tf.int32), tf.TensorSpec([], tf.int64)
-        return self.extend_function.get_concrete_function(
-            ids, state, seed, tf.TensorSpec([], tf.int32)
-        )
+        number = tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.int32)
+        ids = tf.TensorSpec([None], tf.int32)
+        return tf.function(extend, autograph=False).get_concrete_function(ids, state, *number)
 
     def attention(self, text: str, target: str | None = None) -> dict[str, Attention]:
         """Return {"decoder self-attention": …} of the first `max_length` tokens of a text.

@@ -4,7 +4,6 @@ import dataclasses
 from pathlib import Path
 
 import numpy as np
-import tensorflow as tf
 
 from config import Config
 from data import tokenizer
@@ -19,7 +18,7 @@ from model.interface import Model
 from same_code import changed_files
 from training.checkpoints import readable_checkpoints, restore_model
 from training.records import checkpoint_folder, load_config, read_json
-from utils import UserError, warn
+from utils import UserError, quote
 
 
 def make_predictor(
@@ -47,17 +46,22 @@ def load(
     checkpoint: str = "last",
     average: int = 1,
     search: Search = GREEDY,
+    accept_changes: bool = False,
 ) -> Translator | Generator:
     """Load the model of a run directory from its `last` or `best` checkpoint, in float32.
 
-    config: by default the run's own. Warns if the code of the model has changed since.
-    average: number of latest epochs whose final weights are averaged (section 6.1). Raises OSError
-    for a missing file, and UserError if a checkpoint is missing or does not fit the model.
+    config: by default the run's own. average: number of latest epochs whose final weights are
+    averaged (section 6.1). accept_changes: use the current code even if model/ or the tokenizer
+    have changed since: they could compute something else. Raises OSError for a missing file, and
+    UserError if the code has changed, or if a checkpoint is missing or does not fit the model.
     """
-    if config is None:
-        config, source = load_config(run), Path(run, "source")
-        if names := source.exists() and changed_files("model", source):
-            warn(f"{names[0]} has changed since {run} was trained")
+    config, source = config or load_config(run), Path(run, "source")
+    names = changed_files("model", source) if source.exists() and not accept_changes else []
+    if names:
+        raise UserError(
+            f"{names[0]} has changed since {run} was trained: run the copy of the program in "
+            f"{quote(source)}, or give --accept-changes to use the current code"
+        )
     tokenizers = tokenizer.load_pair(run, config.lowercase, config.tokenizer == "word")
     config = dataclasses.replace(config, precision="float32")
     model = build(config, *(each.vocab_size for each in tokenizers))
@@ -65,17 +69,12 @@ def load(
     paths = readable_checkpoints(folder, average, ends_of_epochs=average > 1)
     if len(paths) < average:
         raise UserError(f"--average {average}: {folder} has {len(paths)} intact ends of epochs")
-    restore(model, paths)
-    path = Path(run, "corpus.json")
-    corpus_info = read_json(path) if path.exists() else {}
-    return make_predictor(model, *tokenizers, config, corpus_info, search)
-
-
-def restore(model: tf.Module, paths: list[str]) -> None:
-    """Restore a model from a checkpoint, or from the mean of several. Raises RunError."""
     variables, weights = [x for x in model.variables if x.dtype.is_floating], []
     for path in paths:
         restore_model(path, model)
         weights.append([variable.numpy() for variable in variables])
     for variable, values in zip(variables, zip(*weights, strict=True), strict=True):
         variable.assign(np.mean(values, axis=0, dtype=float))
+    path = Path(run, "corpus.json")
+    corpus_info = read_json(path) if path.exists() else {}
+    return make_predictor(model, *tokenizers, config, corpus_info, search)

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from statistics import fmean  # exact sums: the order of the sentences does not matter
 from types import SimpleNamespace
-from typing import Any
 
 from sacrebleu.metrics import BLEU, CHRF
 
@@ -18,8 +17,8 @@ from data.tokenizer import word_pattern
 # nltk and rouge_score are imported when they are used: validation in training needs only BLEU.
 
 Texts = Sequence[str]
+BLEU_SETTINGS = {"tokenize": "13a", "force": True}  # force: without a warning about TED's periods
 ROUGE = {"rouge_1": "rouge1", "rouge_2": "rouge2", "rouge_l": "rougeL"}  # names in rouge_score
-NO_WORDNET = SimpleNamespace(synsets=lambda word: [])  # METEOR then matches words and stems
 
 
 def score(hypotheses: Texts, references: Texts) -> dict:
@@ -33,50 +32,42 @@ def score(hypotheses: Texts, references: Texts) -> dict:
     Sentence BLEU uses n-grams up to the length of the sentence (sacreBLEU's effective order); its
     mean is not corpus BLEU. Raises ValueError for unequal lengths.
     """
-    corpus_bleu, chrf, wordnet = make_bleu(), CHRF(), load_wordnet()
-    sentence_bleu = make_bleu(effective_order=True)
+    corpus_bleu, chrf = BLEU(**BLEU_SETTINGS), CHRF()
+    sentence_bleu = BLEU(**BLEU_SETTINGS, effective_order=True)
+    meteor, has_wordnet = meteor_scores(hypotheses, references)
     pairs = list(zip(hypotheses, references, strict=True))
     sentences = {
         "bleu": [sentence_bleu.sentence_score(hyp, [ref]).score for hyp, ref in pairs],
         "chrf": [chrf.sentence_score(hyp, [ref]).score for hyp, ref in pairs],
         **rouge_scores(hypotheses, references),
-        "meteor": meteor_scores(hypotheses, references, wordnet),
+        "meteor": meteor,
         "exact_match": exact_matches(hypotheses, references),
     }
     corpus = {name: fmean(values) for name, values in sentences.items()}
     for name, metric in (("bleu", corpus_bleu), ("chrf", chrf)):
         corpus[name] = metric.corpus_score(hypotheses, [references]).score
     rouge = "nrefs:1|case:lc|tok:unicode-words-marks|stem:no|mean:sentences"
-    matches = "exact+stem, no WordNet" if wordnet is NO_WORDNET else "exact+stem+wordnet"
-    meteor = f"nrefs:1|case:lc|tok:13a|match:{matches}|mean:sentences|version:nltk-"
+    matches = "exact+stem+wordnet" if has_wordnet else "exact+stem, no WordNet"
+    meteor_settings = f"nrefs:1|case:lc|tok:13a|match:{matches}|mean:sentences|version:nltk-"
     corpus["signatures"] = {
         "bleu": str(corpus_bleu.get_signature()),
         "chrf": str(chrf.get_signature()),
         **dict.fromkeys(ROUGE, rouge),
-        "meteor": meteor + version("nltk"),
+        "meteor": meteor_settings + version("nltk"),
     }
     return corpus | {"sentences": sentences}
 
 
 def bleu(hypotheses: Texts, references: Texts) -> float:
     """Compute corpus BLEU, the same as `score` does."""
-    return make_bleu().corpus_score(hypotheses, [references]).score
+    return BLEU(**BLEU_SETTINGS).corpus_score(hypotheses, [references]).score
 
 
 def by_tag(hypotheses: Texts, references: Texts, tags: Texts) -> dict[str, tuple[int, float]]:
     """Return the number of sentences and the percentage of exact matches of each tag, sorted."""
-    groups: dict[str, list[float]] = {tag: [] for tag in sorted(set(tags))}
-    for tag, exact in zip(tags, exact_matches(hypotheses, references), strict=True):
-        groups[tag].append(exact)
+    pairs = list(zip(tags, exact_matches(hypotheses, references), strict=True))
+    groups = {tag: [exact for t, exact in pairs if t == tag] for tag in sorted(set(tags))}
     return {tag: (len(values), fmean(values)) for tag, values in groups.items()}
-
-
-def make_bleu(effective_order: bool = False) -> BLEU:
-    """Create sacreBLEU's BLEU with its standard tokenizer, 13a.
-
-    `force` silences a warning about tokenized periods: references of TED talks are tokenized.
-    """
-    return BLEU(tokenize="13a", force=True, effective_order=effective_order)
 
 
 def exact_matches(hypotheses: Texts, references: Texts) -> list[float]:
@@ -101,29 +92,25 @@ def rouge_scores(hypotheses: Texts, references: Texts) -> dict[str, list[float]]
     return {ours: [100 * x[theirs].fmeasure for x in scores] for ours, theirs in ROUGE.items()}
 
 
-def meteor_scores(hypotheses: Texts, references: Texts, wordnet: Any) -> list[float]:
+def meteor_scores(hypotheses: Texts, references: Texts) -> tuple[list[float], bool]:
     """Compute METEOR (Banerjee & Lavie 2005) of each sentence. Its stems and synonyms are English.
 
-    A perfect sentence of n tokens scores 100 (1 - 0.5 / n³): one chunk is still penalized.
-    """
-    from nltk.translate.meteor_score import meteor_score
-
-    # The tokens of BLEU: 13a separates punctuation and needs no download.
-    tokenize = make_bleu().tokenizer
-    return [
-        100.0 * meteor_score([tokenize(ref).split()], tokenize(hyp).split(), wordnet=wordnet)
-        for hyp, ref in zip(hypotheses, references, strict=True)
-    ]
-
-
-def load_wordnet() -> Any:
-    """Return NLTK's WordNet if its data are installed, by `nltk.download("wordnet")`, else
-    `NO_WORDNET`.
+    A perfect sentence of n tokens scores 100 (1 - 0.5 / n³): one chunk is still penalized. Also
+    returns whether WordNet's data are installed, by `nltk.download("wordnet")`. Without them,
+    METEOR matches words and stems.
     """
     from nltk.corpus import wordnet
+    from nltk.translate.meteor_score import meteor_score
 
     try:
         wordnet.synsets("word")  # opens the data; the import does not
+        has_wordnet = True
     except LookupError:
-        return NO_WORDNET
-    return wordnet
+        wordnet, has_wordnet = SimpleNamespace(synsets=lambda word: []), False
+
+    tokenize = BLEU(**BLEU_SETTINGS).tokenizer  # separates punctuation and needs no download
+    scores = [
+        100.0 * meteor_score([tokenize(ref).split()], tokenize(hyp).split(), wordnet=wordnet)
+        for hyp, ref in zip(hypotheses, references, strict=True)
+    ]
+    return scores, has_wordnet

@@ -27,10 +27,12 @@ def write(path: str | Path, kinds: dict[str, Attention], title: str) -> None:
     #kind=1&layer=2&head=3&word=4, all counted from 1; head=mean is the mean of all heads. Without
     it, the last kind, its last layer and the mean are shown.
     """
-    data = [
-        {"name": name, "queries": queries, "keys": keys, "weights": thousandths(weights)}
-        for name, (weights, queries, keys) in kinds.items()
-    ]
+    data = []
+    for name, (weights, queries, keys) in kinds.items():
+        mean = weights.mean(axis=1, keepdims=True)  # as head 0
+        thousandths = np.rint(1000 * np.concatenate([mean, weights], axis=1)).astype(int)
+        kind = {"name": name, "queries": queries, "keys": keys}
+        data.append(kind | {"weights": thousandths.tolist()})
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     for sign in "<>&":  # "<" could end the <script> that holds the data
         text = text.replace(sign, f"\\u{ord(sign):04x}")
@@ -38,9 +40,3 @@ def write(path: str | Path, kinds: dict[str, Attention], title: str) -> None:
     # In one pass: a title or token that looks like a placeholder stays unchanged.
     page = re.sub("@(TITLE|DATA)@", lambda match: parts[match[1]], TEMPLATE.read_text("utf-8"))
     Path(path).write_text(page, "utf-8")
-
-
-def thousandths(weights: np.ndarray) -> list:
-    """Round weights to integer thousandths, with the mean of all heads in front, as head 0."""
-    mean = weights.mean(axis=1, keepdims=True)
-    return np.rint(1000 * np.concatenate([mean, weights], axis=1)).astype(int).tolist()

@@ -64,6 +64,7 @@ class Predictor:
         """start: the id before the first token of an output."""
         self.model, self.max_length, self.search, self.start = model, max_length, search, start
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
+        self.labelled = isinstance(target_tokenizer, Labels)
         self.unknown = 0  # number of unknown tokens so far
         self.pool = ThreadPoolExecutor(tf.config.threading.get_inter_op_parallelism_threads() or 1)
 

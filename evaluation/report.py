@@ -13,11 +13,8 @@ from evaluation.scores import Table
 from training.records import read_json
 from utils import UserError, quote, write_text
 
-MISTAKES_SHOWN = 20
-WORST = {"chrf": 1, "probability": -1, "bits_per_byte": -1}  # by these scores; −1: the highest
-LABELS_SHOWN = 20  # in a table
+LABELS_SHOWN = 20  # in a table; all are in the file
 Confusion = dict[str, dict[str, int]]  # {true label: {predicted label: count}}
-SLUG = 40  # characters of the name of a corpus in the names of files
 FINE = ("loss", "nats_per_character", "bits_per_byte", "accuracy", "f1", "unknown")  # 4 decimals
 
 
@@ -34,12 +31,11 @@ def load_split(
     """
     record = read_json(run / "corpus.json", "splits", "languages")
     if name is not None:
-        same = corpora.is_same(name, config.corpus)
-        languages = languages or (config.languages if same else None)
+        if corpora.is_same(name, config.corpus):
+            languages = languages or config.languages
         other = replace(config, corpus=name, languages=languages, train_share=None)
         sides = [corpora.from_config(replace(other, reverse=x)) for x in (False, True)]
-        fitting = (side for side in sides if [*side.languages] == record["languages"])
-        corpus = next(fitting, sides[0])
+        corpus = max(sides, key=lambda side: [*side.languages] == record["languages"])
     elif split not in record["splits"]:
         raise UserError(f"{run} has no split {split!r}: choose from {', '.join(record['splits'])}")
     else:
@@ -61,11 +57,8 @@ def load_split(
     if summary.sha256 == recorded:
         return Split.of(summary.sample), split, corpus.documents
     # Other texts may have the same name, and a path may be longer than a name can be.
-    stem = Path(corpus.name).resolve().name if corpus.local else corpus.name
-    stem = re.sub(r"\.(tsv|txt|parquet)(\.gz)?$", "", stem)
-    slug = re.sub(r"[^\w.+-]+", "-", stem)[:SLUG].strip("-.") or "corpus"
-    name = f"{slug}-{split}-{summary.sha256[:8]}"
-    return Split.of(summary.sample), name, corpus.documents
+    stem = re.sub(r"[^\w+-]+", "-", Path(corpus.name).resolve().name.partition(".")[0])[:40]
+    return Split.of(summary.sample), f"{stem}-{split}-{summary.sha256[:8]}", corpus.documents
 
 
 def print_scores(scores: dict) -> None:
@@ -84,22 +77,11 @@ def print_scores(scores: dict) -> None:
             print(f"{name:28}{value:12,.{decimals}f}  {notes.get(name, '')}".rstrip())
     for tag, (count, exact) in scores.get("exact_match_by_tag", {}).items():
         print(f"  {tag:26}{exact:12.2f}  % of {count:,} sentences, exact match")
-    if matrix := scores.get("confusion"):
-        print_confusion(matrix)
-
-
-def print_confusion(matrix: Confusion) -> None:
-    """Print a confusion matrix as a table, or the largest of its errors if there are too many."""
-    if len(matrix) <= LABELS_SHOWN:
+    if 0 < len(matrix := scores.get("confusion", {})) <= LABELS_SHOWN:
         width = 2 + max(10, *map(len, matrix))
         print("\ntrue \\ predicted".ljust(29) + "".join(f"{name:>{width}}" for name in matrix))
         for name, row in matrix.items():
             print(f"{name:28}" + "".join(f"{row.get(other, 0):{width},}" for other in matrix))
-        return
-    errors = [(-n, f"{a} → {b}") for a, row in matrix.items() for b, n in row.items() if a != b]
-    print(f"\nthe most frequent of {len(errors):,} confusions")
-    for count, names in sorted(errors)[:MISTAKES_SHOWN]:
-        print(f"{-count:6,}  {names}")
 
 
 def describe(scores: dict) -> str:
@@ -109,7 +91,7 @@ def describe(scores: dict) -> str:
 
 
 def write(run: Path, name: str, scores: dict, table: Table) -> list[str]:
-    """Write scores, outputs and the worst of them into a run directory. Returns the file names.
+    """Write scores and outputs into a run directory. Returns the file names.
 
     Each is written atomically. Raises OSError.
     """
@@ -118,29 +100,10 @@ def write(run: Path, name: str, scores: dict, table: Table) -> list[str]:
     texts = {
         f"scores-{name}.json": json.dumps(scores, indent=1) + "\n",
         f"outputs-{name}.tsv": "".join(f"{line}\n" for line in lines),
-        f"mistakes-{name}.txt": worst(table),
     }
     for file, text in texts.items():
         write_text(run / file, text)
     return [*texts]
-
-
-def worst(table: Table) -> str:
-    """List the translations with the lowest chrF, the wrong labels with the highest probability,
-    or the texts of at least 20 characters with the highest bits per byte.
-    """
-    score, sign = next((s, x) for s, x in WORST.items() if s in table)
-    if score == "bits_per_byte":
-        shown = [i for i, text in enumerate(table["text"]) if len(text) >= 20]
-    else:
-        pairs = enumerate(zip(table["reference"], table["output"], strict=True))
-        shown = [i for i, (reference, output) in pairs if output != reference]
-    shown.sort(key=lambda i: sign * float(table[score][i]))
-    columns = [x for x in (score, "source", "reference", "output", "text") if x in table]
-    blocks = (
-        "".join(f"{x:14}{table[x][i].strip()}\n" for x in columns) for i in shown[:MISTAKES_SHOWN]
-    )
-    return "\n".join(blocks)
 
 
 def read_outputs(run: Path, name: str) -> Table:
@@ -148,8 +111,3 @@ def read_outputs(run: Path, name: str) -> Table:
     lines = (run / f"outputs-{name}.tsv").read_text("utf-8").split("\n")[:-1]
     names, *rows = (line.split("\t") for line in lines)
     return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
-
-
-def read_scores(run: Path, name: str) -> dict:
-    """Read the scores that `write` wrote. Raises OSError, and UserError if they are damaged."""
-    return read_json(run / f"scores-{name}.json", "corpus", "split", "checkpoint", "search")

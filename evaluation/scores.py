@@ -1,6 +1,7 @@
 """The scores of a model on texts: in training, in evaluate.py and in experiments."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -38,12 +39,10 @@ def validation_metrics(
     texts = dataset.validation_texts.take(spaced).match_case(predictor.target_tokenizer.lowercase)
     sources, references, _ = texts
     shown = [0, len(sources) // 2, len(sources) - 1]
-    if predictor.labelled:
-        outputs = predictor.translate([sources[i] for i in shown])
-    else:
+    if not predictor.labelled:
         translations = predictor.translate(sources, progress=True)
         values["validation_bleu"] = metrics.bleu(translations, references)
-        outputs = [translations[i] for i in shown]
+    outputs = predictor.translate([sources[i] for i in shown])
     samples = [(sources[i], references[i], out) for i, out in zip(shown, outputs, strict=True)]
     return values, samples
 
@@ -60,28 +59,23 @@ def text_metrics(
     characters = sum(map(len, dataset.validation_texts.targets))
     values["validation_nats_per_character"] = nats / characters
     # From three evenly spaced texts: a prompt, what follows, and a continuation of equal length.
-    length, offsets = min(text.block // 2, 50), text.tokens.offsets
-    prompts, references = [], []
+    length, offsets, samples = min(text.block // 2, 50), text.tokens.offsets, []
     for i in np.linspace(0, len(offsets) - 2, 4)[:3].astype(int):
-        ids = text.tokens.ids[offsets[i] : offsets[i] + 2 * length]
-        if dataset.corpus_info["documents"]:
-            ids = text.tokens.ids[offsets[i] : min(offsets[i + 1], offsets[i] + 2 * length)]
-        middle = min(length, len(ids) // 2)
-        prompt, whole = generator.tokenizer.decode([ids[:middle], ids])
+        start, stop = offsets[i], offsets[i + 1 if dataset.corpus_info["documents"] else -1]
+        ids = text.tokens.ids[start : min(stop, start + 2 * length)]
+        prompt, whole = generator.tokenizer.decode([ids[: len(ids) // 2], ids])
         prompt = prompt.rstrip("\ufffd")  # the first bytes of a character
-        prompts.append(prompt)
-        references.append(whole[len(prompt) :])
-    outputs = [generator.generate(prompt, length, i) for i, prompt in enumerate(prompts)]
-    return values, list(zip(prompts, references, outputs, strict=True))
+        output = generator.generate(prompt, length, len(samples))
+        samples.append((prompt, whole[len(prompt) :], output))
+    return values, samples
 
 
-def measure(translator: "Translator", split: Split, full: bool = True) -> tuple[dict, Table]:
+def measure(translator: "Translator", split: Split) -> tuple[dict, Table]:
     """Decode a split and score it. Returns the scores, and a row for each text with its output.
 
     Scores of translations: see `metrics.score`; of labels: see `label_scores`. The loss is in nats
     per token, over the pairs that are not longer than `max_length`. References are in lower case if
-    outputs are. full: False leaves out all metrics of translations but BLEU and exact match. Raises
-    UserError for a label that the model does not have.
+    outputs are. Raises UserError for a label that the model does not have.
     """
     split = split.match_case(translator.target_tokenizer.lowercase)
     outputs = [best[0] for best in translator.n_best(split.sources, progress=True)]
@@ -101,13 +95,9 @@ def measure(translator: "Translator", split: Split, full: bool = True) -> tuple[
     if split.tags:
         loss["exact_match_by_tag"] = metrics.by_tag(texts, split.targets, split.tags)
         table["tag"] = split.tags
-    if full:
-        scores = metrics.score(texts, split.targets)
-        for metric, values in scores.pop("sentences").items():
-            table[metric] = [f"{value:.2f}" for value in values]
-    else:
-        scores = {"bleu": metrics.bleu(texts, split.targets)}
-        scores["exact_match"] = fmean(metrics.exact_matches(texts, split.targets))
+    scores = metrics.score(texts, split.targets)
+    for metric, values in scores.pop("sentences").items():
+        table[metric] = [f"{value:.2f}" for value in values]
     return scores | loss | common, table
 
 
@@ -124,10 +114,10 @@ def loss_scores(translator: "Translator", split: Split) -> tuple[dict[str, float
     loss, accuracy = translator.loss_and_accuracy(pairs)
     scores = {"loss": loss, "accuracy": accuracy}
     if not translator.labelled:
-        columns = [x.encode(y) for x, y in zip(tokenizers, split[:2], strict=True)]
-        longest = [max(map(len, pair)) for pair in zip(*columns, strict=True)]
-        fits = zip(split.targets, longest, strict=True)
-        characters = sum(len(text) for text, n in fits if n <= translator.max_length)
+        encoded = (x.encode(y) for x, y in zip(tokenizers, split[:2], strict=True))
+        rows = zip(split.targets, *encoded, strict=True)
+        limit = translator.max_length
+        characters = sum(len(text) for text, *ids in rows if max(map(len, ids)) <= limit)
         nats = loss * sum(pairs.target.lengths - 1)  # all tokens but bos
         scores["nats_per_character"] = float(nats / characters)
     return scores, too_long
@@ -176,20 +166,13 @@ def label_scores(predicted: Sequence[str], true: Sequence[str], names: Sequence[
     """Return accuracy and macro-averaged F1 (van Rijsbergen 1979), 0 to 1, with the F1 of each
     label and the confusion matrix, {true label: {predicted label: count}} without zeros.
     """
-    index = {name: i for i, name in enumerate(names)}
-    # Row: true label; column: predicted, the last one "", the prediction for an empty text.
-    matrix = np.zeros((len(names), len(names) + 1), int)
-    for label, prediction in zip(true, predicted, strict=True):
-        matrix[index[label], index.get(prediction, -1)] += 1
-    correct, total = np.diag(matrix), matrix.sum(axis=0)[:-1] + matrix.sum(axis=1)
+    pairs = Counter(zip(true, predicted, strict=True))
+    trues, predictions = Counter(true), Counter(predicted)
     # 0 for a label that was neither true nor predicted.
-    f1 = 2 * correct / np.maximum(total, 1)
+    f1 = {x: 2 * pairs[x, x] / max(1, trues[x] + predictions[x]) for x in names}
     return {
-        "accuracy": float(correct.sum() / len(true)),
-        "f1": float(np.mean(f1)),
-        "f1_by_label": dict(zip(names, f1.tolist(), strict=True)),
-        "confusion": {
-            name: {names[i]: int(row[i]) for i in np.flatnonzero(row[:-1])}
-            for name, row in zip(names, matrix, strict=True)
-        },
+        "accuracy": sum(pairs[x, x] for x in names) / len(true),
+        "f1": fmean(f1.values()),
+        "f1_by_label": f1,
+        "confusion": {x: {y: pairs[x, y] for y in names if pairs[x, y]} for x in names},
     }

@@ -52,13 +52,6 @@ class Search:
         values = {field: getattr(self, field.name) for field in fields(self)}
         return {f.name: value for f, value in values.items() if value != f.default}
 
-    def __str__(self) -> str:
-        names = ["beam", "length_penalty"] if self.beam > 1 else []
-        names = ["temperature", "top_k", "top_p", "seed"] if self.sample else names
-        names += ["max_tokens"] if self.max_tokens else []
-        settings = [f"{name.replace('_', ' ')} {getattr(self, name):g}" for name in names]
-        return ", ".join(["sampled" if self.sample else "greedy"] * (self.beam == 1) + settings)
-
     @property
     def suffix(self) -> str:
         """Part of file names: the settings that change a translation; empty for greedy search."""
@@ -67,6 +60,9 @@ class Search:
             for name, value in self.changed().items()
             if name != "n_best"
         )
+
+    def __str__(self) -> str:
+        return self.suffix.removeprefix("-") or "greedy"
 
 
 @dataclass(frozen=True)

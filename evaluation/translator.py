@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
-from tqdm import tqdm
 
 from data.arrays import Pairs, Ragged
 from data.batches import plan_batches
@@ -17,7 +16,7 @@ from model import IDS
 from model.decoding import output_limit
 from model.interface import Model
 from model.loss import loss_sums
-from utils import UserError, amount, warn
+from utils import UserError, amount, progress_bar, warn
 
 
 class Translator(Predictor):
@@ -34,7 +33,7 @@ class Translator(Predictor):
     ):
         """margin: of the maximum length of an output, see `model.decoding.output_limit`."""
         super().__init__(model, source_tokenizer, target_tokenizer, max_length, search)
-        self.labelled, self.margin = isinstance(target_tokenizer, Labels), margin
+        self.margin = margin
         if self.labelled and search.n_best > len(target_tokenizer.names):
             raise UserError(f"there are {len(target_tokenizer.names)} labels: lower --n-best")
         self.truncated = self.incomplete = 0  # number of texts, and of outputs, so far
@@ -59,12 +58,6 @@ class Translator(Predictor):
         if maximum := 1 if self.labelled else self.search.max_tokens:
             return tf.fill([tf.shape(source)[0]], maximum)
         return output_limit(source, self.margin)
-
-    def trace(self) -> None:
-        """Call both graphs on a tiny batch: the first call traces them, which takes seconds."""
-        ids = np.int32([[self.start, EOS]])
-        self.decode(ids, 0)
-        self.totals(ids, ids)
 
     def loss_and_accuracy(
         self, pairs: Pairs, batches: Sequence[np.ndarray] | None = None
@@ -114,14 +107,13 @@ class Translator(Predictor):
             return self.decode(source.padded(batch), first + int(batch[0]))  # a unique number
 
         outputs = [[(0.0, "")] * self.search.n_best for _ in texts]
-        # The progress bar appears only on a terminal.
-        with tqdm(total=len(rows), unit="line", leave=False, disable=not progress or None) as bar:
-            for batch, (ids, scores) in zip(batches, self.pool.map(decode, batches), strict=True):
-                for i, row, row_scores in zip(batch, ids.numpy(), scores.numpy(), strict=True):
-                    self.incomplete += not self.labelled and EOS not in row[0]
-                    lines = map(to_line, self.target_tokenizer.decode(row))
-                    outputs[indices[i]] = list(zip(row_scores.tolist(), lines, strict=True))
-                bar.update(len(batch))
+        results = zip(batches, self.pool.map(decode, batches), strict=True)
+        bar = progress_bar(results, total=len(batches), unit="batch", disable=not progress)
+        for batch, (ids, scores) in bar:
+            for i, row, row_scores in zip(batch, ids.numpy(), scores.numpy(), strict=True):
+                self.incomplete += not self.labelled and EOS not in row[0]
+                lines = map(to_line, self.target_tokenizer.decode(row))
+                outputs[indices[i]] = list(zip(row_scores.tolist(), lines, strict=True))
         return outputs
 
     def print_warnings(self) -> None:

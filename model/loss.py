@@ -1,10 +1,15 @@
 """The loss over the real target tokens, and other sums over a batch."""
 
+import math
 from typing import NamedTuple
 
 import tensorflow as tf
 
 from model.masks import PAD
+
+UNK = 1  # as in data/tokenizer.py
+# Nats to choose among all characters of Unicode: the target is unknown, and so is its text.
+UNKNOWN_LOSS = math.log(0x110000)
 
 
 def real_targets(target: tf.Tensor) -> tf.Tensor:
@@ -37,10 +42,11 @@ def loss_sums(logits: tf.Tensor, labels: tf.Tensor, label_smoothing: float = 0.0
     """Return the sums of the objective and the loss, and the numbers of predictions.
 
     The loss is the cross-entropy of each token, log Σ exp(logits) − the logit of the label. The
-    objective is the cross-entropy with label smoothing ε: the target distribution is 1 − ε on the
-    label plus ε / vocab_size on every token, the label included (Vaswani et al. 2017, section 5.4,
-    and Szegedy et al. 2016, section 7). To minimize something else and report the same loss, edit
-    the objective.
+    loss of an unknown token is larger by `UNKNOWN_LOSS`, and its prediction is not correct, so that
+    a vocabulary that leaves text out does not have a lower loss. The objective is the cross-entropy
+    with label smoothing ε: the target distribution is 1 − ε on the label plus ε / vocab_size on
+    every token, the label included (Vaswani et al. 2017, section 5.4, and Szegedy et al. 2016,
+    section 7). To minimize something else and report the same loss, edit the objective.
 
     logits (tokens, vocab_size), labels (tokens,).
     """
@@ -53,7 +59,9 @@ def loss_sums(logits: tf.Tensor, labels: tf.Tensor, label_smoothing: float = 0.0
 
     objective = log_sum_exp - expected_logit
     loss = log_sum_exp - label_logit
+    loss += tf.where(tf.equal(labels, UNK), UNKNOWN_LOSS, 0.0)
     highest = tf.reduce_max(logits, axis=-1)  # (tokens,)
-    correct = tf.math.count_nonzero(label_logit >= highest, dtype=tf.float32)  # a tie counts
+    correct = (label_logit >= highest) & tf.not_equal(labels, UNK)  # a tie counts
+    correct = tf.math.count_nonzero(correct, dtype=tf.float32)
     tokens = tf.cast(tf.size(labels), tf.float32)
     return Sums(tf.reduce_sum(objective), tf.reduce_sum(loss), correct, tokens, {})

@@ -42,6 +42,11 @@ flags = "--epochs=21"
 score = "nats_per_character"
 delta = 0.001
 average = 1
+[shakespeare]
+flags = "--model=language_model --epochs=20"
+score = "exact_match"
+delta = 1.0
+average = 1
 """
 FLAGS = """
 [more]
@@ -182,7 +187,7 @@ def test_an_uncommitted_edit_gets_a_verdict(repository, ask):
     assert line["outcome"] == "better" and line["gain"] == 10 and line["bleu"] is None
     assert 0 < line["p"] < 0.05 and line["low"] < 10 < line["high"] and line["seeds"] == 3
     assert "positives: 0.025\n" in out and "positives: 0.025\n" in ask()  # it counts once
-    assert started(repository, "baseline") == started(repository, "edit-*") == 3
+    assert started(repository, "*", "shakespeare") == 6
     edit(repository / "model/transformer.py", "return 50", "return 30")
     assert ": worse after 3 seeds\n" in ask() and ask.status == 1  # by exactly 10 each
     undo()
@@ -276,7 +281,7 @@ def test_an_edit_that_the_recipe_never_executes_is_refused(repository, ask):
     commit()
     for path, old, new in (("transformer", "# the truth", "# a comment"), ("cells", "1", "2")):
         edit(repository / f"model/{path}.py", old, new)
-        with pytest.raises(ExperimentError, match="does not affect recipe mini"):
+        with pytest.raises(ExperimentError, match="does not affect .* --recipe spa-eng"):
             ask("--plan")
     edit(repository / "model/transformer.py", "# a comment", "import model.cells")
     ask("--plan")
@@ -284,6 +289,58 @@ def test_an_edit_that_the_recipe_never_executes_is_refused(repository, ask):
     (repository / "model/deep.py").write_text("from model.transformer import answer\n")
     (repository / "model/__init__.py").write_text("from model.deep import answer\n")
     ask("--plan")  # model/__init__.py decides what the models are
+
+
+def test_an_edit_without_effect_in_the_first_updates_has_no_run(repository, ask):
+    """Unless it may act later, such as a schedule."""
+    edit(repository / "model/transformer.py", "return 40", "return 41 - 1")
+    out = ask()
+    assert re.search(r"^edit-\w+: no effect after 0 seeds", out, re.MULTILINE) and ask.status == 3
+    assert "spa-eng" in out and not started(repository, "*", "shakespeare")
+    edit(repository / "model/transformer.py", "41 - 1", "41 - 1  # step")
+    edit(repository / "model/transformer.py", "def other():", "def other(step=0):")
+    out = ask()
+    assert "first 3 updates" in out and "no effect after 3 seeds" in out
+    assert started(repository, "*", "shakespeare") == 6
+
+
+def test_the_tokenizer_of_a_language_model_may_change_if_it_keeps_the_text(repository, ask):
+    with open(repository / "experiments/recipes.toml", "a") as file:
+        flags = "--model language_model --epochs=20"
+        file.write(f'[text]\nflags = "{flags}"\nscore = "nats_per_character"\ndelta = 1.0\n')
+    for kind in ("char", "bpe", "word"):
+        add(repository, kind, flags=f"--tokenizer {kind}")
+    assert "unpaired" in ask("char", "bpe", "--recipe", "text", "--plan")
+    for name, recipe in (("word", "text"), ("char", "loss")):
+        with pytest.raises(ExperimentError, match="--tokenizer"):
+            ask(name, "--recipe", recipe, "--plan")
+
+
+def test_one_pair_shows_its_gain_but_gets_no_verdict(repository, ask):
+    edit(repository / "model/transformer.py", "return 40", "return 50")
+    assert "no verdict" in ask("--seeds", "1") and ask.status == 3
+    out = ask()
+    assert "so far +10.2 points (2 pairs)" in out and "so far +10.0 points (3 pairs)" in out
+
+
+def test_the_progress_bar_counts_the_updates_inside_of_runs(tmp_path):
+    log = tmp_path / "log"
+    job, states = {"log": str(log)}, ["epoch 1/2:   1%|▏ | 9/900 [0:09]", "epoch 2/2:  75%|▏ | 9"]
+    assert executor.trained(job, 0) == 0
+    log.write_text("\n".join([*states, "translating: 10%|▏ | 1/10"]))
+    assert executor.trained(job, 0) == 0.75
+    assert executor.trained(job, time.time() + 60) == 0  # of an earlier command
+
+
+def test_modules_of_a_package_are_used_where_it_is_imported(repository):
+    (repository / "train.py").write_text("import model\nfrom model.attention import heads\n")
+    (repository / "model/attention").mkdir()
+    code = {"__init__": "from .core import heads", "core": "from . import rope, cells"}
+    for name, text in code.items():
+        (repository / f"model/attention/{name}.py").write_text(text)
+    used = same_code.imported_files(["train.py"], repository)
+    assert used > {f"model/attention/{name}.py" for name in ("__init__", "core", "rope", "cells")}
+    assert "model/__init__.py" not in used
 
 
 def test_an_edit_of_the_default_smoothing_is_judged_by_bleu():
@@ -342,7 +399,7 @@ def test_invalid_files_and_flags_are_rejected(repository, ask, capsys):
 def test_an_edit_is_saved_and_a_patch_that_has_moved_is_refreshed(repository, ask):
     edit(repository / "model/transformer.py", "return 40", "return 50")
     out = ask("--save", "attention/sharper", 'Do "sharper" weights help?')
-    assert "wrote experiments/attention/sharper.patch" in out
+    assert "experiments/attention/sharper.patch" in out
     for name in ("sharper", "positions/sharper"):
         with pytest.raises(ExperimentError, match=r"THEME/NAME|another name"):
             ask("--save", name, "Again?")
@@ -356,8 +413,11 @@ def test_an_edit_is_saved_and_a_patch_that_has_moved_is_refreshed(repository, as
     ask("--refresh", "sharper")
     assert experiments.read("sharper").change == before
     assert verdict(ask("sharper"), "sharper", 3) == "better +10.0"
-    for old, new, why in (("return 40", "return 41", "by hand"), ("return 41", "return 50", "all")):
+    cases = (("return 40", "return 41", "git apply -3"), ("return 41", "return 50", "all"))
+    for old, new, why in cases:
         edit(repository / "model/transformer.py", old, new)
+        with pytest.raises(ExperimentError, match="uncommitted"):
+            ask("--refresh", "sharper")
         commit()
         with pytest.raises(ExperimentError, match=f"sharper: .*{why}"):
             ask("--refresh", "sharper")
@@ -378,7 +438,11 @@ def test_an_experiment_may_average_other_epochs_and_have_flags_for_a_recipe(
     with open(repository / "experiments/flags.toml", "a") as file:
         file.write('[some]\nquestion = "1?"\nflags = "--dff=1"\nrecipe-flags = {loss = "--dff=2"}')
     recipes, some = experiments.recipes(), experiments.read("some")
-    assert [some.for_recipe(recipes[name]).flags for name in recipes] == ["--dff=1", "--dff=2"]
+    assert [some.for_recipe(recipes[name]).flags for name in recipes] == [
+        "--dff=1",
+        "--dff=2",
+        "--dff=1",
+    ]
 
 
 # ---- Stages and results --------------------------------------------------------------------------
@@ -388,7 +452,7 @@ def test_a_plan_names_the_change_and_the_runs_with_their_time(repository, ask, m
     monkeypatch.setattr(executor, "cores", lambda: [0, 1])
     edit(repository / "model/transformer.py", "return 40", "return 50")
     out = ask("--plan")
-    assert re.search(r"^edit-\w+ changes model/transformer.py$", out, re.MULTILINE)
+    assert re.search(r"^edit-\w+ changes model/transformer.py; ", out, re.MULTILINE)
     assert "3 seeds: 6 runs" in out and "8 seeds: 16 runs" in out and ask.status == 0
     assert not [*(repository / "comparisons").rglob("started")] and "unpaired" not in out
     ask("--seeds", "2")  # a run takes two minutes
@@ -466,7 +530,7 @@ def test_a_changed_experiment_is_run_again_and_one_without_effect_is_not_stored(
     ask("--save", "positions/idle", "1?")
     undo = ["git", "checkout", "--quiet", "model"]
     subprocess.run(undo, check=True)
-    out = ask("more", "idle", "--store")
+    out = ask("more", "idle", "--store", "--recipe", "mini")
     assert verdict(out, "more", 3) == "better +9.0"
     assert started(repository, "more") == 3 and started(repository, "baseline") == 0
     assert "\nidle: no effect after 3 seeds" in out and ask.status == 3

@@ -1,9 +1,13 @@
 """Attention weights of a text with their tokens."""
 
+import warnings
+
 import numpy as np
 import pytest
 
+import utils
 from data import tokenizer
+from evaluation.figures import figure
 from evaluation.translator import Translator
 from model.masks import look_ahead_mask, padding_mask
 
@@ -66,3 +70,14 @@ def test_classifiers_have_encoder_attention(tiny, pieces):
     (name, (weights, queries, keys)) = kinds.popitem()
     assert name == "encoder self-attention" and weights.shape == (2, 4, 3, 3)
     assert queries == keys == ["▁the", "▁cat", "</s>"]
+
+
+def test_characters_without_a_font_are_reported_in_one_line(tmp_path, capsys):
+    """U+10FFFD is for private use: no font has it. Other warnings are shown as they are."""
+    utils.warn.cache_clear()
+    with warnings.catch_warnings(record=True) as raised, figure(tmp_path / "a", 2, 2) as canvas:
+        canvas.text(0.5, 0.5, "\U0010fffd and \U0010fffc")
+        warnings.warn("another", UserWarning, stacklevel=1)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("warning") and "font" in lines[0]
+    assert [str(warning.message) for warning in raised] == ["another"]

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from expect import expect
 from helpers import load_split, open_corpus
 
 from config import Config
@@ -22,7 +23,7 @@ from data.arrays import Pairs, Ragged
 from data.batches import plan_batches
 from data.splits import Corpus, CorpusError, Split, assign_split
 from same_code import fingerprint
-from utils import UserError, setting
+from utils import UserError, setting, warn
 
 SIZE = 20_000
 
@@ -74,15 +75,22 @@ def same(a, b):
     return len(a) == len(b) and all(map(np.array_equal, a, b))
 
 
+@pytest.mark.exercise("batches")
 def test_every_pair_is_in_one_batch_and_the_order_depends_only_on_seed_and_epoch(pairs):
     plans = {}
     for seed, epoch in (3, 5), (3, 6), (4, 5), (5, 3), (None, 0), (None, 1):
         plans[seed, epoch] = plan_batches(pairs, 2048, 64, seed, epoch)
-        assert sorted(np.concatenate(plans[seed, epoch])) == list(range(SIZE))
+        indices = np.sort(np.concatenate(plans[seed, epoch]))
+        missing = {f"{SIZE - len(indices)} pairs are in no batch": len(indices) < SIZE}
+        expect(indices, range(SIZE), missing)
         np.random.seed(epoch)  # has no effect
     assert same(plans[3, 5], plan_batches(pairs, 2048, 64, seed=3, epoch=5))
-    others = [plans[key] for key in ((3, 6), (4, 5), (5, 3), (None, 0))]
-    assert not any(same(plans[3, 5], other) for other in others)
+    others = [same(plans[3, 5], plans[key]) for key in ((3, 6), (4, 5), (5, 3), (None, 0))]
+    mistakes = {
+        "the order is the same in every epoch: draw it from the seed and the epoch": others[0],
+        "the order is the same for every seed: draw it from the seed and the epoch": others[1],
+    }
+    expect(others, [False] * 4, mistakes)
     assert same(plans[None, 0], plans[None, 1])
 
 
@@ -100,42 +108,62 @@ def test_batches_are_regrouped_in_every_epoch(pairs):
     assert pairings(batch_of[0] * SIZE + batch_of[1]) < 0.5 * pairings(batch_of[0])
 
 
+@pytest.mark.exercise("batches")
 def test_the_order_of_batches_does_not_depend_on_length(pairs):
     lengths = [
         pairs.target.lengths[batch].mean() for batch in plan_batches(pairs, 2048, 1024, 0, 0)
     ]
-    assert abs(np.corrcoef(lengths, np.arange(len(lengths)))[0, 1]) < 0.3
+    correlation = np.corrcoef(lengths, np.arange(len(lengths)))[0, 1]
+    ordered = {"the batches are in the order of their lengths: shuffle them": True}
+    expect(abs(correlation) < 0.3, True, ordered)
 
 
 @pytest.mark.parametrize("budget, most", [(100, 1024), (500, 1024), (4096, 17)])
+@pytest.mark.exercise("batches")
 def test_batch_tokens_includes_padding_and_batch_sentences_is_a_maximum(pairs, budget, most):
-    for indices in plan_batches(pairs, budget, most, 0, 0):
-        assert len(indices) <= most
-        assert longer_side(pairs, indices) <= budget or len(indices) == 1
+    padding = "padding does not count: a batch has its longest length times its pairs"
+    more = {"a batch has one pair more than batch_sentences": most + 1}
+    for data in Pairs(pairs.source, pairs.source), pairs:
+        batches = plan_batches(data, budget, most, 0, 0)
+        largest = max(map(len, batches))
+        expect(max(largest, most), most, more)
+        for indices in batches:
+            fits = longer_side(data, indices) <= budget or len(indices) == 1
+            tokens = data.source.lengths[indices].sum()
+            expect(fits, True, {padding: data is not pairs and tokens <= budget})
 
 
+@pytest.mark.exercise("batches")
 def test_batch_tokens_counts_the_longer_side():
     short, long = sentences([2] * 40), sentences([21] * 40)
-    for pairs in Pairs(short, long), Pairs(long, short):
-        assert all(len(batch) <= 5 for batch in plan_batches(pairs, 100, 1024, 0, 0))
+    for pairs, longer in (Pairs(short, long), "target"), (Pairs(long, short), "source"):
+        most = max(map(len, plan_batches(pairs, 100, 1024, 0, 0)))
+        expect(min(most, 5), most, {f"the length of the {longer} does not count": True})
+    last = {"the decoder does not get the last id of a target, so it does not count": 4}
+    expect(max(map(len, plan_batches(Pairs(short, long), 100, 1024, 0, 0))), 5, last)
 
 
+@pytest.mark.exercise("batches")
 def test_a_pair_longer_than_batch_tokens_is_a_batch_of_one():
     lengths = [3, 50, 3, 60, 3]
     batches = plan_batches(Pairs(sentences(lengths), sentences(lengths)), 20, 1024, 0, 0)
     assert sorted(sorted(batch.tolist()) for batch in batches) == [[0, 2, 4], [1], [3]]
 
 
+@pytest.mark.exercise("batches")
 def test_batches_are_full(pairs):
     """Almost none has space for another pair, and nine in ten positions are tokens."""
     batches = plan_batches(pairs, 2048, 1024, 0, 0)
-    filled = [longer_side(pairs, b) * (len(b) + 1) / len(b) > 2048 * 0.9 for b in batches]
-    assert np.mean(filled) > 0.95
     at_random = np.array_split(np.random.default_rng(0).permutation(SIZE), len(batches))
     assert fraction_of_tokens(pairs, at_random) < 0.6
-    assert fraction_of_tokens(pairs, batches) > 0.9
+    padding = 1 - fraction_of_tokens(pairs, batches)
+    unsorted = f"{padding:.0%} of the positions are padding: group pairs of similar lengths"
+    expect(padding < 0.1, True, {unsorted: True})
+    filled = [longer_side(pairs, b) * (len(b) + 1) / len(b) > 2048 * 0.9 for b in batches]
+    assert np.mean(filled) > 0.95
 
 
+@pytest.mark.exercise("batches")
 def test_an_empty_corpus_has_no_batches():
     empty = Pairs(Ragged.of([]), Ragged.of([]))
     assert plan_batches(empty, 2048, 1024, 0, 0) == plan_batches(empty, 2048, 1024) == []
@@ -226,7 +254,8 @@ def test_a_dataset_decodes_to_the_texts(settings, reverse):
     assert data.validation_texts == load_split(settings.corpus, "validation", reverse=reverse)
     assert data.corpus_info["languages"] == ["pt", "en"][:: 1 if reverse else -1]
     sha256 = open_corpus(settings.corpus, reverse=reverse).summarize("train", 1).sha256
-    counts = {"sha256": sha256, "pairs": 80, "used": 80, "dropped": 0}
+    counts = {"sha256": sha256, "pairs": 80, "used": 80, "dropped": 0, "unknown": [0, 0]}
+    counts["tokens"] = len(data.train.source.ids) + len(data.train.target.ids)
     assert data.corpus_info["splits"]["train"] == counts
 
 
@@ -419,6 +448,24 @@ def test_sources_that_are_also_in_train_are_counted(settings, tmp_path, capfd):
     splits = pipeline.load(settings).corpus_info["splits"]
     assert splits["test"]["in_train"] == 6 and splits["validation"]["in_train"] == 8
     assert "6 of 7 sources of test (85.7%)" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("kind", "unknown"), [("char", True), ("word", True), ("byte", False)])
+def test_unknown_tokens_are_counted_and_named_at_every_start(
+    settings, tmp_path, capfd, kind, unknown
+):
+    """Of each side: the Greek of the validation split is not in the training texts."""
+    (tmp_path / "corpus/validation.pt").write_text("τρία σπίτια\n" * 8, "utf-8")
+    config = dataclasses.replace(settings, tokenizer=kind, vocab_size=500)
+    for _ in range(2):  # the second time from the cache
+        warn.cache_clear()
+        data = pipeline.load(config)
+        assert ("tokens of validation are unknown" in capfd.readouterr().err) == unknown
+    splits = data.corpus_info["splits"]
+    assert splits["train"]["unknown"] == [0, 0] and splits["validation"]["unknown"][0] == 0
+    ids = data.validation.target.ids
+    assert splits["validation"]["unknown"][1] == pytest.approx(np.mean(ids == tokenizer.UNK))
+    assert (np.mean(ids == tokenizer.UNK) > 0.4) == unknown
 
 
 # ---- python -m data -----------------------------------------------------------------------------

@@ -266,6 +266,60 @@ def test_blank_lines_and_further_columns_of_a_table_are_counted(tmp_path, capfd)
     assert "2 columns of 1,000 lines" in error and "skipped 1,003 pairs" in error
 
 
+@pytest.mark.parametrize(
+    ("first", "flags", "warned"),
+    [
+        ("sentence\tzin", {}, True),
+        ('"stars"\t"review"', CLASSIFIER, True),
+        ("sentiment\ttext", CLASSIFIER, True),
+        ("Hi.\tHoi.", {}, False),
+        ("pos\tgood film", CLASSIFIER, False),
+        ("go away\tga weg", {}, False),
+        ("Sterne (1 bis 5)\tText der Kritik", CLASSIFIER, True),
+    ],
+)
+def test_a_header_is_named(tmp_path, capfd, first, flags, warned):
+    for name in ("a.tsv", "a.csv"):
+        content = f"{first}\npos\tsome text\nneg\tother text\npos\tmore\n"
+        write(tmp_path / name, content.replace("\t", "," if name == "a.csv" else "\t"))
+        assert len(load_split(tmp_path / name, "all", **flags).sources) == 4
+        error = capfd.readouterr().err
+        assert ("header" in error) == warned and error.count("\n") == warned, error
+
+
+CSV = 'kind,"zin, in het Nederlands",en\na,"1 zei ""Groen""",one said Green\nb,"twee\nregels",two\n'
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_a_csv_file_has_quotes_and_columns_by_name_or_order(tmp_path, end):
+    expected = Split(['1 zei "Groen"', "twee regels"], ["one said Green", "two"])
+    write(
+        tmp_path / "a.csv",
+        "\ufeff" + CSV.replace("zin, in het Nederlands", "nl").replace("\n", end),
+    )
+    assert load_split(tmp_path / "a.csv", "all", languages="nl,en") == expected
+    backward = load_split(tmp_path / "a.csv", "all", languages="en,nl")
+    assert backward == Split(*expected[1::-1])
+    labels = load_split(tmp_path / "a.csv", "all", languages="nl,kind", **CLASSIFIER)
+    assert labels == Split(expected.sources, ["a", "b"])
+    write(tmp_path / "b.csv.gz", gzip.compress(b"text,label\ngood,pos\n\nbad,neg\n"))
+    for flags in (CLASSIFIER, CLASSIFIER | {"languages": "text,label"}):
+        assert load_split(tmp_path / "b.csv.gz", "all", **flags) == Split(
+            ["good", "bad"], ["pos", "neg"]
+        )
+    write(tmp_path / "c.csv", "pos,very good\nneg,bad\n")  # in the order of a .tsv
+    assert load_split(tmp_path / "c.csv", "all", **CLASSIFIER).targets == ["pos", "neg"]
+    write(tmp_path / "d.csv", "one,two\nonly one\n")
+    rejected(tmp_path / "d.csv", "d.csv:2:", split="all")
+
+
+@pytest.mark.parametrize("row", ['"1 zei ""Groen"""\tx', 'x\t"twee'])
+def test_quoted_fields_of_a_tsv_are_named(tmp_path, capfd, row):
+    write(tmp_path / "a.tsv", f'"Hi."\t"Hoi," zei ze.\n{row}\n')
+    load_split(tmp_path / "a.tsv", "all")
+    assert "a.tsv:2:" in (error := capfd.readouterr().err) and ".csv" in error
+
+
 # ---- How rows are divided ------------------------------------------------------------------------
 
 

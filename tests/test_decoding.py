@@ -3,9 +3,20 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from expect import expect
 
 from data.tokenizer import BOS, EOS, PAD
-from model.decoding import beam_search, blockwise_top_k, filter_logits, greedy, output_limit, sample
+from model.decoding import (
+    Hypotheses,
+    beam_search,
+    blockwise_top_k,
+    extend_hypotheses,
+    filter_logits,
+    greedy,
+    output_limit,
+    penalty,
+    sample,
+)
 
 IDS = tf.TensorSpec([None, None], tf.int32)
 SOURCE = tf.constant([[3, 4, 5, 2, 0, 0], [8, 3, 9, 4, 6, 2], [7, 2, 0, 0, 0, 0]])
@@ -94,16 +105,26 @@ class CountTo:
         return tf.one_hot(following, self.vocab_size), state
 
 
+@pytest.mark.exercise("greedy")
 def test_outputs_are_padded_after_eos():
-    outputs = greedy(CountTo(), tf.constant([[7, 2], [9, 2], [5, 2]]), BOS, EOS)
-    expected = [[5, 6, 7, EOS, 0, 0], [5, 6, 7, 8, 9, EOS], [5, EOS, 0, 0, 0, 0]]
-    np.testing.assert_array_equal(outputs, expected)
+    outputs = greedy(CountTo(), tf.constant([[7, 2], [9, 2], [5, 2], [9, 2]]), BOS, EOS)
+    longest = [5, 6, 7, 8, 9, EOS]
+    expected = [[5, 6, 7, EOS, 0, 0], longest, [5, EOS, 0, 0, 0, 0], longest]
+    ended = np.cumsum(np.equal(outputs, EOS), axis=1) - np.equal(outputs, EOS) > 0
+    mistakes = {
+        "the least likely token is chosen": not np.any(outputs),
+        "decoding starts after eos: the first token follows bos": np.all(outputs[:, 0] == EOS + 1),
+        "the end of the first sentence ends all": outputs.shape[1] < 6,
+        "an output continues after eos: padding must follow": np.any(outputs.numpy()[ended]),
+    }
+    expect(outputs, expected, mistakes)
 
 
 def test_output_limit_is_twice_the_source_length_plus_twenty():
     np.testing.assert_array_equal(output_limit(np.int32([[9, 9, 2, 0], [9, 2, 0, 0]])), [26, 24])
 
 
+@pytest.mark.exercise("greedy")
 def test_finished_sentences_leave_the_batch_and_the_others_keep_their_own_state():
     model, sizes = CountTo(), []
     step = model.decode_step
@@ -132,10 +153,12 @@ def test_finished_sentences_leave_the_batch_and_the_others_keep_their_own_state(
     assert sizes[0] == 36 and sizes[-1] <= 6
 
 
+@pytest.mark.exercise("greedy")
 def test_output_limit_of_a_sentence_does_not_depend_on_its_batch():
     source = tf.constant([[99, 9, 9, 9, 2], [99, 2, 0, 0, 0], [6, 2, 0, 0, 0]])
     outputs = greedy(CountTo(), source, BOS, EOS)
-    assert outputs.shape == (3, 2 * 5 + 20)
+    longer = {"an output has one token more than its limit": outputs.shape[1] == 2 * 5 + 21}
+    expect(outputs.shape, (3, 2 * 5 + 20), longer)
     assert [len(unpadded(row)) for row in outputs] == [2 * 5 + 20, 2 * 2 + 20, 3]
     assert unpadded(outputs[1]) == list(range(5, 5 + 24))
     single = greedy(CountTo(), source[1:2, :2], BOS, EOS)
@@ -170,6 +193,49 @@ class Table:
     def decode_step(self, token, state):
         position = state["caches"]
         return self.logits[position[0, 0]][: tf.shape(token)[0]], {"caches": position + 1}
+
+
+@pytest.mark.exercise("beam-search")
+def test_length_penalty_is_that_of_the_formula():
+    mistakes = {
+        "the penalty is length^α: 5 is added to the length, and the sum divided by 6": 7**0.6,
+        "the 5 is missing: ((5 + length) / 6)^α": (7 / 6) ** 0.6,
+        "the division by 6 is missing: ((5 + length) / 6)^α": 12**0.6,
+        "scores are divided by the penalty: it must grow with the length": 2**-0.6,
+    }
+    expect(penalty(7, 0.6), 2**0.6, mistakes)
+
+
+@pytest.mark.exercise("beam-search")
+def test_extensions_have_the_highest_sums_of_log_probabilities():
+    """Of two hypotheses by two tokens each: (5 + 6 + 7 + 8) words, eos included."""
+    rng = np.random.default_rng(0)
+    tokens, scores = np.int32([[[BOS, 7], [BOS, 8]]]), np.float32([[-0.4, -0.5]])
+    logits = np.float32(rng.normal(3, 1, (2, 9)))
+    log_probs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+
+    def best(totals, count=4):
+        flat = np.ravel(totals)
+        order = np.argsort(-flat)[:count]
+        parent, token = np.divmod(order, 9)
+        return np.concatenate([tokens[0, parent], token[:, np.newaxis]], 1), flat[order], parent
+
+    extended, parent = extend_hypotheses(Hypotheses(tokens, scores), tf.constant(logits), beam=2)
+    right_tokens, right_scores, right_parent = best(scores.T + log_probs)
+    mistakes = {
+        "the logits are not normalized: subtract the logarithm of the sum of exp": (
+            best(scores.T + logits)[1]
+        ),
+        "the scores of the hypotheses are not added": best(log_probs)[1],
+        "only `beam` extensions remain: 2 · beam are needed, as half of them may end": (
+            right_scores[:2]
+        ),
+    }
+    expect(extended.scores[0], right_scores, mistakes)
+    expect(parent[0], right_parent, {"the parent is wrong: it is index // width": True})
+    mixed = {"the earlier tokens are not those of the parent": True}
+    expect(extended.tokens[0, :, :2], right_tokens[:, :2], mixed)
+    expect(extended.tokens[0], right_tokens)
 
 
 def test_beam_search_passes_the_test_of_tensor2tensor():
@@ -300,14 +366,20 @@ def kept(logits, **settings):
     return np.flatnonzero(filter_logits(logits, **settings)[0] > -np.inf).tolist()
 
 
+@pytest.mark.exercise("top-p")
 def test_filter_logits_keeps_the_most_likely_tokens():
     logits = np.log(np.float32([[0.5, 0.1, 0.3, 0.06, 0.04], [0.1, 0.2, 0.3, 0.1, 0.3]]))
     np.testing.assert_array_equal(filter_logits(logits), logits)
-    np.testing.assert_array_equal(filter_logits(logits, temperature=0.5), logits / 0.5)
-    # The token with which the sum reaches p is the last one kept.
-    assert kept(logits, top_p=0.79) == [0, 2]
+    product = {"the logits are multiplied by the temperature: divide them": 0.5 * logits}
+    expect(filter_logits(logits, temperature=0.5), logits / 0.5, product)
+    mistakes = {
+        "filtered logits must be −∞": np.all(np.isfinite(filter_logits(logits, top_k=1))),
+        "nothing is filtered: add the probabilities, not the logits, the highest first": range(5),
+        "the token with which the sum reaches p is dropped: it is the last one kept": [0],
+    }
+    expect(kept(logits, top_p=0.79), [0, 2], mistakes)
     assert kept(logits, top_p=0.81) == [0, 1, 2]
-    assert kept(logits, top_k=2) == [0, 2]
+    expect(kept(logits, top_k=2), [0, 2], {"top_k keeps one token too many": [0, 1, 2]})
     assert kept(logits, top_p=0.001) == [0]
     assert kept(logits[1:], top_p=0.001) == [2, 4]  # a tie
     assert kept(logits[1:], top_k=2) == [2, 4]

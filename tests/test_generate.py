@@ -148,15 +148,6 @@ def test_a_sample_is_drawn_from_the_softmax_as_by_a_translator(make, bpe):
     assert len([*generator.stream("We meet", limit, 1)]) > 3
 
 
-def test_samples_depend_on_seed_and_number_only(make):
-    texts = {
-        (seed, number): make(Sampling(seed=seed, temperature=1.5)).generate("We", 12, number)
-        for seed, number in [(3, 0), (3, 1), (4, 0)]
-    }
-    assert len({*texts.values()}) == 3
-    assert texts[3, 1] == make(SAMPLED).generate("We", 12, 1)
-
-
 def test_a_part_ends_after_a_whole_character(bpe):
     """Whatever the prompt, and though characters are encoded as up to four bytes."""
     text = "é你😀好 ok 👩‍👩‍👧…ß"
@@ -196,9 +187,7 @@ def run(tmp_path_factory):
     (folder / "a.txt").write_text("".join(TEXT), "utf-8")
     settings = {"model": "language_model", "corpus": str(folder / "a.txt"), "tokenizer": "char"}
     directories = {"runs_dir": str(folder), "cache_dir": str(folder / "cache"), "name": "run"}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Generator, "trace", lambda generator: None)
-        run_loop(TINY | settings | directories | {"max_steps": 1, "max_length": 12})
+    run_loop(TINY | settings | directories | {"max_steps": 1, "max_length": 12})
     return folder / "run"
 
 
@@ -241,13 +230,8 @@ def test_without_a_prompt_a_text_is_generated_from_its_start(generate, greedy_te
     result = generate("--top-k", 1, "--tokens", 15, "--seed", 1)
     assert (result.status, result.err) == (0, "")
     assert [result.out.removesuffix("\n")] == greedy_texts("", tokens=15)
-
-
-def test_without_a_file_to_read_a_text_is_generated_from_its_start(generate):
-    expected = generate("", "--no-sample", "--tokens", 3).out
-    for stdin in (None, io.StringIO("not read")):
-        result = generate("--no-sample", "--tokens", 3, stdin=stdin)
-        assert (result.status, result.out) == (0, expected)
+    for stdin in (None, io.StringIO("not read")):  # as in a notebook
+        assert generate("--no-sample", "--tokens", 15, stdin=stdin).out == result.out
 
 
 def test_unknown_characters_are_left_out_and_counted(generate):
@@ -261,18 +245,7 @@ def test_unknown_characters_are_left_out_and_counted(generate):
 
 @pytest.mark.parametrize(
     ("flags", "word"),
-    [
-        ("--beam 2", "--beam"),
-        ("--n-best 2", "--n-best"),
-        ("--max-tokens 2", "--max-tokens"),
-        ("--no-sample --samples 2", "--samples"),
-        ("--no-sample --seed 1", "--seed"),
-        ("--tokens 0", "--tokens"),
-        ("--samples x", "--samples"),
-        ("--temperature 0", "--no-sample"),
-        ("--top-p 2", "--top-p"),
-        ("one two", "two"),
-    ],
+    [("--beam 2", "--beam"), ("--no-sample --samples 2", "--samples"), ("one two", "two")],
 )
 def test_invalid_flags_are_rejected_before_tensorflow_loads(generate, monkeypatch, flags, word):
     monkeypatch.setattr("training.machine.import_tensorflow", lambda: pytest.fail("loaded"))

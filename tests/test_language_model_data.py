@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from config import Config
-from data import corpora, encoding, pipeline, readers, remote
+from data import corpora, encoding, pipeline, readers, remote, tokenizer
 from data.arrays import Ragged, Text
 from data.batches import plan_batches
 from data.splits import SPLITS, CorpusError
@@ -303,6 +303,38 @@ def test_a_split_without_tokens_is_rejected(config, tmp_path):
     settings = dataclasses.replace(config, corpus=str(tmp_path / "text"), tokenizer="word")
     with pytest.raises(CorpusError, match="validation split"):
         pipeline.load(settings)
+
+
+@pytest.mark.parametrize("kind", ["char", "byte", "bpe"])
+def test_the_share_of_a_text_that_training_has_seen_is_named(config, tmp_path, capfd, kind):
+    """Half of the validation text is also in the training text, at another place."""
+    random = np.random.default_rng(0)
+    letters = [*"abcdefghijklmnopqrst    "]
+    lines = ["".join(random.choice(letters, 70)) + "\n" for _ in range(400)]
+    write(tmp_path / "half/train.txt", "x" + "".join(lines[:200]))
+    write(tmp_path / "half/validation.txt", "".join(lines[150:250]))
+    write(tmp_path / "half/test.txt", "".join(lines[300:]))
+    half = dataclasses.replace(config, corpus=str(tmp_path / "half"), tokenizer=kind)
+    splits = pipeline.load(half).corpus_info["splits"]
+    assert splits["validation"]["seen"] == pytest.approx(0.5, abs=0.06)
+    assert splits["test"]["seen"] == 0 and "seen" not in splits["train"]
+    error = capfd.readouterr().err
+    assert "of the validation text" in error and "of the test text" not in error
+    write(tmp_path / "thrice.txt", "".join(lines) * 3)  # divided by position
+    thrice = dataclasses.replace(config, corpus=str(tmp_path / "thrice.txt"), tokenizer=kind)
+    splits = pipeline.load(thrice).corpus_info["splits"]
+    assert splits["validation"]["seen"] > 0.9 and splits["test"]["seen"] > 0.9
+    assert "of the test text" in capfd.readouterr().err
+
+
+def test_windows_with_unknown_tokens_and_short_texts_are_not_seen():
+    characters = tokenizer.train(["abc\n"], 300, kind="char", leading_space=False)
+    unknown = characters.encode(["日" * 100])[0]
+    assert encoding.seen_share(np.int32(unknown), ["本" * 100], characters) == 0
+    known = np.int32(characters.encode(["abcca" * 30])[0])
+    assert encoding.seen_share(known, ["ccaab" * 15], characters) == 1
+    assert encoding.seen_share(known, ["abc"], characters) == 0
+    assert encoding.seen_share(known[:10], ["abcca" * 30], characters) == 0
 
 
 # ---- Blocks --------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 import tensorflow as tf
+from expect import expect
 
 import train
 from config import Config
@@ -46,53 +47,109 @@ def test_dense_is_x_times_kernel_plus_bias(shape):
     np.testing.assert_allclose(dense(x), expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.exercise("positions")
 def test_embedding_is_scaled_by_the_root_of_d_model():
     embedding = Embedding(5, 16, SEED)
     table = embedding.table.numpy()
-    np.testing.assert_allclose(embedding([[3, 0]]), [[4 * table[3], 4 * table[0]]], rtol=1e-6)
+    rows = table[[[3, 0]]]
+    mistakes = {
+        "the vectors are not multiplied by √d_model": rows,
+        "the vectors are divided by √d_model: multiply them": rows / 4,
+        "the vectors are multiplied by d_model instead of √d_model": 16 * rows,
+        "the vectors are multiplied by the root of the vocabulary's size": 5**0.5 * rows,
+    }
+    expect(embedding([[3, 0]]), 4 * rows, mistakes)
 
 
+@pytest.mark.exercise("feed-forward")
 def test_feed_forward_has_a_relu_between_two_projections():
     net = randomize(FeedForward(Config(d_model=4, num_heads=2, dff=6), SEED))
     x = np.float32(RNG.normal(size=(2, 3, 4)))
-    hidden = np.maximum(0, x @ net.inner.kernel.numpy() + net.inner.bias.numpy())
-    expected = hidden @ net.outer.kernel.numpy() + net.outer.bias.numpy()
-    np.testing.assert_allclose(net(x), expected, rtol=1e-5, atol=1e-5)
+    inner = x @ net.inner.kernel.numpy() + net.inner.bias.numpy()
+
+    def outer(hidden):
+        return hidden @ net.outer.kernel.numpy() + net.outer.bias.numpy()
+
+    right = outer(np.maximum(0, inner))
+    mistakes = {
+        "the ReLU is missing: two projections in a row are one projection": outer(inner),
+        "the ReLU is after the second projection: it must be between the two": (
+            np.maximum(0, outer(inner))
+        ),
+        "the nonlinearity is GELU: the paper has ReLU": outer(tf.nn.gelu(inner).numpy()),
+        "x is added: the layer adds the residual, not the network": x + right,
+    }
+    expect(net(x), right, mistakes)
 
 
+@pytest.mark.exercise("layer-norm")
 def test_layer_norm_equals_keras():
     norm = randomize(LayerNorm(8))
     keras = tf.keras.layers.LayerNormalization(epsilon=1e-6)
     x = np.float32(3 + 2 * RNG.normal(size=(2, 5, 8)))
     keras.build(x.shape)
     keras.set_weights([norm.scale, norm.offset])
-    np.testing.assert_allclose(norm(x), keras(x), rtol=1e-5, atol=1e-5)
+    scale, offset = norm.scale.numpy(), norm.offset.numpy()
+    centered, variance = x - x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
+
+    def over(axes, ddof=0):
+        deviation = np.sqrt(x.var(axes, ddof=ddof, keepdims=True) + 1e-6)
+        return (x - x.mean(axes, keepdims=True)) / deviation * scale + offset
+
+    mistakes = {
+        "mean and variance are over the positions: each position has its own": over(1),
+        "mean and variance are over several positions: each has its own": over((1, 2)),
+        "mean and variance are over the whole batch: each position has its own": over((0, 1, 2)),
+        "the mean is not subtracted": x / np.sqrt((x * x).mean(-1, keepdims=True)) * scale + offset,
+        "x is divided by the variance instead of its square root": (
+            centered / variance * scale + offset
+        ),
+        "the variance is divided by n − 1 instead of n": over(-1, ddof=1),
+        "scale and offset are missing": centered / np.sqrt(variance + 1e-6),
+    }
+    expect(norm(x), keras(x), mistakes)
+    constant = norm(tf.ones((1, 8)))
+    mistakes = {"a constant vector becomes NaN: EPSILON is missing": np.any(np.isnan(constant))}
+    expect(constant, [norm.offset], mistakes)
 
 
+@pytest.mark.exercise("dropout")
 def test_dropout_without_a_seed_is_the_identity():
     x = tf.ones((3, 4))
     assert dropout(x, 0.9, None) is x
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])
+@pytest.mark.exercise("dropout")
 def test_dropout_zeroes_its_rate_and_keeps_the_mean(rate):
     dropped = dropout(tf.ones((100, 1000)), rate, SEED).numpy()
-    assert np.mean(dropped == 0) == pytest.approx(rate, abs=0.01)
+    exchanged = {f"{1 - rate:.0%} is dropped instead of {rate:.0%}": 1 - rate}
+    expect(np.mean(dropped == 0), rate, exchanged, atol=0.01)
+    mistakes = {
+        "what is kept is not scaled up: the mean falls": 1.0,
+        "what is kept is multiplied by 1 / rate instead of 1 / (1 − rate)": 1 / rate,
+    }
+    expect(np.max(dropped), 1 / (1 - rate), mistakes)
     np.testing.assert_allclose(dropped[dropped != 0], 1 / (1 - rate), rtol=1e-6)
     assert np.mean(dropped) == pytest.approx(1, abs=0.02)
 
 
+@pytest.mark.exercise("dropout")
 def test_dropout_draws_are_independent():
     dropped = dropout(tf.ones((4000, 5)), 0.5, SEED).numpy() == 0
+    rows = {"one draw decides about a whole row: each number needs its own": True}
+    expect(np.all(dropped == dropped[:, :1]), False, rows)
     assert abs(np.corrcoef(dropped.T) - np.eye(5)).max() < 0.06
     assert abs(np.corrcoef(dropped[:-1].ravel(), dropped[1:].ravel())[0, 1]) < 0.03
 
 
+@pytest.mark.exercise("dropout")
 def test_dropout_depends_on_run_seed_step_and_name():
     def mask(run_seed, step, name):
         return dropout(tf.ones(64), 0.5, fold_in(step_seed(run_seed, step), name)).numpy()
 
-    np.testing.assert_array_equal(mask(0, 1, "here"), mask(0, 1, "here"))
+    random = {"the draws do not depend on the seed only: two equal calls differ": True}
+    expect(mask(0, 1, "here"), mask(0, 1, "here"), random)
     masks = [mask(0, 1, "here"), mask(1, 1, "here"), mask(0, 2, "here"), mask(0, 1, "there")]
     for one, other in itertools.combinations(masks, 2):
         assert np.any(one != other)

@@ -1,50 +1,81 @@
 """The loss, worked by hand: real tokens count, padding does not."""
 
+import sys
 from math import log
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from expect import expect
 
 import train
 from config import TASKS, Config
 from data.arrays import Pairs, Ragged
-from data.tokenizer import BOS, PAD
+from data.tokenizer import BOS, EOS, PAD
 from evaluation.translator import Translator
 from model import MODELS
 from model.interface import Predictions, TeacherForcing
 from model.layers import trainable_variables
 from model.loss import loss_sums
 
-SOURCE = np.int32([[3, 4, 2, 0], [5, 6, 7, 2]])
-TARGET = np.int32([[1, 6, 5, 4, 2], [1, 3, 2, 0, 0]])
+SOURCE = np.int32([[8, 4, EOS, 0], [5, 6, 7, EOS]])
+TARGET = np.int32([[BOS, 6, 5, 4, EOS], [BOS, 8, EOS, 0, 0]])
 LOGITS = np.log(np.float32([[1 / 2, 1 / 4, 1 / 4], [1 / 2, 1 / 4, 1 / 4]]))
 
 
+@pytest.mark.exercise("label-smoothing")
 def test_loss_is_minus_the_log_probability_of_the_label():
     for row, label, expected in ((0, 0, log(2)), (1, 2, log(4))):
         loss = loss_sums(LOGITS[row : row + 1], [label]).loss
-        assert float(loss) == pytest.approx(expected, rel=1e-6)
+        expect(loss, expected, {"the sign is wrong: the loss is −log p": -expected})
 
 
+@pytest.mark.exercise("label-smoothing")
 def test_label_smoothing_shares_epsilon_with_the_whole_vocabulary():
     """ε = 0.3 of 3 tokens: the label has 0.7 + 0.1, each other token 0.1."""
+
+    def cross_entropy(label, on_label, on_others):
+        shares = np.full(3, on_others)
+        shares[label] = on_label
+        return -np.sum(shares * LOGITS[0])
+
     for label, expected in (
         (0, 0.8 * log(2) + 0.1 * log(4) + 0.1 * log(4)),
         (2, 0.1 * log(2) + 0.1 * log(4) + 0.8 * log(4)),
     ):
         sums = loss_sums(LOGITS[:1], [label], label_smoothing=0.3)
-        assert float(sums.objective) == pytest.approx(expected, rel=1e-6)
+        mistakes = {
+            "the objective has no label smoothing": cross_entropy(label, 1, 0),
+            "ε is shared among the other tokens only: the label also has ε / vocab_size": (
+                cross_entropy(label, 0.7, 0.15)
+            ),
+            "ε and 1 − ε are exchanged": cross_entropy(label, 0.3 + 0.7 / 3, 0.7 / 3),
+            "ε is on every token: the mean of the logits, not their sum, has the share ε": (
+                cross_entropy(label, 0.7 + 0.3, 0.3)
+            ),
+        }
+        expect(sums.objective, expected, mistakes)
+        smoothed = {"the loss that is reported has label smoothing": expected}
+        expect(sums.loss, cross_entropy(label, 1, 0), smoothed)
 
 
+@pytest.mark.exercise("label-smoothing")
 def test_sums_are_over_the_tokens():
-    logits = np.log(np.float32([[0.5, 0.3, 0.2], [0.1, 0.8, 0.1], [0.1, 0.4, 0.5]]))
-    labels = np.int32([0, 1, 1])  # correct, correct, a close second
+    logits = np.log(np.float32([[0.5, 0.2, 0.3], [0.1, 0.1, 0.8], [0.1, 0.5, 0.4]]))
+    labels = np.int32([0, 2, 2])  # correct, correct, a close second
     sums = loss_sums(logits, labels, label_smoothing=0.3)
     single = [loss_sums(logits[i : i + 1], labels[i : i + 1], 0.3) for i in range(3)]
+    loss = -log(0.5) - log(0.8) - log(0.4)
+    expect(sums.loss, loss, {"the loss is a mean over the tokens: it must be a sum": loss / 3})
     np.testing.assert_allclose(sums[:3], np.sum([each[:3] for each in single], axis=0), rtol=1e-6)
-    np.testing.assert_allclose(sums.loss, -log(0.5) - log(0.8) - log(0.4), rtol=1e-6)
     assert sums.correct == 2
+
+
+def test_an_unknown_target_is_never_correct_and_costs_a_choice_among_all_characters():
+    """A model that predicts the unknown token everywhere does not have a low loss."""
+    sums = loss_sums(np.float32([[-99, 0, -99]] * 3), np.int32([1, 1, 1]))
+    assert sums.correct == 0 and float(sums.loss) == pytest.approx(3 * log(sys.maxunicode + 1))
+    assert abs(float(sums.objective)) < 1e-6
 
 
 def test_an_auxiliary_loss_is_minimized_and_is_not_part_of_the_loss():
@@ -56,6 +87,7 @@ def test_an_auxiliary_loss_is_minimized_and_is_not_part_of_the_loss():
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e4])
+@pytest.mark.exercise("label-smoothing")
 def test_objective_and_its_gradient_equal_keras(scale):
     """Also where exp would overflow and probabilities underflow."""
     rng = np.random.default_rng(0)
@@ -75,36 +107,56 @@ def test_objective_and_its_gradient_equal_keras(scale):
 class Recorder(TeacherForcing):
     """A model that records its arguments. Its hidden vectors are the input ids."""
 
-    def encode(self, source, source_mask, seed):
-        self.encoded = (source, source_mask)
+    def encode(self, source, source_mask, seed=None):
+        self.encoded, self.seeds = (source, source_mask), {"encoder": seed}
         return "memory", [{"self": 1}]
 
-    def decode(self, target_in, memory, self_mask, cross_mask, seed):
+    def decode(self, target_in, memory, self_mask, cross_mask, seed=None):
         assert memory == "memory"
         self.target_in, self.self_mask, self.cross_mask = target_in, self_mask, cross_mask
+        self.seeds["decoder"] = seed
         return tf.cast(target_in, tf.float32)[:, :, tf.newaxis], [{"cross": 2}, {"cross": 3}]
 
     def logits(self, hidden):
         return hidden
 
 
+@pytest.mark.exercise("teacher-forcing", "masked-loss")
 def test_teacher_forcing_predicts_each_token_from_the_true_tokens_before_it():
     model = Recorder()
     logits, labels, intermediates = model.teacher_forced(SOURCE, TARGET)
     assert intermediates == [{"self": 1}, {"cross": 2}, {"cross": 3}]
-    np.testing.assert_array_equal(model.target_in, [[1, 6, 5, 4], [1, 3, 2, 0]])
-    # The real tokens, and the token before each.
-    np.testing.assert_array_equal(labels, [6, 5, 4, 2, 3, 2])
-    np.testing.assert_array_equal(logits[:, 0], [1, 6, 5, 4, 1, 3])
+    shifted = {"the decoder reads the tokens that it should predict": TARGET[:, 1:]}
+    expect(model.target_in, [[BOS, 6, 5, 4], [BOS, 8, EOS, 0]], shifted)
+    mistakes = {
+        "the labels are the tokens that the decoder reads, not the next ones": TARGET[:, :-1][
+            TARGET[:, 1:] != 0
+        ],
+        "padding counts": TARGET[:, 1:].ravel(),
+        "only padding counts: the mask is upside down": [0, 0],
+        "the mask belongs to target[:, :-1]: the token after eos counts": [6, 5, 4, EOS, 8, EOS, 0],
+        "eos does not count: the model must learn to end": [6, 5, 4, 8],
+    }
+    expect(labels, [6, 5, 4, EOS, 8, EOS], mistakes)
+    expect(logits[:, 0], [BOS, 6, 5, 4, BOS, 8])  # the token before each
 
 
+@pytest.mark.exercise("teacher-forcing")
 def test_teacher_forcing_masks_later_tokens_and_the_padding_of_the_source():
     model = Recorder()
     model.teacher_forced(SOURCE, TARGET)
     source_mask = [[[[True, True, True, False]]], [[[True, True, True, True]]]]
-    np.testing.assert_array_equal(model.encoded[1], source_mask)
-    np.testing.assert_array_equal(model.cross_mask, source_mask)
-    np.testing.assert_array_equal(model.self_mask, np.tri(4, dtype=bool))
+    target_mask = np.array([[[[True] * 4]], [[[True] * 3 + [False]]]])
+    padding = {"the padding of the source is not masked": np.ones((2, 1, 1, 4), bool)}
+    expect(model.encoded[1], source_mask, padding)
+    other = {"cross-attention has the mask of the target: it reads the source": target_mask}
+    expect(model.cross_mask, source_mask, other)
+    mistakes = {
+        "later tokens are not masked: training sees what it should predict": (
+            np.all(model.self_mask[..., 0, :3])
+        )
+    }
+    expect(model.self_mask, np.tri(4, dtype=bool), mistakes)
 
 
 @pytest.mark.parametrize("parts", [1, 2])
@@ -121,12 +173,12 @@ def test_the_means_of_training_are_over_the_predicted_tokens(tiny, monkeypatch, 
     monkeypatch.setattr(model, "teacher_forced", predict_some)
     with tf.GradientTape() as tape:
         sums = train.batch_sums(model, SOURCE, TARGET, None, config)
-        objective = sums.objective / 2  # the odd ids of TARGET are 5 and 3
+        objective = sums.objective / 3  # the odd ids of TARGET are 5 and EOS, twice
     gradients = tape.gradient(objective, [*trainable_variables(model).values()])
     norm = tf.linalg.global_norm([tf.convert_to_tensor(gradient) for gradient in gradients])
     step = train.make_train_step(model, train.make_optimizer(model, config), config)
     values = step(SOURCE, TARGET)
-    assert float(values["loss"]) == pytest.approx(float(sums.loss) / 2, rel=1e-4)
+    assert float(values["loss"]) == pytest.approx(float(sums.loss) / 3, rel=1e-4)
     assert float(values["grad_norm"]) == pytest.approx(float(norm), rel=1e-4)
 
 
@@ -149,13 +201,13 @@ def test_random_words_end_at_the_loss_of_their_entropy(tiny, kind):
     assert -0.004 < np.mean(losses[-200:]) - log(7) < 0.1
 
 
+@pytest.mark.exercise("teacher-forcing")
 def test_teacher_forcing_passes_the_seed_to_encoder_and_decoder():
-    model, seeds = Recorder(), []
-    model.encode = lambda source, mask, seed: seeds.append(seed) or ("memory", [])
-    decode = model.decode
-    model.decode = lambda *arguments: seeds.append(arguments[-1]) or decode(*arguments)
+    model = Recorder()
     model.teacher_forced(SOURCE, TARGET, "seed")
-    assert seeds == ["seed", "seed"]
+    for name, seed in model.seeds.items():
+        missing = {f"the {name} gets no seed, so it has no dropout": seed is None}
+        expect(seed == "seed", True, missing)
 
 
 def test_validation_loss_is_computed_without_dropout_of_any_kind(tiny):

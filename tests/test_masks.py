@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from expect import expect
 
 from model.layers import Seed
 from model.masks import look_ahead_mask, padding_mask, word_dropout
@@ -9,15 +10,37 @@ from model.masks import look_ahead_mask, padding_mask, word_dropout
 T, F = True, False
 
 
+@pytest.mark.exercise("padding-mask")
 def test_padding_mask_is_true_at_tokens():
     mask = padding_mask(np.int32([[7, 5, 9], [3, 0, 0]]))
-    np.testing.assert_array_equal(mask, [[[[T, T, T]]], [[[T, F, F]]]])
+    right = np.array([[[[T, T, T]]], [[[T, F, F]]]])
+    mistakes = {
+        "the mask is upside down: True means that a token may be attended to": ~right,
+        "the mask hides queries: the padding to hide is on the last axis, that of the keys": (
+            right.transpose(0, 1, 3, 2)
+        ),
+        "an axis is missing: the mask is (batch, 1, 1, key_len), for all heads and queries": (
+            np.ndim(mask) < 4
+        ),
+        "the mask consists of numbers: it must be boolean": right.astype(float),
+    }
+    expect(mask, right, mistakes)
 
 
+@pytest.mark.exercise("look-ahead-mask")
 def test_look_ahead_mask_is_true_up_to_the_diagonal():
-    expected = [[T, F, F, F], [T, T, F, F], [T, T, T, F], [T, T, T, T]]
-    np.testing.assert_array_equal(look_ahead_mask(4), expected)
-    np.testing.assert_array_equal(look_ahead_mask(4, start=2), expected[2:])
+    right = np.array([[T, F, F, F], [T, T, F, F], [T, T, T, F], [T, T, T, T]])
+    mistakes = {
+        "the mask is upside down: position 0 sees position 3": right.T,
+        "True and False are exchanged: True means that a position may be attended to": ~right,
+        "a position does not see itself: position 0 sees nothing": np.tri(4, k=-1, dtype=bool),
+        "position 0 sees position 1, which it should predict": np.tri(4, k=1, dtype=bool),
+        "every position sees all others": np.ones((4, 4), bool),
+        "the mask consists of numbers: it must be boolean": right.astype(float),
+    }
+    expect(look_ahead_mask(4), right, mistakes)
+    whole = {"start is ignored: there are rows for positions before it": right}
+    expect(look_ahead_mask(4, start=2), right[2:], whole)
 
 
 def test_word_dropout_masks_words_and_only_in_training():

@@ -22,8 +22,12 @@ def sentence_scores(hypotheses, references):
 
 @pytest.fixture(autouse=True)
 def no_wordnet(monkeypatch):
-    """The same METEOR with and without WordNet's data on this machine."""
-    monkeypatch.setattr(metrics, "load_wordnet", lambda: metrics.NO_WORDNET)
+    """METEOR without WordNet's data, which may be on this machine."""
+
+    def missing(word):
+        raise LookupError("Resource wordnet not found.")
+
+    monkeypatch.setattr(nltk.corpus, "wordnet", SimpleNamespace(synsets=missing))
 
 
 def wordnet_with(*synonyms):
@@ -33,16 +37,11 @@ def wordnet_with(*synonyms):
     return SimpleNamespace(synsets=lambda word: [synset] if word in synonyms else [])
 
 
-# Published slides print BLEU 0.54 and METEOR 0.82 for the first sentence, as the libraries do. For
-# the second they print 0.34 and 0.75 (with WordNet), which the n-gram counts below contradict.
 @pytest.mark.parametrize(
-    ("hypothesis", "matches", "length", "chunks", "slides"),
-    [
-        (CLOSE, [13, 10, 7, 4], 13, 3, {"bleu": 0.54, "meteor": 0.82}),
-        (PARAPHRASE, [12, 8, 5, 3], 16, 4, {}),
-    ],
+    ("hypothesis", "matches", "length", "chunks"),
+    [(CLOSE, [13, 10, 7, 4], 13, 3), (PARAPHRASE, [12, 8, 5, 3], 16, 4)],
 )
-def test_bleu_and_meteor_by_hand(hypothesis, matches, length, chunks, slides):
+def test_bleu_and_meteor_by_hand(hypothesis, matches, length, chunks):
     result = score([hypothesis], [REFERENCE])
 
     reference_length = 16  # 15 words and the full stop
@@ -56,25 +55,10 @@ def test_bleu_and_meteor_by_hand(hypothesis, matches, length, chunks, slides):
     f_mean = 10 * precision * recall / (recall + 9 * precision)
     assert result["meteor"] == pytest.approx(100 * f_mean * (1 - 0.5 * (chunks / matches[0]) ** 3))
 
-    assert {name: round(result[name] / 100, 2) for name in slides} == slides
-
-
-def test_all_metrics_of_two_sentences():
-    first = score([CLOSE], [REFERENCE])
-    second = score([PARAPHRASE], [REFERENCE])
-
-    def numbers(result):
-        return [round(result[name], 2) for name in METRICS]
-
-    assert numbers(first) == [53.88, 79.56, 88.89, 72, 88.89, 82.29, 0]
-    assert numbers(second) == [42.61, 55.73, 73.33, 50, 73.33, 73.61, 0]
-    by_sentence = sentence_scores([CLOSE, PARAPHRASE], [REFERENCE, REFERENCE])
-    assert by_sentence == {name: [first[name], second[name]] for name in METRICS}
-
 
 def test_wordnet_adds_synonyms(monkeypatch):
     without = score([PARAPHRASE], [REFERENCE])
-    monkeypatch.setattr(metrics, "load_wordnet", lambda: wordnet_with("say", "state", "tell"))
+    monkeypatch.setattr(nltk.corpus, "wordnet", wordnet_with("say", "state", "tell"))
     with_synonyms = score([PARAPHRASE], [REFERENCE])
 
     # 13 of 16 tokens match, in three chunks: I am / to tell that I am getting a / boost of energy.
@@ -82,19 +66,6 @@ def test_wordnet_adds_synonyms(monkeypatch):
     assert sentence_scores([PARAPHRASE], [REFERENCE])["meteor"] == [with_synonyms["meteor"]]
     assert "match:exact+stem+wordnet|" in with_synonyms["signatures"]["meteor"]
     assert "match:exact+stem, no WordNet|" in without["signatures"]["meteor"]
-
-
-def test_wordnet_is_used_if_its_data_are_installed(monkeypatch):
-    monkeypatch.undo()
-
-    def missing(word):
-        raise LookupError("Resource wordnet not found.")
-
-    monkeypatch.setattr(nltk.corpus, "wordnet", SimpleNamespace(synsets=missing))
-    assert metrics.load_wordnet() is metrics.NO_WORDNET
-    installed = wordnet_with("say", "tell")
-    monkeypatch.setattr(nltk.corpus, "wordnet", installed)
-    assert metrics.load_wordnet() is installed
 
 
 def test_perfect_output_scores_100():
@@ -169,13 +140,9 @@ def test_exact_match_compares_strings():
 def test_signatures_name_settings_and_versions():
     signatures = score([CLOSE], [REFERENCE])["signatures"]
     assert list(signatures) == ["bleu", "chrf", "rouge_1", "rouge_2", "rouge_l", "meteor"]
-    sacrebleu_version = version("sacrebleu")
-    assert signatures["bleu"] == (
-        f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:{sacrebleu_version}"
-    )
-    assert signatures["chrf"] == (
-        f"nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:{sacrebleu_version}"
-    )
+    assert signatures["bleu"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|")
+    assert signatures["chrf"].startswith("nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|")
+    assert all(signatures[x].endswith(f"version:{version('sacrebleu')}") for x in ("bleu", "chrf"))
     assert "tok:unicode-words-marks|stem:no|" in signatures["rouge_l"]
     assert "tok:13a|" in signatures["meteor"]
     assert signatures["meteor"].endswith(f"version:nltk-{version('nltk')}")

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import tensorflow as tf
+from expect import expect
 
 from config import Config
 from model.optimizer import Adam, learning_rate
@@ -18,11 +19,21 @@ PEAK = 1 / np.sqrt(D_MODEL * WARMUP)
     ("step", "expected"),
     [(1, PEAK / WARMUP), (WARMUP // 2, PEAK / 2), (WARMUP, PEAK), (4 * WARMUP, PEAK / 2)],
 )
+@pytest.mark.exercise("learning-rate")
 def test_learning_rate_rises_linearly_and_decays_as_the_inverse_square_root(step, expected):
     rate = learning_rate(step, CONFIG)
+    linear, decay = step * WARMUP**-1.5, step**-0.5
+    before = (step - 1) * WARMUP**-1.5 if step <= WARMUP else (step - 1) ** -0.5
+    mistakes = {
+        "the larger of the two terms is used, not the smaller": max(linear, decay) * D_MODEL**-0.5,
+        "the rate does not rise: the second term must grow with the step": PEAK,
+        "the rate is multiplied by √d_model instead of divided": expected * D_MODEL,
+        "d_model is missing: its root divides the rate": expected * D_MODEL**0.5,
+        "the step is counted from 0: the first update has step 1": before * D_MODEL**-0.5,
+    }
+    expect(rate, expected, {x: y for x, y in mistakes.items() if y != expected}, atol=0)
     tripled = learning_rate(step, dataclasses.replace(CONFIG, learning_rate_scale=3.0))
-    assert float(rate) == pytest.approx(expected, rel=1e-5)
-    assert float(tripled) == pytest.approx(3 * expected, rel=1e-5)
+    expect(tripled, 3 * expected, {"learning_rate_scale has no effect": expected}, atol=0)
 
 
 def test_learning_rate_peaks_at_the_end_of_the_warmup():
@@ -32,6 +43,7 @@ def test_learning_rate_peaks_at_the_end_of_the_warmup():
     assert np.max(np.abs(np.diff(rates))) <= PEAK / WARMUP * 1.001
 
 
+@pytest.mark.exercise("learning-rate")
 def test_learning_rate_accepts_an_integer_variable():
     step = tf.Variable(WARMUP, dtype=tf.int64)
     assert float(learning_rate(step, CONFIG)) == pytest.approx(PEAK, rel=1e-5)
@@ -57,19 +69,40 @@ def our_updates():
     return np.array(path)
 
 
+@pytest.mark.exercise("adam")
 def test_adam_equals_its_formula():
     variable, gradients, rates = fifty_updates()
-    m = v = np.zeros((4, 3))
-    path = []
-    for t, (g, rate) in enumerate(zip(gradients, rates, strict=True), start=1):
-        m = 0.9 * m + 0.1 * g
-        v = 0.98 * v + 0.02 * g**2
-        unbias = np.sqrt(1 - 0.98**t) / (1 - 0.9**t)
-        variable = variable - rate * unbias * m / (np.sqrt(v) + 1e-9)
-        path.append(variable)
-    np.testing.assert_allclose(our_updates(), path, rtol=0, atol=2e-6)
+
+    def path(
+        beta_1=0.9,
+        beta_2=0.98,
+        square=np.square,
+        root=np.sqrt,
+        corrected=True,
+        sign=1,
+        momentum=True,
+    ):
+        x, m, v, values = variable, 0.0, 0.0, []
+        for t, (g, rate) in enumerate(zip(gradients, rates, strict=True), start=1):
+            m = beta_1 * m * momentum + (1 - beta_1) * g
+            v = beta_2 * v + (1 - beta_2) * square(g)
+            unbias = np.sqrt(1 - 0.98**t) / (1 - 0.9**t) if corrected else 1
+            x = x - sign * rate * unbias * m / (root(v) + 1e-9)
+            values.append(x)
+        return np.array(values)
+
+    mistakes = {
+        "the bias correction is missing: multiply by `correction`": path(corrected=False),
+        "β₁ and β₂ are exchanged": path(0.98, 0.9),
+        "v is a mean of gradients, not of their squares": path(square=np.abs),
+        "the root of v is missing": path(root=lambda v: v),
+        "the update goes uphill: subtract it": path(sign=-1),
+        "m is not kept from step to step": path(momentum=False),
+    }
+    expect(our_updates(), path(), mistakes, rtol=0, atol=2e-6)
 
 
+@pytest.mark.exercise("adam")
 def test_first_update_is_the_learning_rate_times_the_sign_of_the_gradient():
     """m = 0.1 g and v = 0.02 g², without bias g and g², so that the update is g / √g²."""
     variable = tf.Variable([1.0, 1.0, 1.0])

@@ -19,13 +19,19 @@ needs_browser = pytest.mark.skipif(
 )
 
 
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "page.html"
+
+
 def weights(*shape):
     values = np.random.default_rng(0).random(shape) ** 9  # some near 0, some near 1
     return values / values.sum(-1, keepdims=True)
 
 
-def browse(path, address, script, *flags):
-    """Append a script to the page and return its result from the browser."""
+def browse(path, kinds, script, *flags, address="", title="title"):
+    """Write a page with a script, and return its result from the browser."""
+    page.write(path, kinds, title)
     probe = f"const report = (() => {{ {script} }})();"
     probe += "document.body.append(Object.assign(document.createElement('pre'), "
     probe += "{id: 'report', textContent: JSON.stringify(report)}));"
@@ -64,12 +70,11 @@ return seen;
 
 
 @needs_browser
-def test_every_way_to_select_a_word_shows_its_weights(tmp_path):
+def test_every_way_to_select_a_word_shows_its_weights(path):
     own, cross = weights(2, 4, 6, 6), weights(3, 4, 5, 6)
     source, target = list("abcdef"), list("vwxyz")
     kinds = {"self": (own, source, source), "cross": (cross, target, source)}
-    page.write(tmp_path / "page.html", kinds, "title")
-    seen = browse(tmp_path / "page.html", "kind=2&layer=2&head=3&word=4", READER)
+    seen = browse(path, kinds, READER, address="kind=2&layer=2&head=3&word=4")
     expected = [
         cross[1, 2, 3],
         cross[1, 2, 1],
@@ -89,24 +94,21 @@ def test_every_way_to_select_a_word_shows_its_weights(tmp_path):
 
 
 @needs_browser
-def test_in_the_dark_a_weight_of_0_has_the_colour_of_the_panel(tmp_path):
+def test_in_the_dark_a_weight_of_0_has_the_colour_of_the_panel(path):
     kinds = {"self": (np.array([[[[0, 0.2, 0.3, 0.5]]]]), ["a"], list("abcd"))}
-    page.write(tmp_path / "page.html", kinds, "title")
     script = "const colour = (what) => getComputedStyle(what).backgroundColor.match(/\\d+/g);"
     script += "return [...document.querySelectorAll('.panel, .key')].map(colour);"
     dark = "--blink-settings=preferredColorScheme=0"
-    panel, *keys = browse(tmp_path / "page.html", "", script, dark)
+    panel, *keys = browse(path, kinds, script, dark)
     assert keys[0] == panel
     light = [sum(map(int, colour)) for colour in keys]
     assert light == sorted(light) and light[3] > light[0] + 150
 
 
 @needs_browser
-def test_the_page_opens_on_the_last_layer_of_the_last_kind(tmp_path):
+def test_the_page_opens_on_the_last_layer_of_the_last_kind(path):
     kinds = {name: (weights(3, 4, 2, 2), ["x", "y"], ["a", "b"]) for name in ("self", "cross")}
-    page.write(tmp_path / "page.html", kinds, "title")
-    script = "return document.querySelector('#summary').textContent"
-    summary = browse(tmp_path / "page.html", "", script)
+    summary = browse(path, kinds, "return document.querySelector('#summary').textContent")
     assert "Layer 3, mean" in summary and "“x”" in summary.replace("\u2068", "")
 
 
@@ -114,48 +116,39 @@ def test_the_page_opens_on_the_last_layer_of_the_last_kind(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "predicted"), [("encoder self-attention", False), ("cross", True)]
 )
-def test_arrow_keys_work_at_once_and_rows_of_a_decoder_are_predictions(kind, predicted, tmp_path):
-    page.write(tmp_path / "page.html", {kind: (weights(1, 1, 2, 2), ["x", "y"], ["a", "b"])}, "")
+def test_arrow_keys_work_at_once_and_rows_of_a_decoder_are_predictions(kind, predicted, path):
+    kinds = {kind: (weights(1, 1, 2, 2), ["x", "y"], ["a", "b"])}
     script = """
         document.activeElement.dispatchEvent(
             new KeyboardEvent("keydown", {key: "ArrowRight", bubbles: true}));
         return ["#looking", "#summary"].map((id) => document.querySelector(id).textContent);
     """
-    heading, summary = browse(tmp_path / "page.html", "", script)
+    heading, summary = browse(path, kinds, script)
     assert "“y”" in summary and ("predict" in heading) == ("predict" in summary) == predicted
 
 
 @needs_browser
-def test_text_is_never_markup(tmp_path):
+def test_text_is_never_markup(path):
     shouts = "document.title = 'run'"
     tokens = [
         f"</script><script>{shouts}</script>",
         f'<img src="x" onerror="{shouts}">',
-        "&lt;",
-        "<!--<script>",
-        "@TITLE@",
-        "\u2028",
-        "\\u003c",
-        '"',
-        "<s>",
+        *["&lt;", "<!--<script>", "@TITLE@", "\u2028", "\\u003c", '"', "<s>"],
     ]
     name = f"<img src='x' onerror=\"{shouts}\">"
     title = f"</title></h1><script>{shouts}</script> @DATA@"
-    page.write(tmp_path / "page.html", {name: (weights(1, 1, 9, 9), tokens, tokens)}, title)
-    report = browse(
-        tmp_path / "page.html",
-        "word=2",
-        """
+    script = """
         const texts = (what) => [...document.querySelectorAll(what)].map((e) => e.textContent);
         return [document.title, texts("h1"), texts("#kinds label"), texts(".query"),
                 texts(".key .text"), document.querySelectorAll("img, script").length];
-    """,
-    )
+    """
+    kinds = {name: (weights(1, 1, len(tokens), len(tokens)), tokens, tokens)}
+    report = browse(path, kinds, script, address="word=2", title=title)
     # Three scripts: data and code of the page, and the report.
     assert report == [title, [title], [name], tokens, tokens, 3]
 
 
-def test_the_page_has_no_addresses(tmp_path):
-    page.write(tmp_path / "page.html", {"self": (weights(1, 1, 1, 1), ["▁a"], ["▁a"])}, "title")
-    text = (tmp_path / "page.html").read_text("utf-8")
+def test_the_page_has_no_addresses(path):
+    page.write(path, {"self": (weights(1, 1, 1, 1), ["▁a"], ["▁a"])}, "title")
+    text = path.read_text("utf-8")
     assert not re.search(r"//\w|url\(|@import|\b(src|href) *=", text)

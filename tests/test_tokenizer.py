@@ -1,9 +1,12 @@
 """Tokenizers and labels: text to ids and back."""
 
+import io
 import random
+import typing
 import unicodedata
 
 import pytest
+import sentencepiece
 from helpers import load_split
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -173,6 +176,93 @@ def test_the_most_frequent_characters_are_kept():
     trained = tokenizer.train([text], 270, kind="char", leading_space=False)
     assert trained.vocab_size == 270
     assert {*trained.tokens(range(4, 270))} == {"\n", *letters[:265]}
+
+
+# ---- Every kind ----------------------------------------------------------------------------------
+
+KINDS = typing.get_args(typing.get_type_hints(Config)["tokenizer"])
+# With symbols that SentencePiece reserves, and its names of special tokens.
+RESERVED = [
+    "a \u2585 x\u2585\n",
+    "\u2581b\r",
+    "<unk> </s>",
+    "<s>c<pad>",
+    "1 < 2 > 0 &\t!",
+    "é\u0301🙂",
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_character_of_the_training_text_is_in_the_vocabulary(kind, tmp_path):
+    trained = tokenizer.train(RESERVED, 400, kind=kind, leading_space=False)
+    tokenizer.save_pair(tmp_path, trained, trained)
+    loaded, other = tokenizer.load_pair(tmp_path)
+    assert loaded is other and loaded.model == trained.model
+    assert loaded.encode(RESERVED) == trained.encode(RESERVED)
+    for text in RESERVED:
+        (ids,) = loaded.encode([text])
+        assert tokenizer.UNK not in ids and all(tokenizer.EOS < i < loaded.vocab_size for i in ids)
+        expected = unicodedata.normalize("NFC", text)
+        if kind == "word":
+            expected = "".join(expected.split())
+            assert "".join(loaded.decode([ids])[0].split()) == expected
+        else:  # SentencePiece's symbol for a space
+            expected = expected.replace("\u2581", " ") if kind == "bpe" else expected
+            assert loaded.decode([ids]) == [expected]
+    if kind == "bpe":
+        assert {*"<>&!"} <= {*"".join(loaded.tokens(range(260, loaded.vocab_size)))}
+
+
+def test_byte_pairs_are_learned_from_all_texts():
+    """Also from those with SentencePiece's own symbols."""
+    for text in "one\u2585two", "one<unk>two</s>", "<pad>one <s>two":
+        trained = tokenizer.train([text] * 9, 300)
+        learned = {*"".join(trained.tokens(range(260, trained.vocab_size)))}
+        assert {*text} - {*"\u2585 "} <= learned
+    assert trained.decode(trained.encode(["one\u2585"])) == ["one\u2585"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_id_of_a_text_has_a_text_and_every_token_another_name(kind):
+    trained = tokenizer.train(RESERVED, 400, kind=kind, leading_space=False)
+    ids = range(tokenizer.EOS + 1, trained.vocab_size)
+    texts = trained.decode([i] for i in ids)
+    assert all(
+        text or token in ("▁", " ") for text, token in zip(texts, trained.tokens(ids), strict=True)
+    )
+    names = trained.tokens(range(trained.vocab_size))
+    assert len({*names}) == len(names)
+    assert trained.decode([[0, 1, 2], [3, ids[0]]]) == ["", ""]
+
+
+def test_bytes_need_no_training_and_broken_ones_are_decoded():
+    trained = tokenizer.train([], 264, kind="byte")
+    assert trained.vocab_size == 260
+    assert trained.encode(["é日"]) == [[4 + byte for byte in "é日".encode()]]
+    assert trained.decode([[4 + 0xC3], [4 + 0x41, 4 + 0xFF]]) == ["\ufffd", "A\ufffd"]
+
+
+@pytest.mark.parametrize("kind", ["char", "word"])
+def test_symbols_have_the_ids_that_sentencepiece_gives_them(split, kind):
+    """Most frequent first, then in order of code points. Runs of older code have its models."""
+    texts = [f"{text}\n" for text in split.targets] if kind == "char" else split.targets
+    ours = tokenizer.train(texts, 2000, kind=kind, leading_space=False)
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(tokenizer.preprocess(texts, False, kind == "word")),
+        model_writer=model,
+        model_type=kind,
+        vocab_size=ours.vocab_size,
+        character_coverage=1.0,
+        add_dummy_prefix=kind == "word",
+        user_defined_symbols="\n" if kind == "char" else "",
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        hard_vocab_limit=False,
+        pad_id=0, unk_id=1, bos_id=2, eos_id=3, minloglevel=2,
+    )  # fmt: skip
+    old = tokenizer.Tokenizer(model.getvalue(), words=kind == "word")
+    assert old.encode(texts) == ours.encode(texts)
 
 
 # ---- Words and labels ---------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from random import Random
 import numpy as np
 import pytest
 import tensorflow as tf
+from expect import expect
 
 from config import Config
 from model import build, layers
@@ -94,6 +95,7 @@ def test_one_trace_serves_all_shapes():
 
 
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+@pytest.mark.exercise("train-step")
 def test_loss_is_without_label_smoothing_and_objective_is_with_it(eager, label_smoothing):
     """Both of the same logits, averaged over the real target tokens."""
     config = config_of(label_smoothing=label_smoothing, shards=2)
@@ -110,31 +112,46 @@ def test_loss_is_without_label_smoothing_and_objective_is_with_it(eager, label_s
     accuracy = (log_probabilities.argmax(axis=-1) == labels).mean()
 
     metrics = train_step(ids, ids)
-    assert float(metrics["loss"]) == pytest.approx(loss, rel=1e-5)
-    assert float(metrics["accuracy"]) == pytest.approx(accuracy, rel=1e-5)
     objective = (1 - label_smoothing) * loss + label_smoothing * uniform
-    assert float(metrics["objective"]) == pytest.approx(objective, rel=1e-5)
+    mistakes = {
+        "the loss that is reported has label smoothing": objective,
+        "the loss that is reported is a sum: it must be a mean per token": loss * len(labels),
+    }
+    expect(metrics["loss"], loss, mistakes)
+    assert float(metrics["accuracy"]) == pytest.approx(accuracy, rel=1e-5)
+    plain = {"the objective that is reported has no label smoothing": loss}
+    expect(metrics["objective"], objective, plain)
     assert (float(metrics["objective"]) != float(metrics["loss"])) == (label_smoothing > 0)
 
 
+@pytest.mark.exercise("train-step")
 def test_the_step_follows_the_gradient_of_the_objective(eager):
     """Of one with label smoothing, at the learning rate of the schedule."""
     config = config_of(label_smoothing=0.3, warmup_steps=10)
     model, _, train_step = model_and_step(config)
     ids = random_ids(5)
-    with tf.GradientTape() as tape:
+    with tf.GradientTape(persistent=True) as tape:
         logits, labels, _ = model.teacher_forced(tf.constant(ids), tf.constant(ids))
         objective = loss_sums(logits, labels, 0.3).objective / len(labels)
+        loss = loss_sums(logits, labels).loss / len(labels)
     gradients = list(map(tf.convert_to_tensor, tape.gradient(objective, model.trainable_variables)))
+    of_loss = tf.linalg.global_norm(tape.gradient(loss, model.trainable_variables))
     before = [variable.numpy() for variable in model.trainable_variables]
     metrics = train_step(ids, ids)
     rate = 8**-0.5 * 10**-1.5
-    assert float(metrics["learning_rate"]) == pytest.approx(rate, rel=1e-5)
+    late = {"the first rate is that of step 0: the first update has step 1": 0}
+    expect(metrics["learning_rate"], rate, late, atol=0)
     norm = float(tf.linalg.global_norm(gradients))
-    assert float(metrics["grad_norm"]) == pytest.approx(norm, rel=1e-4)
+    mistakes = {
+        "the gradient is that of the sum over the tokens, not of the mean": norm * len(labels),
+        "the gradient is that of the reported loss, without label smoothing": of_loss,
+    }
+    expect(metrics["grad_norm"], norm, mistakes, rtol=1e-4)
     layers = {name: float(x) for name, x in metrics.items() if name.startswith("grad_norm/")}
     assert np.linalg.norm([*layers.values()]) == pytest.approx(norm, rel=1e-4)
     assert {"grad_norm/encoder/layers/0", "grad_norm/encoder/final_norm"} < layers.keys()
+    unchanged = map(np.array_equal, before, model.trainable_variables)
+    expect(all(unchanged), False, {"no variable changes: the optimizer is not applied": True})
     for old, variable, g in zip(before, model.trainable_variables, gradients, strict=True):
         # Adam's first update, with the epsilon of model_and_step.
         update = rate * g / (abs(g) + 1e-3 / np.sqrt(1 - 0.98))
@@ -213,11 +230,13 @@ def test_parts_draw_different_dropout(eager, parts):
     assert abs(losses[0] - losses[1]) > 1e-3
 
 
+@pytest.mark.exercise("train-step")
 def test_each_step_draws_different_dropout(eager):
     ids = random_ids(5)
     _, _, train_step = model_and_step(config_of(dropout_rate=0.5, learning_rate_scale=1e-9))
     losses = [float(train_step(ids, ids)["loss"]) for _ in range(2)]
-    assert abs(losses[0] - losses[1]) > 1e-3
+    same = {"two steps draw the same dropout: the seed must depend on the step": True}
+    expect(abs(losses[0] - losses[1]) > 1e-3, True, same)
 
 
 def test_word_dropout_is_on_in_training(eager):

@@ -98,7 +98,6 @@ def test_scores_exclude_phenomena_and_divide_the_loss_by_the_characters_that_fit
     tokenizer = SimpleNamespace(lowercase=False, ending=[3], encode=lambda texts: map(list, texts))
     fake = SimpleNamespace(labelled=False, max_length=2, num_parameters=9, search="greedy")
     fake.source_tokenizer = fake.target_tokenizer = tokenizer
-    fake.trace = lambda: None
     fake.n_best = lambda texts, progress: [[(0.0, text)] for text in ("ab", "b", "x")]
     fake.loss_and_accuracy = lambda pairs: (1.5, 0.5)
     lengths = SimpleNamespace(lengths=np.array([4, 3]))  # with bos and eos; the third is too long

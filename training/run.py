@@ -244,6 +244,8 @@ class Run:
             quality += f", BLEU {values['validation_bleu']:.1f}"
         if "validation_nats_per_character" in values:
             quality += f", {values['validation_nats_per_character']:.3f} nats per character"
+        if unknown := self.dataset.corpus_info["splits"]["validation"].get("unknown", [0])[-1]:
+            quality += f", {unknown:.1%} of the tokens unknown"
         source, _, output = (text[:99].replace("\n", " ⏎ ") for text in samples[0])
         print_line(
             f"epoch {self.epoch + 1}, step {self.step:,}: validation loss {loss:.3f}, accuracy "

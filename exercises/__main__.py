@@ -1,0 +1,128 @@
+"""Write the functions of a Transformer yourself, and test them.
+
+`start` copies the source to a directory of yours and removes the body of a function there. Write
+it, then `check` it: the exit status is 0 if all exercises pass. What you have written stays.
+"""
+
+import difflib
+import json
+import shutil
+import sys
+from pathlib import Path
+
+from exercises.grading import grade
+from exercises.source import EXERCISES, PREDICTIONS, find_function
+from same_code import ROOT, source_files
+from training.records import read_json
+from utils import UserError, did_you_mean, errors_in_one_line, make_parser, write_json
+
+STATE = "exercises.json"  # in the learner's directory: the exercises started, and whether passed
+
+
+def copy_source(folder: Path, part: str = "") -> None:
+    """Copy the source into the learner's directory. part: only this package, such as "tests/"."""
+    for name, path in source_files().items():
+        if name.startswith(part):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, folder / name)
+
+
+def show_list(passed: dict[str, bool]) -> None:
+    """Print all exercises in the order of the walkthrough."""
+    for name, exercise in EXERCISES.items():
+        mark = {True: "passed", False: "started", None: ""}[passed.get(name)]
+        print(f"{mark:8}{name:22}docs/walkthrough.md#{exercise['section']}")
+    print(f"{sum(passed.values())} of {len(EXERCISES)} passed")
+
+
+def start(folder: Path, passed: dict[str, bool], names: list[str]) -> None:
+    """Remove functions from the learner's copy of the source, by default those of the next one."""
+    if not passed:
+        if folder.exists() and any(folder.iterdir()):
+            raise UserError(f"{folder} is not empty: choose a new directory with --dir")
+        copy_source(folder)
+    for name in names or [name for name in EXERCISES if name not in passed][:1]:
+        if name in passed:
+            raise UserError(f"{name} was started already: edit it in {folder}")
+        for code in EXERCISES[name]["code"]:
+            function = find_function(folder, code)
+            function.replace(function.blank(name))
+            print(f"{name}: write {code.partition(':')[2]} in {function.path}")
+        print("  read docs/walkthrough.md#{section}\n  hint: {hint}".format(**EXERCISES[name]))
+        passed[name] = False
+        write_json(folder / STATE, passed)
+
+
+def check(folder: Path, passed: dict[str, bool], names: list[str], as_json: bool) -> int:
+    """Grade exercises, by default all that were started. Returns the exit status."""
+    copy_source(folder, "tests/")  # edited tests do not count
+    wrong = grade(folder, names or [*passed])
+    lines = [f"{name}: {text or 'passed'}" for name, text in wrong.items()]
+    print(json.dumps(wrong, indent=2, ensure_ascii=False) if as_json else "\n".join(lines))
+    passed |= {name: not text for name, text in wrong.items()}
+    write_json(folder / STATE, passed)
+    return int(any(wrong.values()))
+
+
+def show_solution(folder: Path, name: str, apply: bool) -> None:
+    """Print the project's code and how the learner's differs from it, or replace the learner's."""
+    for code in EXERCISES[name]["code"]:
+        theirs, ours = find_function(folder, code), find_function(ROOT, code)
+        lines = [f"{x.head}{x.body}".splitlines(keepends=True) for x in (theirs, ours)]
+        print(*lines[1], *difflib.unified_diff(*lines, "yours", "solution"), sep="")
+        if apply:
+            theirs.replace(ours.body)
+
+
+def predict() -> None:
+    """Ask for the verdicts of experiments, and compare the answers with the stored results."""
+    from ablation.experiments import recipes
+    from ablation.tables import Table
+
+    right = 0
+    for name, (recipe, why) in PREDICTIONS.items():
+        table = Table(recipes()[recipe])
+        verdict = table.verdicts[name]
+        question = f"{table.experiments[name].question} ({recipe})\n"
+        answer = input(f"{question}better, worse, too small to matter, or undecided? [b/w/t/u] ")
+        correct = verdict.outcome[0] == answer.strip().lower()[:1]
+        right += correct
+        print(f"{'Right' if correct else 'Not so'}: {verdict}. {why}\n")
+    print(f"{right} of {len(PREDICTIONS)} right")
+
+
+def main() -> int:
+    """Run a command. Returns the exit status."""
+    parser = make_parser(__doc__)
+    commands = ("list", "start", "check", "solution", "predict")
+    parser.add_argument("command", nargs="?", choices=commands, default="list")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="of an exercise")
+    parser.add_argument("--dir", type=Path, default=Path("my-transformer"), help="your copy")
+    parser.add_argument("--json", action="store_true", help="check: print sentences by exercise")
+    parser.add_argument("--apply", action="store_true", help="solution: also copy it to yours")
+    flags = parser.parse_intermixed_args()
+    folder, names, state = flags.dir, flags.names, flags.dir / STATE
+    for name in names:
+        if name not in EXERCISES:
+            raise UserError(f"there is no exercise {name}{did_you_mean(name, EXERCISES)}")
+    passed = read_json(state) if state.exists() else {}
+    match flags.command:
+        case "check" | "solution" if not passed:
+            raise UserError(f"no exercise was started in {folder}: use start")
+        case "start":
+            start(folder, passed, names)
+        case "check":
+            return check(folder, passed, names, flags.json)
+        case "solution":
+            for name in names:
+                show_solution(folder, name, flags.apply)
+        case "predict":
+            predict()
+        case _:
+            show_list(passed)
+    return 0
+
+
+if __name__ == "__main__":
+    with errors_in_one_line():
+        sys.exit(main())

@@ -7,6 +7,7 @@ import difflib
 import errno
 import functools
 import importlib.util
+import io
 import json
 import os
 import re
@@ -159,12 +160,25 @@ def quote(path: str | Path) -> str:
     return shlex.quote(path.as_posix() if isinstance(path, PurePath) else path)
 
 
-def progress_bar(items: Iterable | None = None, **options) -> tqdm:
-    """Show a progress bar on standard error if it is a terminal. options: those of `tqdm`.
+class LogBar(tqdm):
+    """A progress bar in a log: each of its states is a line."""
 
-    Print with `print_line` meanwhile.
+    def display(self, msg: str | None = None, pos: int | None = None) -> None:
+        """Print the state. An empty `msg` would clear the bar."""
+        if msg is None:
+            print_line(str(self))
+
+
+def progress_bar(items: Iterable | None = None, **options) -> tqdm:
+    """Show progress on standard error: a bar on a terminal, or a line every 30 seconds in a log.
+
+    Print with `print_line` meanwhile. options: those of `tqdm`.
     """
-    return tqdm(items, **{"leave": False, "mininterval": 0.5, "disable": None} | options)
+    if sys.stderr.isatty():
+        return tqdm(items, **{"leave": False, "mininterval": 0.5} | options)
+    intervals = {"mininterval": 30, "maxinterval": 30, "delay": 30}
+    file = io.StringIO()  # nothing is written to it, and `tqdm.write` leaves the bar alone
+    return LogBar(items, file=file, **{"leave": False} | intervals | options)
 
 
 def print_line(text: str, file: TextIO | None = None) -> None:

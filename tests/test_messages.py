@@ -63,10 +63,13 @@ def read(terminal):
         return b""
 
 
-def test_a_log_has_messages_without_a_bar():
-    code = f"OPTIONS = {{'mininterval': 0}}{BAR}"
+def test_in_a_log_each_message_and_each_state_of_a_bar_is_a_line():
+    code = f"OPTIONS = {{'mininterval': 0, 'delay': 0}}{BAR}"
     with start(code, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        assert process.stdout.read().splitlines() == MESSAGES
+        lines = process.stdout.read().splitlines()
+    states = [line for line in lines if line.startswith("reading: ")]
+    assert len(states) >= 2 and "2/2" in states[-1]
+    assert [line for line in lines if line not in states] == MESSAGES
 
 
 def test_output_that_nobody_reads_does_not_end_the_work(tmp_path):

@@ -63,18 +63,18 @@ def figure(stem: str | Path, width: float, height: float, layout: str = "constra
     from matplotlib.figure import Figure  # not pyplot, which would replace a notebook's backend
 
     installed = set(font_manager.get_font_names())
-    fonts = ["DejaVu Sans", *(font for font in FONTS if font in installed)]
+    style = STYLE | {"font.family": ["DejaVu Sans", *(x for x in FONTS if x in installed)]}
     Path(stem).parent.mkdir(parents=True, exist_ok=True)
-    with (
-        matplotlib.rc_context(STYLE | {"font.family": fonts}),
-        warnings.catch_warnings(record=True) as raised,
-    ):
+    with matplotlib.rc_context(style), warnings.catch_warnings(record=True) as raised:
         canvas = Figure(figsize=(width, height), layout=layout)
         yield canvas
         canvas.savefig(f"{stem}.png", dpi=110)
         canvas.savefig(f"{stem}.svg", metadata={"Date": None})
-    if any("missing from font" in str(each.message) for each in raised):
-        warn("no installed font has all characters of a picture: install more, as fonts-noto-cjk")
+    for each in raised:
+        if "missing from font" in str(each.message):  # once for all glyphs, by `warn`
+            warn("a picture has characters that no font has: install more, as fonts-noto-cjk")
+        else:
+            warnings.warn(each.message, stacklevel=3)
 
 
 def bleu_by_length(stem: Path, outputs: Table, title: str) -> None:

@@ -19,8 +19,8 @@ from tqdm import tqdm
 
 from ablation import experiments, verdicts
 from ablation.executor import Pool
-from ablation.experiments import BASELINE, UNITS, Experiment, ExperimentError, Recipe, settings
-from ablation.results import Results, scores
+from ablation.experiments import BASELINE, UNITS, Experiment, ExperimentError, Recipe
+from ablation.results import Results, read_lines, scores
 from ablation.verdicts import BETTER, NO_EFFECT, UNDECIDED, WORSE, Verdict
 from ablation.workspace import FIRST_UPDATES, Workspace
 from utils import amount, errors_in_one_line, fail, lock, make_parser, prepare_streams, quote
@@ -31,8 +31,10 @@ NEITHER = 3
 
 def choose(flags: argparse.Namespace) -> tuple[Recipe, list[Experiment]]:
     """Return the recipe and the experiments of a command line. Raises ExperimentError."""
-    recipes, saved = experiments.recipes(), experiments.saved() if flags.all else {}
-    chosen = [*saved.values()] or [experiments.read(name) for name in dict.fromkeys(flags.names)]
+    recipes, names = experiments.recipes(), dict.fromkeys(flags.names)
+    if flags.all and (recipe := recipes.get(flags.recipe or "mini")):
+        names = sorted({x["experiment"] for x in read_lines(recipe)} & experiments.saved().keys())
+    chosen = [experiments.read(name) for name in names]
     if not chosen and (edit := experiments.edit(flags.against)):
         chosen = [edit]
     if not chosen:
@@ -44,15 +46,7 @@ def choose(flags: argparse.Namespace) -> tuple[Recipe, list[Experiment]]:
         what = " and ".join(sorted(names))
         raise ExperimentError(f"recipe {what}: choose one --recipe from {', '.join(recipes)}")
     recipe = recipes[names.pop()]
-    return recipe, [x.for_recipe(recipe) for x in chosen if not flags.all or fits(x, recipe)]
-
-
-def fits(experiment: Experiment, recipe: Recipe) -> bool:
-    """Return whether --all includes an experiment: it can be trained with the recipe."""
-    own, base = settings(experiment.flags), settings(recipe.flags)
-    allowed = {recipe.name} if base.get("model") == "classifier" else {"mini", recipe.name}
-    same_model = "model" not in base.keys() & own.keys()
-    return experiment.theme != "null" and experiment.recipe in allowed and same_model
+    return recipe, [x.for_recipe(recipe) for x in chosen]
 
 
 class Comparison:
@@ -108,15 +102,8 @@ class Comparison:
         """Execute runs, and yield each with its result. Raises ExperimentError if one fails."""
         jobs = [self.workspace.prepare_job(*run, self.results.machine, brief) for run in runs]
         run_of = {job["job"]: run for job, run in zip(jobs, runs, strict=True)}
-        for job, answer in self.pool.run(jobs):
-            experiment, seed = run_of[job["job"]]
-            if answer["status"] or not answer["result"]:
-                tqdm.write(answer["why"])
-                name = f"{experiment.name} seed {seed}"
-                raise ExperimentError(
-                    f"{name} failed on {answer['worker']}: see {job['log']}; the others stopped"
-                )
-            yield (experiment, seed), json.loads(answer["result"])
+        for job, result in self.pool.run(jobs):
+            yield run_of[job["job"]], result
 
     def execute(self, runs: list[Run]) -> None:
         """Execute runs, and print their scores. Raises ExperimentError if one fails."""
@@ -126,15 +113,13 @@ class Comparison:
             text = f"{recipe.value(result):.{recipe.decimals}f} {UNITS[recipe.score]}"
             tqdm.write(f"{experiment.name} seed {seed}: {result.get('diverged') or text}")
             for each in self.chosen if experiment == BASELINE else [experiment]:
-                self.print_mean_gain(each, seed)
-
-    def print_mean_gain(self, experiment: Experiment, seed: int) -> None:
-        """Print the mean gain of the finished pairs, if that of `seed` is one of them."""
-        pairs, recipe = self.results.pairs(experiment), self.recipe.judged_by(experiment.score)
-        if seed in pairs:
-            mean = statistics.fmean(recipe.gain(*pair) for pair in pairs.values())
-            text = f"{mean:+.{recipe.decimals}f} {UNITS[recipe.score]}"
-            tqdm.write(f"{experiment.name}: mean gain so far {text} ({amount(len(pairs), 'pair')})")
+                recipe, pairs = self.recipe.judged_by(each.score), self.results.pairs(each)
+                if seed in pairs:
+                    mean = statistics.fmean(recipe.gain(*pair) for pair in pairs.values())
+                    text = f"{mean:+.{recipe.decimals}f} {UNITS[recipe.score]}"
+                    tqdm.write(
+                        f"{each.name}: mean gain so far {text} ({amount(len(pairs), 'pair')})"
+                    )
 
     def without_effect(self) -> dict[Experiment, Verdict]:
         """Return verdicts on new experiments whose first updates show that they have no effect."""
@@ -220,7 +205,7 @@ def parse_flags() -> argparse.Namespace:
     add, what = parser.add_argument, parser.add_mutually_exclusive_group()
     text = "an experiment of experiments/ [the edit]"
     what.add_argument("names", nargs="*", metavar="NAME", default=[], help=text)
-    what.add_argument("--all", action="store_true", help="all experiments of the recipe")
+    what.add_argument("--all", action="store_true", help="all with stored results of the recipe")
     text = "baseline of the edit: a commit [HEAD]"
     what.add_argument("--against", metavar="REV", default="HEAD", help=text)
     text = "a table of experiments/recipes.toml [the experiment's; of an edit, shakespeare, "

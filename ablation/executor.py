@@ -98,16 +98,14 @@ class Pool:
 
     def probe(self, job: dict) -> dict[str, str]:
         """Return what a job without flags computes: see `worker.run`. Raises ExperimentError."""
-        ((_, answer),) = self.run([job], silent=True)
-        if answer["status"]:
-            what = f"cannot prepare the comparison: {answer['why']}"
-            raise ExperimentError(f"{answer['worker']} {what}")
-        return json.loads(answer["result"])
+        ((_, result),) = self.run([job], silent=True)
+        return result
 
     def run(self, jobs: list[dict], silent: bool = False) -> Iterator[tuple[dict, dict]]:
-        """Execute jobs, and yield each with what `execute` returns. A progress bar shows the time.
+        """Execute jobs, and yield each with its result. A progress bar shows the time.
 
-        If the caller ends this iterator, or at a signal, the runs save and end.
+        If the caller ends this iterator, at a signal, or when one fails, the runs save and end.
+        Raises ExperimentError if one fails.
         """
         options = {"total": len(jobs), "mininterval": 1 if sys.stderr.isatty() else 60}
         options |= {"miniters": 0, "smoothing": 0, "dynamic_ncols": True}
@@ -121,7 +119,13 @@ class Pool:
                     bar.n = len(jobs) - len(futures) + sum(shares)
                     bar.update(0)
                     for future in done:
-                        yield futures.pop(future), future.result()
+                        job, answer = futures.pop(future), future.result()
+                        if answer["status"] or not answer["result"]:
+                            tqdm.write(answer["why"])
+                            last = answer["why"].splitlines()[-1:] or ["no message"]
+                            what = f"a run failed on {answer['worker']}: {last[0]}"
+                            raise ExperimentError(f"{what}; its log was {job['log']}")
+                        yield job, json.loads(answer["result"])
                 bar.n = len(jobs)
                 bar.refresh()
         finally:

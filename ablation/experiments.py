@@ -72,10 +72,6 @@ class Recipe:
     paired: bool = True
     spread: dict[str, Any] = field(default_factory=dict, hash=False)
 
-    def __post_init__(self):
-        if self.score not in UNITS:
-            raise ExperimentError(f"{self.name}: score {self.score!r}: choose {', '.join(UNITS)}")
-
     @property
     def lower_is_better(self) -> bool:
         """True if the score is a loss."""

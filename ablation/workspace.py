@@ -58,11 +58,9 @@ class Workspace:
 
     @property
     def hint(self) -> str:
-        """What to do about an edit without effect, unless the recipe trains the default model."""
-        own = settings(self.recipe.flags).get("model", Config.model)
-        text = f"; it may need another recipe than one of the {own.replace('_', ' ')}: the encoder "
-        text += "and cross-attention need --recipe spa-eng"
-        return text if own != Config.model else ""
+        """What to do about an edit that the recipe's model may not execute."""
+        other = settings(self.recipe.flags).get("model", Config.model) != Config.model
+        return "; an edit of the encoder or cross-attention needs --recipe spa-eng" if other else ""
 
     def source(self, experiment: Experiment) -> Path:
         """Return a patched copy of the baseline's source, with the present code of `SHARED_CODE`.
@@ -154,16 +152,11 @@ class Workspace:
         return self.write_job(files | {"source": self.source(BASELINE)}, self.recipe.flags, about)
 
     def acts_later(self, experiment: Experiment) -> bool:
-        """Return whether a change may have its first effect after the first updates.
-
-        Otherwise it only changes modules of model/, and neither the optimizer nor what mentions a
-        step.
-        """
-        if self.settings(experiment) != self.settings(BASELINE):
-            return True
+        """Return whether a change may act only after the first updates: by its files or words."""
         lines = "".join(experiment.changed_lines)  # and names of files
-        outside = any(not name.startswith("model/") for name in experiment.files)
-        return outside or bool(re.search("step|epoch|optimizer", lines))
+        same = self.settings(experiment) == self.settings(BASELINE)
+        model = all(name.startswith("model/") for name in experiment.files)
+        return not (same and model) or bool(re.search("step|epoch|optimizer", lines))
 
     def prepare_job(
         self, experiment: Experiment, seed: int, machine: dict[str, str], brief: bool = False

@@ -37,7 +37,6 @@ import subprocess
 import sys
 
 REPOSITORY = "…"  # the address of this project, as for git clone
-os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # read when TensorFlow is imported: no messages
 
 if os.path.exists("../model/attention.py"):  # opened where it lies, in a clone
     os.chdir("..")

@@ -38,12 +38,11 @@ GROUPS = ("1–5", "6–10", "11–15", "16–20", "21–30", "31–40", "41 and
 
 def main(flags: argparse.Namespace) -> None:
     """Draw the figures and print their paths. Raises UserError and OSError."""
-    outputs = sorted(flags.run.glob("outputs-*.tsv"))
-    if not outputs:
+    paths = sorted(flags.run.glob("scores-*.json"))
+    if not paths:
         raise UserError(f"there is nothing to draw: run python evaluate.py {quote(flags.run)}")
-    for path in outputs:
-        name = path.stem.removeprefix("outputs-")
-        path = flags.run / f"scores-{name}.json"
+    for path in paths:
+        name = path.stem.removeprefix("scores-")
         scores = read_json(path, "corpus", "split", "checkpoint", "search")
         title = f"{flags.run.name}, {report.describe(scores)}"
         if 0 < len(matrix := scores.get("confusion", {})) <= MANY_LABELS:
@@ -74,15 +73,8 @@ def figure(stem: str | Path, width: float, height: float, layout: str = "constra
         yield canvas
         canvas.savefig(f"{stem}.png", dpi=110)
         canvas.savefig(f"{stem}.svg", metadata={"Date": None})
-    for warning in raised:
-        if "missing from font" in str(warning.message):  # once for all glyphs, by `warn`
-            warn(
-                "no installed font has all characters of a picture: install more, as fonts-noto-cjk"
-            )
-        else:
-            warnings.warn_explicit(
-                warning.message, warning.category, warning.filename, warning.lineno
-            )
+    if any("missing from font" in str(each.message) for each in raised):
+        warn("no installed font has all characters of a picture: install more, as fonts-noto-cjk")
 
 
 def bleu_by_length(stem: Path, outputs: Table, title: str) -> None:
@@ -104,10 +96,10 @@ def bleu_by_length(stem: Path, outputs: Table, title: str) -> None:
         plot.grid(axis="y", color="0.92")
 
 
-def confusion(stem: Path, matrix: report.Confusion, title: str) -> None:
+def confusion(stem: Path, matrix: dict[str, dict[str, int]], title: str) -> None:
     """Draw a confusion matrix as STEM.png and .svg: counts, and below them shares of the row.
 
-    Rows are true labels, columns predicted ones.
+    matrix: {true label: {predicted label: count}}. Rows are true labels.
     """
     counts = np.array([[row.get(label, 0) for label in matrix] for row in matrix.values()])
     shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))

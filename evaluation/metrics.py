@@ -46,13 +46,12 @@ def score(hypotheses: Texts, references: Texts) -> dict:
     corpus = {name: fmean(values) for name, values in sentences.items()}
     for name, metric in (("bleu", corpus_bleu), ("chrf", chrf)):
         corpus[name] = metric.corpus_score(hypotheses, [references]).score
-    rouge = "nrefs:1|case:lc|tok:unicode-words-marks|stem:no|mean:sentences"
     matches = "exact+stem+wordnet" if has_wordnet else "exact+stem, no WordNet"
     meteor_settings = f"nrefs:1|case:lc|tok:13a|match:{matches}|mean:sentences|version:nltk-"
     corpus["signatures"] = {
         "bleu": str(corpus_bleu.get_signature()),
         "chrf": str(chrf.get_signature()),
-        **dict.fromkeys(ROUGE, rouge),
+        **dict.fromkeys(ROUGE, "nrefs:1|case:lc|tok:unicode-words-marks|stem:no|mean:sentences"),
         "meteor": meteor_settings + version("nltk"),
     }
     return corpus | {"sentences": sentences}

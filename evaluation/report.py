@@ -1,6 +1,5 @@
 """The texts that evaluate.py scores, and its tables and files. The scores: evaluation/scores.py."""
 
-import json
 import re
 import sys
 from dataclasses import replace
@@ -11,10 +10,9 @@ from data import corpora
 from data.splits import CorpusError, Split
 from evaluation.scores import Table
 from training.records import read_json
-from utils import UserError, quote, write_text
+from utils import UserError, quote, write_json, write_text
 
 LABELS_SHOWN = 20  # in a table; all are in the file
-Confusion = dict[str, dict[str, int]]  # {true label: {predicted label: count}}
 FINE = ("loss", "nats_per_character", "bits_per_byte", "accuracy", "f1", "unknown")  # 4 decimals
 
 
@@ -97,13 +95,10 @@ def write(run: Path, name: str, scores: dict, table: Table) -> list[str]:
     """
     rows = [table, *zip(*table.values(), strict=True)]
     lines = ("\t".join(re.sub(r"[\t\r\n]", " ", cell) for cell in row) for row in rows)
-    texts = {
-        f"scores-{name}.json": json.dumps(scores, indent=1) + "\n",
-        f"outputs-{name}.tsv": "".join(f"{line}\n" for line in lines),
-    }
-    for file, text in texts.items():
-        write_text(run / file, text)
-    return [*texts]
+    files = [f"scores-{name}.json", f"outputs-{name}.tsv"]
+    write_json(run / files[0], scores)
+    write_text(run / files[1], "".join(f"{line}\n" for line in lines))
+    return files
 
 
 def read_outputs(run: Path, name: str) -> Table:

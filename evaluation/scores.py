@@ -43,8 +43,7 @@ def validation_metrics(
         translations = predictor.translate(sources, progress=True)
         values["validation_bleu"] = metrics.bleu(translations, references)
     outputs = predictor.translate([sources[i] for i in shown])
-    samples = [(sources[i], references[i], out) for i, out in zip(shown, outputs, strict=True)]
-    return values, samples
+    return values, [(sources[i], references[i], x) for i, x in zip(shown, outputs, strict=True)]
 
 
 def text_metrics(
@@ -53,11 +52,10 @@ def text_metrics(
     """Return the scores of a language model on the validation split, and three continuations."""
     text = dataset.validation
     loss, accuracy = generator.loss_and_accuracy(text)
-    nats = loss * len(text.tokens.ids)
     values = {"validation_loss": loss, "validation_accuracy": accuracy}
     values["validation_perplexity"] = math.exp(min(loss, 99))
     characters = sum(map(len, dataset.validation_texts.targets))
-    values["validation_nats_per_character"] = nats / characters
+    values["validation_nats_per_character"] = loss * len(text.tokens.ids) / characters
     # From three evenly spaced texts: a prompt, what follows, and a continuation of equal length.
     length, offsets, samples = min(text.block // 2, 50), text.tokens.offsets, []
     for i in np.linspace(0, len(offsets) - 2, 4)[:3].astype(int):
@@ -89,9 +87,9 @@ def measure(translator: "Translator", split: Split) -> tuple[dict, Table]:
     }
     table = {"source": split.sources, "reference": split.targets, "output": texts}
     if translator.labelled:
-        scores = label_scores(texts, split.targets, translator.target_tokenizer.names)
         table["probability"] = [f"{math.exp(score):.4f}" for score, _ in outputs]
-        return loss | scores | common, table
+        names = translator.target_tokenizer.names
+        return loss | label_scores(texts, split.targets, names) | common, table
     if split.tags:
         loss["exact_match_by_tag"] = metrics.by_tag(texts, split.targets, split.tags)
         table["tag"] = split.tags

@@ -501,12 +501,6 @@ def test_a_corpus_is_shown_with_examples_and_statistics(shown, settings):
     ]
 
 
-def test_a_labelled_corpus_is_shown_with_its_label_counts(shown, tmp_path):
-    labelled(tmp_path / "a.tsv", [("ab"[i % 2], f"text number {i}") for i in range(500)])
-    out = shown("a.tsv", "--model", "classifier", "--vocab-size", "300", "--max-length", "4")
-    assert "text → label" in out and "473 cut" in out and " b\n" in out
-
-
 def test_a_text_is_shown_with_its_splits_tokens_and_first_batch(shown, tmp_path):
     lines = "".join(f"Line {i}: it's “wörld” {i % 7}.\n\n" for i in range(400))
     (tmp_path / "a.txt").write_text(lines, "utf-8")

@@ -113,10 +113,6 @@ def test_texts_that_cannot_be_used_are_rejected(tmp_path, name, content, words):
     assert all(word in message for word in words), message
 
 
-def test_a_share_of_one_text_cannot_be_trained_on(tmp_path):
-    assert "shorten" in rejected(write(tmp_path / "a.txt", LINES), train_share=0.5)
-
-
 def test_a_directory_has_one_text_per_split(tmp_path):
     write(tmp_path / "train.txt", "a\r\nb\n")
     assert "no validation split" in rejected(tmp_path, split="validation")
@@ -155,37 +151,10 @@ def test_equal_texts_of_a_table_are_in_one_split(tmp_path, reverse, languages):
     assert len(corpus.load("all").targets) == 1500
 
 
-def test_texts_with_labels_keep_their_line_feeds(tmp_path):
-    for split in ("train", "test"):
-        for label in ("neg", "pos"):
-            for i in range(10):
-                write(tmp_path / split / label / f"{i}.txt", f"{split}  {i}<br /><br />b\nc\n")
-    train, held_out = (texts(tmp_path, split) for split in ("train", "validation"))
-    assert len(train) == 16 and len(held_out) == 4 and len(texts(tmp_path, "test")) == 20
-    assert sorted({*train, *held_out}) == [f"train  {i}\n\nb\nc" for i in range(10)]
-
-
 def test_a_share_of_texts_grows_and_one_text_has_none(talks, tmp_path):
     small, large = ({*texts(talks, "train", train_share=share)} for share in (0.2, 0.6))
     assert small < large
     assert "shorten" in rejected(write(tmp_path / "a.txt", LINES), train_share=0.5)
-
-
-@pytest.mark.parametrize(
-    ("corpus", "model", "words"),
-    [
-        ("a.txt", "transformer", ["--model language_model"]),
-        ("shakespeare", "classifier", ["--model language_model"]),
-        ("text", "transformer", ["train.txt"]),
-        ("one", "language_model", ["train.txt", "train.en"]),
-    ],
-)
-def test_a_corpus_for_another_task_is_rejected(tmp_path, monkeypatch, corpus, model, words):
-    monkeypatch.chdir(tmp_path)
-    for name in ("a.txt", "text/train.txt", "text/validation.txt", "one/train.en"):
-        write(tmp_path / name, LINES)
-    message = rejected(corpus, model=model)
-    assert all(word in message for word in words), message
 
 
 # ---- Shakespeare ---------------------------------------------------------------------------------
@@ -212,17 +181,6 @@ def test_shakespeare_is_downloaded_once(shakespeare, capfd):
     assert "".join(line for s in SPLITS for line in texts("shakespeare", s)) == LINES
     assert capfd.readouterr().err.count("downloading") == 1
     assert not open_corpus("shakespeare", **LANGUAGE_MODEL).documents
-
-
-@pytest.mark.parametrize("damage", ["unreachable", "altered"])
-def test_a_failed_download_of_shakespeare_says_where_to_save_it(shakespeare, damage):
-    source, saved = shakespeare
-    source.unlink() if damage == "unreachable" else write(source, LINES.replace("0", "1"))
-    message = rejected("shakespeare")
-    assert source.as_uri() in message and str(saved) in message
-    assert not saved.exists() and not list(saved.parent.glob("*.part"))
-    write(saved, LINES + "more\n")
-    assert "altered" in rejected("shakespeare") and str(saved) in rejected("shakespeare")
 
 
 # ---- Encoded texts -------------------------------------------------------------------------------
@@ -257,17 +215,6 @@ def test_documents_end_in_eos(config, talks, tokenizer):
     assert decoded == expected
 
 
-def test_a_text_is_encoded_alike_in_one_part_and_in_many(config, monkeypatch):
-    expected = pipeline.load(dataclasses.replace(config, tokenizer="bpe", vocab_size=400)).train
-    monkeypatch.setattr(encoding, "PART", 7)
-    other = dataclasses.replace(
-        config, tokenizer="bpe", vocab_size=400, cache_dir=config.cache_dir + "2"
-    )
-    data = pipeline.load(other).train
-    for one, two in zip(data.tokens, expected.tokens, strict=True):
-        np.testing.assert_array_equal(one, two)
-
-
 def test_a_text_is_encoded_once_for_all_lengths_of_blocks_and_batches(config, monkeypatch):
     before = pipeline.load(config)
     monkeypatch.setattr(pipeline, "encode", lambda *_: pytest.fail("encoded again"))
@@ -282,11 +229,6 @@ def test_a_text_is_encoded_once_for_all_lengths_of_blocks_and_batches(config, mo
         for each in (config, other, dataclasses.replace(config, lowercase=True))
     }
     assert len(folders) == 2
-
-
-def test_tokens_are_memory_mapped_in_two_bytes(config):
-    ids = pipeline.load(config).train.tokens.ids
-    assert isinstance(ids.base, np.memmap) and ids.dtype == np.uint16
 
 
 def test_of_too_many_validation_texts_the_first_are_used(config, monkeypatch):

@@ -97,16 +97,6 @@ def test_rows_without_a_value_are_left_out(tmp_path, capfd):
     assert "skipped 100 pairs" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-def test_equal_texts_of_a_language_model_are_in_one_split(tmp_path, reverse):
-    columns = [[f"{i}" for i in range(1500)], [f"text {i // 2}" for i in range(1500)]]
-    first, second = columns[::-1] if reverse else columns
-    name = write(tmp_path / "a.parquet", first=first, second=second)
-    corpus = open_corpus(name, reverse=reverse, **LANGUAGE_MODEL)
-    parts = [set(corpus.load(split).targets) for split in SPLITS]
-    assert sum(map(len, parts)) == len(set.union(*parts)) == 750
-
-
 @pytest.mark.parametrize("languages, column", [(None, "text"), ("title", "title")])
 def test_a_language_model_reads_one_column(tmp_path, languages, column):
     texts = {name: [f"{name} {i}\n" for i in range(9)] for name in ("text", "title")}

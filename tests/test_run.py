@@ -122,6 +122,7 @@ def test_a_run_prints_what_is_trained_and_how_to_watch_and_score_it(run, trained
     assert score.endswith(f"python evaluate.py runs/{run.name}")
     assert resume.endswith(f"python train.py --resume runs/{run.name} --epochs N")
     assert re.fullmatch(r"talks-transformer-seed0-\d{8}-\d{6}", run.name)
+    assert "cuda" not in trained[1].stderr.lower()  # no messages of TensorFlow
 
 
 # ---- The run directory ---------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from config import Config
-from data import pipeline, tokenizer
+from data import tokenizer
 from utils import UserError
 
 
@@ -70,11 +70,6 @@ def test_decode_undoes_encode_for_any_characters(shared):
     ]
     texts = [text.replace("\n", " ") for text in texts]
     assert round_trip(shared, *texts) == [unicodedata.normalize("NFC", text) for text in texts]
-
-
-def test_equal_texts_have_equal_ids_in_every_unicode_form(shared):
-    composed, decomposed = "à é ñ ệ 각", unicodedata.normalize("NFD", "à é ñ ệ 각")
-    assert composed != decomposed and shared.encode([decomposed]) == shared.encode([composed])
 
 
 # ---- Ids ----------------------------------------------------------------------------------------
@@ -143,21 +138,6 @@ def characters(split, request):
     """A tokenizer of characters, for translations or for the text of a language model."""
     texts = [text + "\n" for text in (*split.targets, "\ta  b")]
     return tokenizer.train(texts, 600, kind="char", leading_space=request.param)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["the book\n", "\n", "\n\n\n", "  two  spaces \n in front", "a\tb\t\n\t", " ", "", "the\n" * 3],
-)
-def test_decoding_characters_undoes_encoding_line_feeds_tabs_and_spaces(characters, text):
-    assert round_trip(characters, text) == [text]
-
-
-def test_a_token_is_a_character(split):
-    trained = tokenizer.train(split.targets, 600, kind="char", leading_space=False)
-    text = "the  book\n"
-    (ids,) = trained.encode([text])
-    assert trained.tokens(ids) == [*text.replace(" ", "▁")]
 
 
 def test_the_vocabulary_of_characters_is_that_of_the_text(characters, split):
@@ -296,23 +276,6 @@ def test_labels_are_ids_after_the_special_tokens(tmp_path):
     tokenizer.save_pair(tmp_path, texts, labels)
     source, target = tokenizer.load_pair(tmp_path)
     assert source.model == texts.model and target.names == labels.names
-
-
-def test_labels_that_an_initial_run_does_not_have_are_named(tmp_path, shared):
-    (tmp_path / "run").mkdir()
-    tokenizer.save_pair(tmp_path / "run", shared, tokenizer.Labels(["neg", "pos"]))
-    for split in "train", "validation":
-        for label in "angry", "neg":
-            (tmp_path / "data" / split / label).mkdir(parents=True)
-            (tmp_path / "data" / split / label / "a.txt").write_text("so !", "utf-8")
-    config = Config(
-        corpus=str(tmp_path / "data"),
-        model="classifier",
-        init_from=str(tmp_path / "run"),
-        cache_dir=str(tmp_path / "cache"),
-    )
-    with pytest.raises(UserError, match="label 'angry' is not"):
-        pipeline.load(config)
 
 
 # ---- Bad files ----------------------------------------------------------------------------------

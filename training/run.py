@@ -341,14 +341,13 @@ class Run:
         done = f"{amount(self.epoch, 'epoch')}, {amount(self.step, 'step')}"
         more = "--max-steps" if self.epoch < self.config.epochs else "--epochs"
         split = "" if "test" in self.dataset.corpus_info["splits"] else " --split validation"
+        message = (
+            f"finished {done}; score the run with\n"
+            f"    python evaluate.py {quote(self.path)}{split}\n"
+            f"or continue training with\n    {command} {more} N"
+        )
         if stopped:
             message = f"stopped after {done}; resume with\n    {command}"
-        else:
-            message = (
-                f"finished {done}; score the run with\n"
-                f"    python evaluate.py {quote(self.path)}{split}\n"
-                f"or continue training with\n    {command} {more} N"
-            )
         if self.is_chief:
             print_line(message, sys.stdout)
         if stopped:

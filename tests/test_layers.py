@@ -108,13 +108,13 @@ def test_layer_norm_equals_keras():
         "scale and offset are missing": centered / np.sqrt(variance + 1e-6),
     }
     expect(norm(x), keras(x), mistakes)
+    constant = norm(tf.ones((1, 8)))
+    mistakes = {"a constant vector becomes NaN: EPSILON is missing": np.any(np.isnan(constant))}
+    expect(constant, [norm.offset], mistakes)
     small, deviation = 1e-3 * x, 1e-3 * np.sqrt(variance)
     outside = 1e-3 * centered / (deviation + 1e-6) * scale + offset
     after = {"EPSILON is added to the square root: add it to the variance": outside}
     expect(norm(small), keras(small), after, rtol=1e-4)
-    constant = norm(tf.ones((1, 8)))
-    mistakes = {"a constant vector becomes NaN: EPSILON is missing": np.any(np.isnan(constant))}
-    expect(constant, [norm.offset], mistakes)
 
 
 @pytest.mark.exercise("dropout")

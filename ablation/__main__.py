@@ -136,11 +136,13 @@ class Comparison:
 
     def run(self) -> dict[str, Verdict]:
         """Add seeds, stage by stage, until each experiment is decided. Raises ExperimentError."""
-        if verify := [x for x in (BASELINE, *self.chosen) if self.results.must_verify(x)]:
-            self.execute(self.runs(self.chosen, 1))
-            print("\n".join(map(self.results.describe, verify)), flush=True)
         waiting, decided, count = self.chosen, {}, "no experiment fits the recipe"
         idle = self.without_effect()
+        judged = [x for x in self.chosen if x not in idle]
+        verify = [x for x in (BASELINE, *judged) if judged and self.results.must_verify(x)]
+        if verify:
+            self.execute(self.runs(judged, 1))
+            print("\n".join(map(self.results.describe, verify)), flush=True)
         for stage in self.stages:
             self.execute(self.runs([x for x in waiting if x not in idle], stage))
             for each in waiting:

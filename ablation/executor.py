@@ -119,7 +119,7 @@ class Pool:
                     bar.n = len(jobs) - len(futures) + sum(shares)
                     bar.update(0)
                     for future in done:
-                        job, answer = futures.pop(future), future.result()
+                        job, answer = futures.pop(future), self.answer(future)
                         if answer["status"] or not answer["result"]:
                             tqdm.write(answer["why"])
                             last = answer["why"].splitlines()[-1:] or ["no message"]
@@ -134,3 +134,13 @@ class Pool:
                 for job in futures.values():
                     Path(job["running"]).unlink(missing_ok=True)
                 concurrent.futures.wait(futures, 120)
+
+    def answer(self, future: concurrent.futures.Future) -> dict:
+        """Return the result of a future. Raises ExperimentError if Dask has lost it."""
+        try:
+            return future.result()
+        except Exception as error:
+            if not self.client:
+                raise
+            why = f"Dask has lost a run ({type(error).__name__})"
+            raise ExperimentError(f"{why}: finished runs are kept; repeat the command") from None

@@ -137,7 +137,7 @@ def score(predictor, texts: Split, documents: bool) -> dict:
     else:
         scores, _ = measure(predictor, texts)
     stored = {x: scores[x] for x in ("loss", "nats_per_character", "bleu") if x in scores}
-    if predictor.labelled:
+    if getattr(predictor, "labelled", False):  # a language model has no labels
         stored["accuracy"] = 100 * scores["accuracy"]
     elif tags := scores.get("exact_match_by_tag"):
         by_tag = {tag: round(value, 3) for tag, (_, value) in tags.items()}

@@ -15,7 +15,7 @@ from helpers import TINY, run_loop, steps_saved, training_in_process, write_corp
 
 from ablation import experiments, worker
 from data.splits import Split
-from evaluation import loading, scores
+from evaluation import generator, loading, scores
 from same_code import ROOT
 from training import machine
 from training.records import load_config
@@ -112,6 +112,14 @@ def test_scores_exclude_phenomena_and_divide_the_loss_by_the_characters_that_fit
     tokenizer.lowercase = True
     texts = texts._replace(targets=[text.upper() for text in texts.targets])
     assert worker.score(fake, texts, True)["exact_match"] == 50
+
+
+def test_a_language_model_is_scored_by_its_loss(monkeypatch):
+    found = {"loss": 2.0, "nats_per_character": 1.5, "accuracy": 0.5}
+    monkeypatch.setattr(scores, "measure_text", lambda *_: (found, {}))
+    model = generator.Generator.__new__(generator.Generator)
+    stored = worker.score(model, Split([""], ["text"]), True)
+    assert stored == {"loss": 2.0, "nats_per_character": 1.5}
 
 
 def start(tmp_path, job, **environment):

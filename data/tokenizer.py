@@ -77,6 +77,7 @@ class Symbols:
         `EOS` + 1.
         """
         self.kind, self.symbols, self.lowercase = kind, [*symbols], lowercase
+        self.words = kind == "word"
         self.model = json.dumps({"kind": kind, "symbols": self.symbols}).encode()
         self.ids = {symbol: i for i, symbol in enumerate(symbols, EOS + 1)}
         self.vocab_size = EOS + 1 + len(self.ids)

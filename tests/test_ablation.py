@@ -214,7 +214,6 @@ def test_whatever_an_edit_can_execute_is_part_of_the_key(repository, tmp_path_fa
 
 
 def test_an_edit_is_code_and_tables_of_packages_but_no_copies_of_the_source(repository):
-    subprocess.run(["git", "init", "--quiet", "another"], check=True)  # without a commit
     for name in ("out/a/config.py", "corpora/one.tsv", "data/my.tsv", "benchmarks/a.py", "a.md"):
         (repository / name).parent.mkdir(parents=True, exist_ok=True)
         (repository / name).write_text("[2]")
@@ -271,7 +270,7 @@ def test_what_cannot_be_compared_is_refused_before_anything_runs(repository, ask
     with pytest.raises(ExperimentError, match=r"compared|averages 1 of 0"):
         ask("odd", "--plan", "--recipe", "loss")
     edit(repository / "model/transformer.py", "return 40", "return (40")
-    with pytest.raises(ExperimentError, match=r"model/transformer.py, line \d+: '\('"):
+    with pytest.raises(ExperimentError, match="syntax error"):
         ask("--plan")
 
 

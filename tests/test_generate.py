@@ -222,7 +222,7 @@ def test_each_line_of_standard_input_is_a_prompt(generate, greedy_texts):
     result = generate("--no-sample", "--tokens", 9, stdin=text)
     prompts = ["We meet", "", "naïve\u2028café", "ol\ufffd"]
     assert result.out.removesuffix("\n").split("\n" + LINE) == greedy_texts(*prompts, tokens=9)
-    assert "UTF-8" in result.err and "2 tokens" in result.err and result.err.count("\n") == 2
+    assert "UTF-8" in result.err and "3 tokens" in result.err and result.err.count("\n") == 2
 
 
 def test_without_a_prompt_a_text_is_generated_from_its_start(generate, greedy_texts):

@@ -319,7 +319,9 @@ def test_one_pair_shows_its_gain_but_gets_no_verdict(repository, ask):
     edit(repository / "model/transformer.py", "return 40", "return 50")
     assert "no verdict" in ask("--seeds", "1") and ask.status == 3
     out = ask()
-    assert "so far +10.2 points (2 pairs)" in out and "so far +10.0 points (3 pairs)" in out
+    # Which of the pairs that run at the same time is the second depends on the machine.
+    assert re.search(r"so far \+\d+\.\d points \(2 pairs\)", out)
+    assert "so far +10.0 points (3 pairs)" in out
 
 
 def test_the_progress_bar_counts_the_updates_inside_of_runs(tmp_path):
@@ -643,9 +645,11 @@ def test_the_command_ends_in_one_line_at_a_signal_or_an_error(
 ):
     """That runs then save and end is a test of the executor."""
 
+    waiting = [number]  # one signal, although two runs begin at the same time
+
     def stop(job):
-        if "run" in job:
-            os.kill(os.getpid(), number)
+        if "run" in job and waiting:
+            os.kill(os.getpid(), waiting.pop())
             time.sleep(1)
         return fake_execute(job)
 

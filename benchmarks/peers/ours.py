@@ -31,4 +31,5 @@ def search(job: dict) -> dict:
     """Time decoding with a trained model."""
     machine.set_parallelism(len(machine.cores()))
     ours = loading.load(job["run"], load_config(job["run"]), search=Search(**job["search"]))
-    return sentences.time_decoding(job, lambda texts: ours.translate(texts, 1 << 20, job["batch"]))
+    limits = {"batch_tokens": 1 << 20, "batch_sentences": job["batch"]}
+    return sentences.time_decoding(job, lambda texts: ours.translate(texts, **limits))

@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -33,7 +34,7 @@ def batches(epoch, position=0, pairs=PAIRS, sentences=99):
     )
     run = SimpleNamespace(config=config, dataset=dataset, epoch=epoch, position=position)
     run.step, run.last_step = len(plan) * epoch + position, 999
-    run.progress = SimpleNamespace(begin_epoch=lambda *_: None)
+    run.bar, run.restart_clocks = MagicMock(), MagicMock()
     result = []
     for indices, (source, target) in zip(plan[position:], Run.batches(run), strict=True):
         result.append((indices, source, target))

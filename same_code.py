@@ -218,3 +218,13 @@ def working_tree_diff(*paths: str, base: str = "HEAD") -> str:
         git("read-tree", base, **index)
         git("add", "--intent-to-add", ".", **index)
         return git(*DIFF, base, "--", *paths, **index)
+
+
+def syntax_error(path: Path, root: Path = ROOT) -> str | None:
+    """Return the place and the kind of the first syntax error of a file, or None."""
+    try:
+        compile(path.read_bytes(), str(path), "exec")
+    except SyntaxError as error:
+        place = path.relative_to(root).as_posix()
+        return f"{place}, line {error.lineno}: {error.msg}"
+    return None

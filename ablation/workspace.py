@@ -5,7 +5,6 @@ comparisons/RECIPE/NAME/ has, for each seed, the run directory (seed-N), the out
 .brief/NAME are those of the first updates only.
 """
 
-import compileall
 import os
 import re
 import shlex
@@ -16,7 +15,7 @@ from pathlib import Path
 from ablation.experiments import BASELINE, Experiment, ExperimentError, Recipe, settings, short_hash
 from ablation.verdicts import STAGES
 from config import Config
-from same_code import ROOT, changed_files, code_hashes, file_hash, git, imported_files
+from same_code import ROOT, changed_files, code_hashes, file_hash, git, imported_files, syntax_error
 from training.records import read_json
 from utils import UserError, flag, write_json
 
@@ -86,8 +85,8 @@ class Workspace:
         """Raise ExperimentError if an experiment cannot be compared with the baseline."""
         name, recipe, source = experiment.name, self.recipe, self.source(experiment)
         python = (source / each for each in experiment.files if each.endswith(".py"))
-        if not all(compileall.compile_file(path, quiet=1) for path in python):
-            raise ExperimentError(f"{name} has a syntax error")
+        for error in filter(None, (syntax_error(path, source) for path in python)):
+            raise ExperimentError(f"{name} has a syntax error in {error}")
         own = settings(experiment.flags)
         fixed = {"max_length"} if recipe.lower_is_better else set()
         base = settings(recipe.flags)

@@ -1,6 +1,5 @@
 """Shared fixtures: tiny models, and programs that run in the process of the tests."""
 
-import compileall
 import os
 import runpy
 import sys
@@ -16,14 +15,15 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from same_code import CODE  # noqa: E402
+from same_code import CODE, syntax_error  # noqa: E402
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Stop at a syntax error in the code, which otherwise each file of tests would report."""
     first = not hasattr(config, "workerinput")
-    if first and not all(compileall.compile_dir(ROOT / name, quiet=1) for name in CODE):
-        pytest.exit("correct the syntax error", returncode=pytest.ExitCode.USAGE_ERROR)
+    files = [path for name in CODE for path in (ROOT / name).rglob("*.py")] if first else []
+    for error in filter(None, map(syntax_error, files)):
+        pytest.exit(f"syntax error in {error}", returncode=pytest.ExitCode.USAGE_ERROR)
     from training.machine import set_gpu_defaults  # may have the error
 
     set_gpu_defaults()

@@ -134,8 +134,8 @@ def test_the_tests_end_at_once_at_a_syntax_error_of_an_edit(copy):
         file.write("\nreturn\n")
     command = [sys.executable, "-m", "pytest", "-m", "invariant"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 4 and done.stdout.count("SyntaxError") == 1
-    assert "training/machine.py" in done.stdout and "'return' outside" in done.stdout
+    assert done.returncode == 4 and done.stderr.count("syntax error") == 1
+    assert "training/machine.py" in done.stderr and "'return' outside" in done.stderr
 
 
 @pytest.mark.parametrize("name", sampled(SAVED))

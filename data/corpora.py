@@ -12,9 +12,14 @@ from data import mini, readers, remote
 from data.splits import Corpus, CorpusError, divided, for_task
 from utils import did_you_mean
 
-NAMED = {"mini": readers.built_in, "spa-eng": remote.spa_eng, "shakespeare": remote.shakespeare}
+NAMED = {
+    "mini": readers.built_in,
+    "spa-eng": remote.spa_eng,
+    "shakespeare": remote.shakespeare,
+    "cogs": remote.cogs,
+}
 SUPPORTED = (
-    "mini, mini:SIZE, spa-eng, shakespeare, a dataset of tensorflow_datasets such as "
+    "mini, mini:SIZE, spa-eng, shakespeare, cogs, a dataset of tensorflow_datasets such as "
     "ted_hrlr_translate/pt_to_en, a directory, or a .tsv, .csv, .txt or .parquet file "
     "(see docs/data.md)"
 )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from data.readers import of_files, read_table, read_text
 from data.splits import SPLITS, TEXT, Corpus, CorpusError, Files, Row
-from data.text import without_markup
+from data.text import read_lines, without_markup
 from utils import first_line, lock, print_line
 
 if TYPE_CHECKING:
@@ -35,6 +35,15 @@ SHAKESPEARE_URL = (
     "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 )
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+
+# With the 51 rows of `obj_pp_to_subj_pp` that were corrected in 2022.
+COGS_URL = "https://raw.githubusercontent.com/najoungkim/COGS/main/data/"
+COGS_SHA256 = {
+    "train": "220b3804b562c0156ee986eff1bdd15c27e52142549362a64f57baf86e304c78",
+    "dev": "ab66388a309c7ac1ad210c781a6a0ce12281a9ef24619a12422a752cef61bc21",
+    "test": "68f8e51e9f6d9cd22d64efe68dd21d7ea5ba327e9a2359481030161aea757035",
+    "gen": "d013d9eee0bafc153f8decc85f42814ac97260f84964d980e1e2b84577b82361",
+}
 
 
 # ---- Downloaded files ----------------------------------------------------------------------------
@@ -108,6 +117,27 @@ def shakespeare() -> Corpus:
     """Open Karpathy's tiny Shakespeare, one text of 1,115,394 characters (Karpathy 2015)."""
     files = partial(download, "tinyshakespeare.txt", [SHAKESPEARE_URL], SHAKESPEARE_SHA256)
     return of_files("shakespeare", ("text",), files, read_text, TEXT)
+
+
+def cogs() -> Corpus:
+    """Open COGS: 24,155 English sentences and their logical forms, and, in the split
+    `generalization`, 21 kinds of new combinations (Kim & Linzen 2020, table 1). The tags are the
+    kinds.
+    """
+
+    def files() -> Files:
+        paths = [
+            download(f"cogs-{name}.tsv", [f"{COGS_URL}{name}.tsv"], sha256)["all"]
+            for name, sha256 in COGS_SHA256.items()
+        ]
+        return dict(zip((*SPLITS, "generalization"), paths, strict=True))
+
+    return of_files("cogs", ("en", "lf"), files, read_tagged)
+
+
+def read_tagged(path: Path) -> Iterator[Row]:
+    """Read pairs with a tag, separated by TAB."""
+    return (tuple(line.rstrip("\n").split("\t")) for line in read_lines(path))
 
 
 # ---- tensorflow_datasets -------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import argparse
 
 import utils
 from config import TASKS
-from data import corpora
+from data import corpora, pipeline
 from evaluation import command_line, report
 from evaluation.scores import measure, measure_text
 from evaluation.search import Search
@@ -56,6 +56,8 @@ def main(flags: argparse.Namespace) -> None:
         scores, table = measure_text(predictor, texts, documents, flags.stride)
     else:
         scores, table = measure(predictor, texts)
+    if flags.corpus:
+        scores |= report.seen(flags.config, flags.corpus, texts, documents)
     checkpoint = f"{flags.checkpoint} checkpoint"
     name += f"-stride{flags.stride}" if flags.stride else ""
     name += "-best" if flags.checkpoint == "best" else ""
@@ -73,6 +75,7 @@ def main(flags: argparse.Namespace) -> None:
         print(f"{flags.run}, {report.describe(scores)}, {len(texts.sources):,} {unit}{of}")
         report.print_scores(scores)
     predictor.print_warnings()
+    pipeline.warn_of(f"the {flags.split} split", scores.get("unknown", 0), scores.get("seen", 0))
     if files:
         print(f"written in {flags.run}: {', '.join(files)}")
 

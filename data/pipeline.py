@@ -7,6 +7,7 @@ so that neither needs to fit into memory. The texts that train the tokenizer mus
 import hashlib
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -74,11 +75,30 @@ def load(config: Config) -> Dataset:
                 write(folder, config, corpus)
     dataset = read(folder, config)
     for name, counts in dataset.corpus_info["splits"].items():
-        if (share := max(counts.get("unknown", [0]))) >= 0.01:
-            warn(f"{share:.1%} of the tokens of {name} are unknown: {REMEDY}")
-        if (share := counts.get("seen", 0)) >= 0.01:
-            warn(f"{share:.1%} of the {name} text is also in train")
+        warn_of(name, max(counts.get("unknown", [0])), counts.get("seen", 0))
     return dataset
+
+
+def warn_of(name: str, unknown: float, seen: float) -> None:
+    """Warn if 1 % of the tokens of some texts are unknown, or 1 % of the texts is in training."""
+    if unknown >= 0.01:
+        warn(f"{unknown:.1%} of the tokens of {name} are unknown: {REMEDY}")
+    if seen >= 0.01:
+        warn(f"{seen:.1%} of {name} is also in train")
+
+
+def seen_in_training(config: Config, texts: Split, ending: Sequence[int]) -> float:
+    """Return the share of texts that are also in the training split of `config`: of sources, or of
+    the text of a language model, see `seen_share`.
+
+    ending: the ids after each text. Raises UserError if the corpus cannot be read.
+    """
+    if config.task == TEXT:
+        dataset = load(config)
+        return seen_share(dataset.train.tokens.ids, texts.targets, dataset.target_tokenizer, ending)
+    sources = {*map(hash, texts.sources)}
+    corpus = corpora.from_config(config)
+    return len(corpus.summarize("train", 1, sources).sources) / len(sources)
 
 
 def cache_folder(config: Config, corpus: Corpus) -> Path:

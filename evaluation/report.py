@@ -6,14 +6,23 @@ from dataclasses import replace
 from pathlib import Path
 
 from config import Config
-from data import corpora
+from data import corpora, pipeline
 from data.splits import CorpusError, Split
+from data.tokenizer import EOS
 from evaluation.scores import Table
 from training.records import read_json
-from utils import UserError, quote, write_json, write_text
+from utils import UserError, quote, warn, write_json, write_text
 
 LABELS_SHOWN = 20  # in a table; all are in the file
-FINE = ("loss", "nats_per_character", "bits_per_byte", "accuracy", "f1", "unknown")  # 4 decimals
+FINE = (
+    "loss",
+    "nats_per_character",
+    "bits_per_byte",
+    "accuracy",
+    "f1",
+    "unknown",
+    "seen",
+)  # 4 decimals
 
 
 def load_split(
@@ -59,6 +68,19 @@ def load_split(
     return Split.of(summary.sample), f"{stem}-{split}-{summary.sha256[:8]}", corpus.documents
 
 
+def seen(config: Config, name: str, texts: Split, documents: bool) -> dict[str, float]:
+    """Return {"seen": the share of the texts of a corpus that a run has trained on}.
+
+    Returns {}, with a warning, if the corpus of the run cannot be read.
+    """
+    own = replace(config, corpus=name) if corpora.is_same(name, config.corpus) else config
+    try:
+        return {"seen": pipeline.seen_in_training(own, texts, [EOS] if documents else [])}
+    except UserError as error:
+        warn(f"not compared with the training texts: {error}")
+        return {}
+
+
 def print_scores(scores: dict) -> None:
     """Print the scores with their signatures, then exact match by tag or the confusion matrix."""
     notes = {
@@ -68,6 +90,7 @@ def print_scores(scores: dict) -> None:
         "loss": "nats per text" if "f1" in scores else "nats per token",
         "context": "tokens that the model reads before a token, on average",
         "unknown": "share of the tokens, whose letters are not predicted",
+        "seen": "share of the texts that training has seen",
     } | scores.get("signatures", {})
     for name, value in scores.items():
         if isinstance(value, int | float):

@@ -11,7 +11,7 @@ import numpy as np
 from data import encoding, pipeline
 from data.arrays import Text
 from data.splits import Split
-from data.tokenizer import EOS, UNK
+from data.tokenizer import BOS, EOS, UNK
 from evaluation import metrics
 from utils import UserError
 
@@ -110,7 +110,9 @@ def loss_scores(translator: "Translator", split: Split) -> tuple[dict[str, float
     if not len(pairs.source.lengths):
         return {}, too_long
     loss, accuracy = translator.loss_and_accuracy(pairs)
-    scores = {"loss": loss, "accuracy": accuracy}
+    scores = {"loss": loss, "accuracy": accuracy} | unknown_share(
+        pairs.target.ids[pairs.target.ids != BOS]
+    )
     if not translator.labelled:
         encoded = (x.encode(y) for x, y in zip(tokenizers, split[:2], strict=True))
         rows = zip(split.targets, *encoded, strict=True)
@@ -152,12 +154,17 @@ def measure_text(
         "parameters": generator.num_parameters,
         "search": f"blocks of {text.block} tokens, one every {stride or text.block}",
     }
-    if unknown := np.count_nonzero(text.tokens.ids == UNK):
-        scores["unknown"] = unknown / len(text.tokens.ids)
+    scores |= unknown_share(text.tokens.ids)
     bits = of_texts / math.log(2) / np.maximum(1, octets)
     table = {"characters": characters, "tokens": counts, "nats": of_texts, "bits_per_byte": bits}
     columns = {name: [f"{x:.6g}" for x in values] for name, values in table.items()}
     return scores, {"text": texts, **columns}
+
+
+def unknown_share(ids: np.ndarray) -> dict[str, float]:
+    """Return {"unknown": the share of ids of unknown tokens}, or {} if there are none."""
+    share = float(np.mean(ids == UNK))
+    return {"unknown": share} if share else {}
 
 
 def label_scores(predicted: Sequence[str], true: Sequence[str], names: Sequence[str]) -> dict:

@@ -20,7 +20,7 @@ from pyarrow.parquet import write_table
 
 import utils
 from config import Config
-from data import corpora, pipeline
+from data import corpora, pipeline, tokenizer
 from data.arrays import Pairs, Ragged
 from data.splits import Split
 from data.tokenizer import EOS
@@ -169,6 +169,28 @@ def test_every_line_of_another_table_is_scored(copy, score, measured, texts, tmp
     split, name, _ = report.load_split(copy, load_config(copy), "all", "news.tsv")
     assert name.startswith("news-all-") and f"scores-{name}.json" in written(copy)
     assert split.sources == texts.sources[:7]
+
+
+def test_texts_that_training_has_seen_are_counted(copy, score, measured, texts, tmp_path):
+    """Four pairs of the test split, and twelve of training, in a table."""
+    train = load_split(read_json(copy / "config.json")["corpus"], "train", reverse=True)
+    pairs = [*zip(*train[:2], strict=True)][:12] + [*zip(*texts[:2], strict=True)][:4]
+    news = tmp_path / "news.tsv"
+    news.write_text("".join(f"{source}\t{target}\n" for source, target in pairs), "utf-8")
+    result = score(copy, "--corpus", news)
+    assert result.status == 0 and "75.0%" in result.err and "in train" in result.err
+    (name,) = (name for name in written(copy) if name.startswith("scores-"))
+    assert read_json(copy / name)["seen"] == 0.75
+
+
+def test_unknown_tokens_of_references_are_counted():
+    """Of a word and eos, and of two words and eos, of which one is not in the vocabulary."""
+    words = tokenizer.train(["a b", "b c"], 20, kind="word")
+    model = SimpleNamespace(max_length=9, labelled=False, loss_and_accuracy=lambda pairs: (2, 0.5))
+    model.source_tokenizer = model.target_tokenizer = words
+    scores, _ = scoring.loss_scores(model, Split(["a", "b"], ["a", "c d"]))
+    assert scores["unknown"] == 1 / 5
+    assert "unknown" not in scoring.loss_scores(model, Split(["d"], ["a"]))[0]
 
 
 def test_scores_of_different_texts_are_in_different_files(copy, texts, tmp_path, monkeypatch):
@@ -481,10 +503,8 @@ def test_input_may_have_any_unicode_form_and_white_space(run, translate):
 
 def test_every_translation_is_one_line():
     """Whatever characters the model writes."""
-    tokenizer = SimpleNamespace(
-        encode=lambda texts: [[5]], decode=lambda rows: ["a\r\nb\x1dc\u2028d"]
-    )
-    model = Translator(None, tokenizer, tokenizer, 128)
+    fake = SimpleNamespace(encode=lambda texts: [[5]], decode=lambda rows: ["a\r\nb\x1dc\u2028d"])
+    model = Translator(None, fake, fake, 128)
     model.decode = lambda source, number: (tf.constant([[[5]]]), tf.constant([[0.0]]))
     assert model.translate(["a"]) == ["a b c d"]
 

@@ -251,6 +251,16 @@ def test_a_lowercase_model_is_scored_on_texts_in_lower_case(monkeypatch):
 # ---- evaluate.py ---------------------------------------------------------------------------------
 
 
+def test_another_text_is_compared_with_the_training_text(copy, run_program, tmp_path):
+    """Its second half is new."""
+    text = CONTENT[:3000]
+    (tmp_path / "half.txt").write_text(text + text[::-1], "utf-8")
+    result = run_program("evaluate.py", copy, "--corpus", tmp_path / "half.txt", "--split", "all")
+    assert result.status == 0 and "in train" in result.err
+    (path,) = copy.glob("scores-half-*.json")
+    assert read_json(path)["seen"] == pytest.approx(0.5, abs=0.1)
+
+
 def test_scores_outputs_and_mistakes_are_written_for_every_stride(copy, run_program):
     one = copy
     before = {path.name for path in one.iterdir()}

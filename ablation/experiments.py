@@ -52,10 +52,11 @@ class Recipe:
     """The settings that train and score the runs of an experiment and of its baseline.
 
     score: what is judged: "nats_per_character", the loss on the texts to score, "bleu", "accuracy",
-        or "exact_match", the mean over the phenomena of `mini`. All but the loss in per cent.
+        or "exact_match", the mean over the tags of `mini` or `cogs`. All but the loss in per cent.
     delta: differences smaller than this do not matter.
     average: number of last epochs whose final weights are averaged.
-    sentences: number of compositional sentences of `mini` to score; 0 for the validation split.
+    sentences: number of sentences with new combinations of words to score, of `mini` or `cogs`; 0
+        for the validation split.
     seeds: number of seeds of the only stage; 0: three stages.
     paired: whether the scores of two runs of a seed are correlated.
     spread: written by `python -m ablation.spread`. By score, the standard deviations of the

@@ -52,11 +52,18 @@ def parse(flags: list[str], unknown: bool = False) -> dict:
 def load_texts(flags: list[str], sentences: int, final: bool) -> Split:
     """Return the texts to score. Raises UserError.
 
-    final: other texts, which are read once, for a change that is adopted: the test split, or
-    generated sentences that are not among the first ones.
+    sentences: the number of those with new combinations, of `mini` or `cogs`; 0 for the validation
+    split. final: other texts, which are read once, for a change that is adopted: the test split, or
+    sentences that are not among the first ones.
     """
+    config = Config(**parse(flags))
+    corpus = corpora.from_config(config)
     if not sentences:
-        return corpora.from_config(Config(**parse(flags))).load("test" if final else "validation")
+        return corpus.load("test" if final else "validation")
+    if config.corpus == "cogs":
+        texts = corpus.load("generalization")
+        step = len(texts.sources) // sentences
+        return texts.take(i for i in range(len(texts.sources)) if (i % step > 0) == final)
     pairs = mini.generate("compositional", sentences, seed=1)
     if final:
         seen = {pair.source.lower() for pair in pairs}
@@ -127,7 +134,7 @@ def end_with_parent() -> None:
 def score(predictor, texts: Split, documents: bool) -> dict:
     """Return the scores of texts that experiments store: see `evaluation.scores`.
 
-    "exact_match" is the mean over the phenomena of `mini`. Accuracy is in per cent.
+    "exact_match" is the mean over the tags of `mini` and `cogs`. Accuracy is in per cent.
     """
     from evaluation.generator import Generator
     from evaluation.scores import measure, measure_text

@@ -8,6 +8,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from helpers import load_split
 
+from ablation.worker import load_texts
 from config import Config
 from data import corpora, remote
 from data.splits import CorpusError
@@ -53,3 +54,13 @@ def test_a_file_that_is_missing_or_altered_is_named_and_not_kept(served, tmp_pat
         corpora.from_config(Config(corpus="cogs")).files()
     left = sorted(path.name for path in (tmp_path / "tfds").rglob("*.*") if path.is_file())
     assert left == ["cogs-dev.tsv", "cogs-test.tsv", "cogs-train.tsv"]
+
+
+def test_the_final_score_is_of_the_other_sentences(served, monkeypatch):
+    rows = [f"Cat {i} slept .\tsleep ( {i} )\tkind {i % 2}\n" for i in range(40)]
+    (served / "gen.tsv").write_text("".join(rows), "utf-8", newline="\n")
+    hashes = {"gen": hashlib.sha256((served / "gen.tsv").read_bytes()).hexdigest()}
+    monkeypatch.setattr(remote, "COGS_SHA256", remote.COGS_SHA256 | hashes)
+    sample, rest = (load_texts(["--corpus", "cogs"], 8, final) for final in (False, True))
+    assert len(sample.sources) == 8 and len({*sample.sources, *rest.sources}) == 40
+    assert len(rest.sources) == 32 and {*sample.tags} == {"kind 0", "kind 1"}

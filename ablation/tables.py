@@ -160,12 +160,42 @@ def forest(table: Table) -> Figure:
     return figure
 
 
+def ladder(tables: list[Table]) -> Figure:
+    """Draw the gains of each experiment at several sizes, over the baseline's parameters."""
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes, delta = figure.subplots(), tables[0].recipe.delta
+    axes.set_yscale("asinh", linear_width=delta)
+    axes.axhspan(-delta, delta, color="0.92", lw=0, zorder=0)
+    rungs = [(max(x.get("parameters", 0) for x in t.baseline), t.shown()) for t in tables]
+    names = sorted({name for _, shown in rungs for name in shown})
+    for place, name in enumerate(names):
+        points = [(size, shown[name]) for size, shown in rungs if name in shown]
+        if len(points) > 1:
+            # Next to each other, so that the intervals can be told apart.
+            sizes = [size * 1.012 ** (place - len(names) / 2) for size, _ in points]
+            gains = [verdict.gain for _, verdict in points]
+            errors = [verdict.high - verdict.gain for _, verdict in points]
+            axes.errorbar(sizes, gains, errors, marker="o", ms=4, lw=1, capsize=2, label=name)
+    axes.set_xscale("log")
+    axes.xaxis.set(major_locator=FixedLocator([x for x, _ in rungs]), minor_locator=NullLocator())
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.yaxis.set_major_formatter("{x:+g}")
+    axes.set(xlabel="parameters of the baseline", title=tables[0].recipe.ladder)
+    axes.set_ylabel(f"gain in {UNITS[tables[0].recipe.score]}, with 95 % interval")
+    figure.legend(loc="outside right", frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
 def write() -> None:
     """Write RESULTS.md and the plots. Raises UserError and OSError."""
     tables = [table for table in map(Table, recipes().values()) if table.pairs]
     for table in tables:
         if table.shown():
             forest(table).savefig(HERE / "results" / f"{table.recipe.name}.png", dpi=110)
+    for name in {table.recipe.ladder for table in tables} - {""}:
+        rungs = [table for table in tables if table.recipe.ladder == name]
+        ladder(rungs).savefig(HERE / "results" / f"{name}-sizes.png", dpi=110)
     parts = [HEAD, *(table.summary() for table in tables), markdown(tables)]
     if lines := "".join(map(confirmed, recipes().values())):
         parts.append(f"## Confirmed\n\nWith new seeds, on held-out texts:\n\n{lines}")

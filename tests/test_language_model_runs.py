@@ -15,7 +15,6 @@ from helpers import TINY, assert_same_state, metrics_of, state, steps_saved, tra
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugin_util import markdown_to_safe_html
 
-import train
 from data.arrays import Ragged, Text
 from data.splits import Split
 from data.tokenizer import UNK, load_pair
@@ -80,8 +79,7 @@ def test_validation_scores_belong_together(run):
     assert loss == pytest.approx(math.log(30), abs=1) and line["step"] == STEPS
 
 
-def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_bits(run, settings, monkeypatch):
-    monkeypatch.setattr(train, "attention_image", lambda *_: None)  # takes a second
+def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_bits(run, settings):
     stopped = train_here(**settings | {"max_steps": STEPS // 2}, name="stopped")
     assert steps_saved(stopped)[-1] == STEPS // 2
     train_here(resume=str(stopped), cache_dir=settings["cache_dir"], max_steps=STEPS)

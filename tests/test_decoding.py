@@ -166,7 +166,7 @@ def test_output_limit_of_a_sentence_does_not_depend_on_its_batch():
 
 
 def test_source_is_encoded_once_and_the_graph_traced_once(tiny):
-    model, calls = tiny(), []
+    model, calls = tiny(num_layers=1), []
     encode = model.encode
     model.encode = lambda *inputs: calls.append(inputs) or encode(*inputs)
     decode = tf.function(lambda source: greedy(model, source, BOS, EOS), [IDS], autograph=False)
@@ -390,7 +390,7 @@ def test_filter_logits_keeps_the_most_likely_tokens():
 
 
 def test_samples_follow_the_softmax_and_depend_on_the_seed():
-    rows, probabilities = 20_000, np.array([0.5, 0.25, 0.15, 0.1])
+    rows, probabilities = 5_000, np.array([0.5, 0.25, 0.15, 0.1])
     model = Table(np.log(np.tile(probabilities, (20, rows, 1))))
 
     def draw(seed, **settings):
@@ -404,12 +404,12 @@ def test_samples_follow_the_softmax_and_depend_on_the_seed():
     share = np.bincount(first[unfinished, 1], minlength=4) / unfinished.sum()
     assert (abs(share - probabilities) < 6 * deviation).all()
     # Draws at two positions are independent.
-    assert abs(np.corrcoef(first[unfinished, 0], first[unfinished, 1])[0, 1]) < 0.04
+    assert abs(np.corrcoef(first[unfinished, 0], first[unfinished, 1])[0, 1]) < 0.07
     np.testing.assert_array_equal(first, draw(0))
     assert (draw(1)[:, 0] != first[:, 0]).mean() > 0.5
     sharper = np.bincount(draw(0, temperature=0.5)[:, 0], minlength=4) / rows
     expected = probabilities**2 / (probabilities**2).sum()
-    assert (abs(sharper - expected) < 0.02).all()
+    assert (abs(sharper - expected) < 0.035).all()
     assert set(draw(0, top_k=2)[:, 0]) == {0, 1}
     assert set(draw(0, top_p=0.8)[:, 0]) == {0, 1, 2}
     assert set(draw(0, top_p=0.8, temperature=0.5)[:, 0]) == {0, 1}

@@ -75,10 +75,7 @@ def batch_of(sentences, extra=0):
 def batch_for(flags, source_extra=0, target_extra=0, pairs=None):
     """Return pairs as one batch, and one by one."""
     text = long_text(flags)
-    pairs = pairs or [
-        *SHORT_PAIRS,
-        (np.int32([[*text, EOS]]), np.int32([[BOS, *text[::-1], EOS]])),
-    ]
+    pairs = pairs or [*SHORT_PAIRS, (np.int32([[*text, EOS]]), np.int32([[BOS, *text[::-1], EOS]]))]
     pairs = [as_task(flags, *pair) for pair in pairs]
     sources, targets = zip(*pairs, strict=True)
     if TASKS[flags["model"]] == TEXT:

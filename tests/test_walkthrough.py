@@ -5,14 +5,11 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from config import Config
 from docs import build
-from evaluation.search import Search
 from same_code import ROOT
 
 PAGE = build.PAGE.read_text("utf-8")
@@ -114,14 +111,6 @@ def test_links_of_all_documents_lead_to_files_and_headings():
             assert not anchor or anchor in anchors(target.read_text("utf-8")), (
                 f"{page.name}: {anchor}"
             )
-
-
-def test_flags_exist():
-    flags = {field.name for field in (*fields(Config), *fields(Search))}
-    flags |= {f"no_{flag}" for flag in flags} | {"plan", "final", "recipe", "checkpoint", "logdir"}
-    used = re.findall(r"--([a-z][a-z-]+)", PAGE + FAQ)
-    assert len(used) > 30
-    assert {flag.replace("-", "_") for flag in used} <= flags
 
 
 def test_the_notebook_is_made_from_the_page():

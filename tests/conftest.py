@@ -95,6 +95,16 @@ def tiny():
     return make
 
 
+@pytest.fixture
+def eager():
+    """Run functions without tracing them, which would take longer than a few calls."""
+    import tensorflow as tf
+
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
+
+
 class Result(NamedTuple):
     """Exit status, standard output and standard error of a program."""
 

@@ -164,17 +164,9 @@ def test_losses_of_fit_equal_those_of_train(variant, tiny):
     assert len(differences) == 20 and max(differences) < 1e-4, differences
 
 
-@pytest.fixture
-def eagerly():
-    """Run without graphs: tracing would take longer than running."""
-    tf.config.run_functions_eagerly(True)
-    yield
-    tf.config.run_functions_eagerly(False)
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Even though")
-def test_program_trains_on_the_corpus_for_max_steps(tmp_path, capsys, eagerly):
+def test_program_trains_on_the_corpus_for_max_steps(tmp_path, capsys, eager):
     """At the end, Keras and our model report the same loss."""
     lines = [f"{'1 ' * (i % 9)}{i}\t{i}{' 1' * (i % 9)}\n" for i in range(400)]
     (tmp_path / "ones.tsv").write_text("".join(lines))

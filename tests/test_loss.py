@@ -159,7 +159,7 @@ def test_teacher_forcing_masks_later_tokens_and_the_padding_of_the_source():
     expect(model.self_mask, np.tri(4, dtype=bool), mistakes)
 
 
-def test_the_means_of_training_are_over_the_predicted_tokens(tiny, monkeypatch):
+def test_the_means_of_training_are_over_the_predicted_tokens(tiny, monkeypatch, eager):
     """A model may predict only some of the target tokens, here those with odd ids."""
     model, config = tiny(dropout_rate=0.0, num_layers=1), Config(shards=2, accumulate=2)
     forward = model.teacher_forced

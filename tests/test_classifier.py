@@ -44,15 +44,6 @@ def test_pooling_without_real_positions_is_zero_with_finite_gradients(pooling):
     np.testing.assert_array_equal(gradient[1].sum(axis=0), [1, 1])
 
 
-@pytest.mark.parametrize("pooling", ["max", "mean", "first"])
-def test_row_of_padding_has_finite_logits_and_leaves_other_rows_unchanged(tiny, pooling):
-    model = tiny(model="classifier", pooling=pooling, target_vocab=6)
-    logits = model.teacher_forced(batch([*SOURCES[:2], []]), TARGET).logits
-    assert np.all(np.isfinite(logits))
-    expected = model.teacher_forced(batch(SOURCES[:2]), TARGET[:2]).logits
-    np.testing.assert_allclose(logits[:2], expected, atol=1e-6)
-
-
 def test_dropout_reaches_the_pooled_vector_in_training_only(tiny):
     model = tiny(model="classifier", target_vocab=6, dropout_rate=0.5)
     memory, mask = tf.ones((2, 3, 8)), tf.ones((2, 1, 1, 3), bool)

@@ -331,24 +331,19 @@ def test_beam_search_equals_naive_search_on_single_sentences(varied, beam, lengt
     assert len(lengths) > 1 or beam == 1  # greedy outputs of an edited model may be equally long
 
 
-class CountSteps(CountTo):
-    """CountTo with probabilities near 1, counting its steps."""
-
-    def __init__(self):
-        self.steps = 0
-
-    def decode_step(self, token, state):
-        self.steps += 1
-        logits, state = super().decode_step(token, state)
-        return 50.0 * logits, state
-
-
 @pytest.mark.parametrize("length_penalty", [0.0, 0.6, 2.0])
 def test_beam_search_stops_when_no_other_output_can_win(length_penalty):
-    model = CountSteps()
+    model, steps = CountTo(), []
+    step = model.decode_step
+
+    def confident_step(token, state):
+        steps.append(token)
+        logits, state = step(token, state)
+        return 50.0 * logits, state  # probabilities near 1
+
+    model.decode_step = confident_step
     outputs, _ = beam_search(model, [[7, 2, 2, 2]], BOS, EOS, 4, length_penalty)  # limit 28
-    assert outputs.numpy().tolist() == [[[5, 6, 7, EOS]]]
-    assert model.steps == 4
+    assert outputs.numpy().tolist() == [[[5, 6, 7, EOS]]] and len(steps) == 4
 
 
 @pytest.mark.parametrize("length, k", [(5, 5), (63, 1), (320, 5), (321, 5), (8089, 8), (1000, 40)])

@@ -100,10 +100,6 @@ def weights(run, step=STEPS):
 def assert_same_steps(run, single):
     assert len(losses(run)) == len(losses(single)) == 3
     np.testing.assert_allclose(losses(run), losses(single), rtol=0, atol=1e-5)
-    assert_same_weights(run, single)
-
-
-def assert_same_weights(run, single):
     own, expected = weights(run), weights(single)
     assert own.keys() == expected.keys() and len(own) > 20
     for name in own:

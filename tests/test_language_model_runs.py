@@ -1,7 +1,6 @@
 """Runs of language models: training and resuming, scores, figures."""
 
 import gzip
-import json
 import math
 import re
 import shutil
@@ -250,17 +249,16 @@ def test_a_lowercase_model_is_scored_on_texts_in_lower_case(monkeypatch):
 
 
 def test_scores_outputs_and_mistakes_are_written_for_every_stride(copy, run_program):
-    one = copy
-    before = {path.name for path in one.iterdir()}
-    result = run_program("evaluate.py", one, "--stride", BLOCK // 4)
+    before = {path.name for path in copy.iterdir()}
+    result = run_program("evaluate.py", copy, "--stride", BLOCK // 4)
     assert result.status == 0, result.err
-    new = {path.name for path in one.iterdir()} - before
+    new = {path.name for path in copy.iterdir()} - before
     assert len(new) == 2 and all(f"-test-stride{BLOCK // 4}." in name for name in new)
-    scores = read_json(one / f"scores-test-stride{BLOCK // 4}.json")
+    scores = read_json(copy / f"scores-test-stride{BLOCK // 4}.json")
     for name in "loss perplexity nats_per_character bits_per_byte accuracy context".split():
         assert f"\n{name} " in result.out
     assert "lines" in result.out.splitlines()[0] and "one every 4" in scores["search"]
-    plain = read_json(one / "scores-test.json")
+    plain = read_json(copy / "scores-test.json")
     assert scores["tokens"] == plain["tokens"] and scores["context"] > plain["context"]
 
 
@@ -275,19 +273,6 @@ def test_every_line_of_another_text_is_scored(run, tmp_path, monkeypatch, name):
     assert re.fullmatch(r"news-all-\w{8}", stem) and documents == name.endswith(".tsv")
     lines = ["not a line", "nor b"] if documents else ["a house not a line\n", "b nor b\n"]
     assert split.targets == lines
-
-
-def test_of_another_corpus_the_side_in_the_language_of_the_run_is_scored(copy, tmp_path):
-    one = copy
-    for language, text in (("en", "a house\n"), ("pt", "uma casa\n")):
-        (tmp_path / f"test.{language}").write_text(text)
-        (tmp_path / f"train.{language}").write_text(text)
-    for languages, text in ((["en"], "a house"), (["pt"], "uma casa"), (["text"], "uma casa")):
-        record = read_json(one / "corpus.json") | {"languages": languages}
-        (one / "corpus.json").write_text(json.dumps(record))
-        config = loading.load_config(one)
-        split, _, documents = report.load_split(one, config, "test", str(tmp_path))
-        assert split.targets == [text] and documents
 
 
 # ---- Figures -------------------------------------------------------------------------------------
@@ -336,16 +321,3 @@ def test_every_setting_trains_scores_and_generates(settings, run_program, name):
     assert read_json(run / "scores-validation.json")["loss"] == pytest.approx(losses[-1], rel=2e-3)
     result = run_program("generate.py", run, "Line 7", "--tokens", 40, "--seed", 1)
     assert result.status == 0 and result.out.startswith("Line 7"), result.err
-
-
-@pytest.mark.slow
-def test_a_model_that_cannot_read_a_text_does_not_have_a_low_loss(settings, run, tmp_path, capfd):
-    """Started from another run, whose tokenizer does not know the characters."""
-    (tmp_path / "b.txt").write_text("καλημέρα κόσμε\n" * 300, "utf-8")
-    given = {"init_from": str(run), "corpus": str(tmp_path / "b.txt"), "max_steps": 40}
-    names = ("runs_dir", "cache_dir", "batch_tokens")
-    new = train_here(**{name: settings[name] for name in names}, **given, name="unreadable")
-    (*_, last) = (line for line in metrics_of(new) if "validation_loss" in line)
-    assert last["validation_loss"] > 10 and last["validation_accuracy"] < 0.2
-    out, err = capfd.readouterr()
-    assert "tokens unknown" in out + err and "tokens of validation are unknown" in err

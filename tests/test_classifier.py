@@ -14,13 +14,7 @@ from evaluation.translator import Translator
 from model.classifier import POOLING
 from model.layers import Seed
 
-SOURCES = [[3, 4, 5, 2], [7, 2], [8, 3, 9, 4, 6, 2]]
 TARGET = np.int32([[2, 4], [2, 5], [2, 5]])  # bos, label
-
-
-def batch(rows, extra=0):
-    length = max(map(len, rows)) + extra
-    return np.int32([row + [0] * (length - len(row)) for row in rows])
 
 
 def test_poolings_by_hand():

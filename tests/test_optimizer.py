@@ -42,29 +42,19 @@ def test_learning_rate_accepts_an_integer_variable():
     assert float(learning_rate(step, CONFIG)) == pytest.approx(PEAK, rel=1e-5)
 
 
-def fifty_updates():
-    """Initial values, gradients of many magnitudes, and a learning rate per step."""
+@pytest.mark.exercise("adam")
+def test_adam_equals_its_formula():
+    """In fifty updates, of gradients of many magnitudes and a rate for each."""
     rng = np.random.default_rng(0)
     start = np.float32(rng.normal(size=(4, 3)))
     gradients = np.float32(rng.normal(size=(50, 4, 3)) * 10.0 ** rng.uniform(-4, 1, (50, 4, 3)))
-    return start, gradients, np.float32(rng.uniform(1e-3, 1e-2, 50))
-
-
-def our_updates():
-    start, gradients, rates = fifty_updates()
-    variable = tf.Variable(start)
+    rates = np.float32(rng.uniform(1e-3, 1e-2, 50))
+    ours, variable = [], tf.Variable(start)
     adam = Adam({"w": variable})
-    path = []
     for gradient, rate in zip(gradients, rates, strict=True):
         adam.apply([gradient], {"w": variable}, rate)
-        path.append(variable.numpy())
+        ours.append(variable.numpy())
     assert adam.step == 50
-    return np.array(path)
-
-
-@pytest.mark.exercise("adam")
-def test_adam_equals_its_formula():
-    variable, gradients, rates = fifty_updates()
 
     def path(
         beta_1=0.9,
@@ -75,7 +65,7 @@ def test_adam_equals_its_formula():
         sign=1,
         momentum=True,
     ):
-        x, m, v, values = variable, 0.0, 0.0, []
+        x, m, v, values = start, 0.0, 0.0, []
         for t, (g, rate) in enumerate(zip(gradients, rates, strict=True), start=1):
             m = beta_1 * m * momentum + (1 - beta_1) * g
             v = beta_2 * v + (1 - beta_2) * square(g)
@@ -92,7 +82,7 @@ def test_adam_equals_its_formula():
         "the update goes uphill: subtract it": path(sign=-1),
         "m is not kept from step to step": path(momentum=False),
     }
-    expect(our_updates(), path(), mistakes, rtol=0, atol=2e-6)
+    expect(np.array(ours), path(), mistakes, rtol=0, atol=2e-6)
 
 
 @pytest.mark.exercise("adam")

@@ -57,7 +57,3 @@ def test_learned_positions_after_the_table_repeat_its_last_row():
     table = positions.table.numpy()
     assert len(np.unique(table[:, 0])) == 5
     np.testing.assert_array_equal(positions(0, 7), table[[0, 1, 2, 3, 4, 4, 4]])
-
-
-def test_no_positions_are_zero():
-    assert not np.any(NoPositions(8)(3, 9))

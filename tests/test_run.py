@@ -1,6 +1,5 @@
 """train.py as a user runs it: the run directory, and a killed run that is resumed."""
 
-import json
 import os
 import re
 import shutil
@@ -30,6 +29,7 @@ import same_code
 from config import Config
 from model.optimizer import learning_rate
 from training import description
+from training.records import read_json
 
 ROOT = Path(__file__).resolve().parents[1]
 SETTINGS = TINY | {"corpus": "talks", "epochs": 2}
@@ -99,10 +99,6 @@ def trained(checkout, call):
 @pytest.fixture(scope="module")
 def run(trained):
     return trained[0]
-
-
-def read_json(path):
-    return json.loads(path.read_text("utf-8"))
 
 
 def validated_steps(run):

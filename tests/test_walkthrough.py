@@ -13,7 +13,6 @@ from docs import build
 from same_code import ROOT
 
 PAGE = build.PAGE.read_text("utf-8")
-FAQ = (build.PAGE.parent / "faq.md").read_text("utf-8")
 CELLS = build.read_cells(PAGE)
 NUMBER = re.compile(r"-?\d+\.\d*(?:e[+-]?\d+)?|-?\d+")
 LINK = r"\]\(\.\./experiments/([\w-]+/[\w-]+\.patch|flags\.toml)\)"

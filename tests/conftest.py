@@ -53,7 +53,7 @@ def variants(*tasks):
 
 def pytest_collection_modifyitems(items):
     """Start the longest files first, so that parallel processes end at the same time."""
-    longest = ["test_evaluate", "test_run", "test_invariants", "test_export"]
+    longest = ["test_invariants", "test_evaluate", "test_run", "test_export"]
     places = {name: place for place, name in enumerate(longest)}
     items.sort(key=lambda item: places.get(item.path.stem, len(places)))
 

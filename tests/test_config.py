@@ -237,7 +237,10 @@ def test_a_resumed_run_accepts_its_own_flags_and_may_train_longer(run, parse):
     assert config.num_heads == 4
 
 
-def test_other_settings_of_a_resumed_run_cannot_change(run, parse):
+def test_only_some_settings_of_a_resumed_run_can_change(run, parse):
+    names = "epochs max_steps validate_every strategy keep_checkpoints"
+    names += " resume accept_changes runs_dir cache_dir"
+    assert {*MAY_CHANGE_ON_RESUME} == {*names.split()}
     for field in FIELDS:
         name, kinds = "--" + field.name.replace("_", "-"), get_args(HINTS[field.name])
         if field.default is True:

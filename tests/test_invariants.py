@@ -22,7 +22,7 @@ pytestmark = pytest.mark.invariant
 
 VOCAB = 11  # ids from FIRST_WORD on are words or labels
 LOCAL = "right only for local attention"
-MARGIN = 0.9  # by which ten updates lower the objective
+MARGIN = 0.9  # by which ten train steps lower the objective
 TOTAL_STEPS = 20_000  # of the training that the updates of these tests belong to
 TRANSLATION, CLASSIFICATION, TEXT = "translation", "classification", "language modeling"
 every_model = pytest.mark.parametrize("flags", variants(TRANSLATION, CLASSIFICATION, TEXT))
@@ -237,8 +237,8 @@ def test_the_objective_depends_on_exactly_the_trainable_variables(tiny, flags, m
 
 
 @every_model
-def test_ten_updates_lower_the_objective_and_change_every_variable(tiny, flags):
-    """They begin in the middle of training, when no part of a model is frozen any more.
+def test_ten_train_steps_lower_the_objective_and_change_every_variable(tiny, flags):
+    """Those of the middle of training, when no part of a model is frozen any more.
 
     The first one goes downhill. The objective is compared without random draws. A variable without
     a gradient need not change, such as that of an expert that no token chooses. The train step is a

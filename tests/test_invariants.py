@@ -238,7 +238,7 @@ def test_the_objective_depends_on_exactly_the_trainable_variables(tiny, flags, m
 
 @every_model
 def test_ten_train_steps_lower_the_objective_and_change_every_variable(tiny, flags):
-    """Those of the middle of training, when no part of a model is frozen any more.
+    """In the middle of training, when no part of a model is frozen any more.
 
     The first one goes downhill. The objective is compared without random draws. A variable without
     a gradient need not change, such as that of an expert that no token chooses. The train step is a

@@ -11,7 +11,6 @@ from config import Config
 from data.arrays import Pairs, Ragged
 from data.splits import TEXT, Row, Split
 from data.tokenizer import BOS, EOS, UNK, AnyTokenizer, Labels
-from utils import progress_bar
 
 PART = 20_000  # pairs that are encoded at a time
 WINDOW = 50  # characters, on average, of the parts of a text that training may have seen
@@ -62,8 +61,7 @@ def seen_share(
     seen = np.zeros(len(hashes), bool)
     for start in range(0, len(train), 1 << 20):
         seen |= np.isin(hashes, hash_windows(train[start : start + (1 << 20) + size - 1], size))
-    lengths = [len(text) for text in tokenizer.decode(row[row != EOS] for row in windows)]
-    return float(np.average(seen, weights=lengths)) if len(seen) else 0.0
+    return float(seen.mean()) if len(seen) else 0.0
 
 
 def hash_windows(ids: np.ndarray, size: int) -> np.ndarray:
@@ -87,22 +85,18 @@ def encode_split(
     folder: Path,
     name: str,
     pairs: Iterable[Row],
-    total: int,
     tokenizers: tuple[AnyTokenizer, AnyTokenizer],
     config: Config,
     ending: Sequence[int] = (),
 ) -> Counter[str]:
-    """Encode the `total` pairs of a split in parts, into files that `map_array` reads.
+    """Encode the pairs of a split in parts, into files that `map_split` reads.
 
     Returns the number of pairs that were used, and of those that were dropped or cut because they
     are longer than --max-length; for a language model the number of tokens. ending: the ids after
     each of its texts. Raises UserError and OSError.
     """
-    counts, rest = (
-        Counter(),
-        iter(progress_bar(pairs, desc=f"encoding {name}", total=total, unit="pair")),
-    )
-    while part := list(itertools.islice(rest, PART)):
+    counts, pairs = Counter(), iter(pairs)
+    while part := list(itertools.islice(pairs, PART)):
         if config.task == TEXT:
             sides = {"text": encode_texts(Split.of(part).targets, tokenizers[1], ending)}
         else:

@@ -3,7 +3,8 @@
 import hashlib
 import json
 import os
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -49,11 +50,10 @@ class Split(NamedTuple):
 class Summary(NamedTuple):
     """What one pass over a split collects."""
 
-    pairs: int  # their number
     sha256: str  # of the texts; depends on their order and on the direction
     sample: list[Row]  # all pairs, or evenly spaced ones if there are too many
     labels: set[str]  # the targets, in labelled corpora
-    sources: set[int]  # hashes of the different sources that were asked for
+    sources: array  # a hash of the source of each pair
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,6 @@ class Corpus:
     files: Callable[[], Files]  # returns the files of each part
     rows: Callable[[str], Iterator[Row]]  # yields the rows of a part
     task: str = "translation"  # what it is for: a value of `config.TASKS`
-    local: bool = False  # whether the files are the user's own
     documents: bool = True  # of texts: whether they are separate, not the lines of one file
 
     @property
@@ -93,29 +92,24 @@ class Corpus:
         """Load a split into memory. Raises CorpusError if it does not exist."""
         return Split.of(self.read(split))
 
-    def summarize(
-        self, split: str, limit: int, sources: Container[int] | None = frozenset()
-    ) -> Summary:
+    def summarize(self, split: str, limit: int) -> Summary:
         """Read a split once, keeping at most `limit` of its pairs in memory.
 
         If there are more, keeps every second, fourth, … pair: between limit / 2 and limit. Of texts
         other than those of the training split, keeps the first ones, because they belong together.
-        sources: the hashes of the sources to look for; None collects all.
         """
         in_order = self.task == TEXT and split != "train"
-        digest, count, sample, step, labels, matches = hashlib.sha256(), 0, [], 1, set(), set()
+        digest, sample, step, labels, sources = hashlib.sha256(), [], 1, set(), array("q")
         for pair in progress_bar(self.read(split), desc=f"reading {split}", unit="pair"):
             digest.update(json.dumps(pair[:2]).encode())
-            if count % step == 0 and not (in_order and count >= limit):
+            if len(sources) % step == 0 and not (in_order and len(sources) >= limit):
                 sample.append(pair)
             if len(sample) > limit:
                 sample, step = sample[::2], 2 * step
             if self.labelled:
                 labels.add(pair[1])
-            if sources is None or hash(pair[0]) in sources:
-                matches.add(hash(pair[0]))
-            count += 1
-        return Summary(count, digest.hexdigest(), sample, labels, matches)
+            sources.append(hash(pair[0]))
+        return Summary(digest.hexdigest(), sample, labels, sources)
 
     def fingerprint(self) -> str:
         """Hex digest of the corpus' files. Does not depend on where they are."""
@@ -228,10 +222,7 @@ def for_task(corpus: Corpus, config: Config) -> Corpus:
     columns = columns_of(corpus, config)
     if config.task not in (TEXT, corpus.task):
         model = next(model for model, task in TASKS.items() if task == corpus.task)
-        raise CorpusError(
-            f"{corpus.name} is for {corpus.task}, not {config.task}: train with --model {model}, "
-            "or choose another corpus"
-        )
+        raise CorpusError(f"{corpus.name} is for {corpus.task}: train with --model {model}")
     if config.train_share is not None and not corpus.documents:
         raise CorpusError(f"--train-share cannot shorten {corpus.name}, which is one text")
     languages = tuple(corpus.languages[i] for i in columns)

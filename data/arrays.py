@@ -13,7 +13,7 @@ class Ragged(NamedTuple):
     Either array may be memory-mapped.
     """
 
-    ids: np.ndarray  # (tokens,), int32; uint16 in the cache if the vocabulary is small enough
+    ids: np.ndarray  # (tokens,), int32; uint16 in the cache
     offsets: np.ndarray  # (sequences + 1,), int64
 
     @classmethod

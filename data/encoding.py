@@ -12,6 +12,7 @@ from data.arrays import Pairs, Ragged
 from data.splits import TEXT, Row, Split
 from data.tokenizer import BOS, EOS, UNK, AnyTokenizer, Labels
 
+ID_TYPE = np.dtype(np.uint16)  # of the ids in files: a vocabulary has at most 65,536 tokens
 PART = 20_000  # pairs that are encoded at a time
 WINDOW = 50  # characters, on average, of the parts of a text that training may have seen
 
@@ -61,7 +62,8 @@ def seen_share(
     seen = np.zeros(len(hashes), bool)
     for start in range(0, len(train), 1 << 20):
         seen |= np.isin(hashes, hash_windows(train[start : start + (1 << 20) + size - 1], size))
-    return float(seen.mean()) if len(seen) else 0.0
+    lengths = [len(text) for text in tokenizer.decode(row[row != EOS] for row in windows)]
+    return float(np.average(seen, weights=lengths)) if len(seen) else 0.0
 
 
 def hash_windows(ids: np.ndarray, size: int) -> np.ndarray:
@@ -106,33 +108,26 @@ def encode_split(
             counts["cut" if config.task == "classification" else "dropped"] += too_long
         for side, rows in sides.items():
             counts["tokens"] += len(rows.ids)
-            append(folder, f"{name}.{side}", rows, tokenizers[side != "source"])
+            append(folder / f"{name}.{side}", rows)
     return counts
 
 
-def append(folder: Path, name: str, rows: Ragged, tokenizer: AnyTokenizer) -> None:
-    """Append sequences to the files of an array. Raises OSError."""
-    with open(folder / f"{name}.ids", "ab") as ids, open(folder / f"{name}.offsets", "ab") as ends:
-        start = ids.tell() // id_type(tokenizer).itemsize
+def append(path: Path, rows: Ragged) -> None:
+    """Append sequences to the files of an array, PATH.ids and PATH.offsets. Raises OSError."""
+    with open(f"{path}.ids", "ab") as ids, open(f"{path}.offsets", "ab") as ends:
+        start = ids.tell() // ID_TYPE.itemsize
         first = 1 if ends.tell() else 0  # offset 0 is in the first part only
-        ids.write(rows.ids.astype(id_type(tokenizer)))
+        ids.write(rows.ids.astype(ID_TYPE))
         ends.write(rows.offsets[first:] + start)
 
 
-def id_type(tokenizer: AnyTokenizer) -> np.dtype:
-    """Return the smallest type that holds all ids of a tokenizer."""
-    return np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.int32)
-
-
-def map_split(
-    folder: Path, name: str, tokenizers: tuple[AnyTokenizer, AnyTokenizer], task: str
-) -> list[Ragged]:
+def map_split(folder: Path, name: str, task: str) -> list[Ragged]:
     """Memory-map a split: its texts, or its sources and targets. Raises OSError, and ValueError if
     the files are inconsistent.
     """
-    sides, names = [], ["text"] if task == TEXT else ["source", "target"]
-    for side, tokenizer in zip(names, tokenizers[-len(names) :], strict=True):
-        ids = np.memmap(folder / f"{name}.{side}.ids", id_type(tokenizer), "r")
+    sides = []
+    for side in ["text"] if task == TEXT else ["source", "target"]:
+        ids = np.memmap(folder / f"{name}.{side}.ids", ID_TYPE, "r")
         offsets = np.memmap(folder / f"{name}.{side}.offsets", np.int64, "r")
         if offsets[-1] != len(ids):
             raise ValueError(f"{name}.{side}.ids has {len(ids)} ids instead of {offsets[-1]}")

@@ -16,7 +16,7 @@ from config import Config
 from data import corpora, tokenizer
 from data.arrays import Pairs, Ragged, Text
 from data.encoding import encode_split, map_split, seen_share, start_id
-from data.splits import TEXT, Corpus, CorpusError, Split, Summary
+from data.splits import TEXT, Corpus, CorpusError, Split
 from data.tokenizer import EOS, UNK, AnyTokenizer
 from same_code import fingerprint
 from utils import first_line, lock, names_in_group, print_line, progress_bar, warn, write_json
@@ -81,8 +81,6 @@ def cache_folder(config: Config, corpus: Corpus) -> Path:
     the versions of libraries.
     """
     names = {*names_in_group(Config, "data")} - {"corpus", "batch_tokens", "batch_sentences"}
-    if config.task == TEXT:  # blocks are cut when they are needed
-        names -= {"max_length"}
     settings = [[name, getattr(config, name)] for name in sorted(names)] + [config.task]
     if config.init_from:
         settings += [hashlib.sha256(each.model).hexdigest() for each in initial_tokenizers(config)]
@@ -96,18 +94,13 @@ def initial_tokenizers(config: Config) -> tuple[AnyTokenizer, AnyTokenizer]:
 
 
 def write(folder: Path, config: Config, corpus: Corpus) -> None:
-    """Write an encoded corpus into a new directory. Raises UserError."""
+    """Write an encoded corpus into a new directory. Raises UserError and OSError."""
     unfinished = folder.with_suffix(".unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
     try:
         unfinished.mkdir()
         encode(unfinished, config, corpus)
         unfinished.rename(folder)
-    except OSError as error:
-        raise CorpusError(
-            f"{folder} cannot be written: {first_line(error)}; free some space or choose another "
-            "--cache-dir"
-        ) from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 
@@ -117,7 +110,10 @@ def encode(folder: Path, config: Config, corpus: Corpus) -> None:
 
     Raises UserError and OSError.
     """
-    splits = summarize(corpus)
+    splits = {}
+    for name in dict.fromkeys([*corpus.splits, "train", "validation"]):
+        limit = TOKENIZER_PAIRS if name == "train" else VALIDATION_PAIRS
+        splits[name] = corpus.summarize(name, limit)
     train = splits["train"]
     if config.init_from:
         tokenizers = initial_tokenizers(config)
@@ -137,10 +133,10 @@ def encode(folder: Path, config: Config, corpus: Corpus) -> None:
         counts[name] |= encode_split(folder, name, bar, tokenizers, config, ending)
         if not counts[name]["tokens"]:
             raise CorpusError(
-                f"{corpus.name}: nothing of its {name} split can be used: add texts of at most "
-                f"--max-length {config.max_length} tokens, or raise it"
+                f"{corpus.name}: its {name} split has no text of at most --max-length "
+                f"{config.max_length} tokens: add texts, or give files for each split"
             )
-        sides = map_split(folder, name, tokenizers, config.task)
+        sides = map_split(folder, name, config.task)
         counts[name]["unknown"] = [float(np.mean(rows.ids == UNK)) for rows in sides]
     info = {"languages": corpus.languages, "max_length": config.max_length, "splits": counts}
     if config.task == TEXT:
@@ -155,20 +151,6 @@ def encode(folder: Path, config: Config, corpus: Corpus) -> None:
             shared = np.isin(np.unique(splits[name].sources), train.sources)
             counts[name]["in_train"] = int(shared.sum())
     write_json(folder / "corpus.json", info)
-
-
-def summarize(corpus: Corpus) -> dict[str, Summary]:
-    """Read all splits once. Raises UserError if the corpus cannot be trained on."""
-    limits = {"train": TOKENIZER_PAIRS, "validation": VALIDATION_PAIRS}
-    splits = {}
-    for name in dict.fromkeys([*corpus.splits, *limits]):
-        limit = limits.get(name, VALIDATION_PAIRS if corpus.task == TEXT else 1)
-        splits[name] = corpus.summarize(name, limit)
-        if not splits[name].sources:
-            raise CorpusError(
-                f"{corpus.name}: its {name} split is empty: add texts, or give files for each split"
-            )
-    return splits
 
 
 def output_margin(source: Ragged, target: Ragged) -> int:
@@ -186,8 +168,7 @@ def read(folder: Path, config: Config) -> Dataset:
         tokenizers = tokenizer.load_pair(folder, config.lowercase)
         texts = Split(*json.loads((folder / "validation.json").read_text("utf-8")))
         info = json.loads((folder / "corpus.json").read_text("utf-8"))
-        info["max_length"] = config.max_length
-        data = [map_split(folder, x, tokenizers, config.task) for x in ("train", "validation")]
+        data = [map_split(folder, x, config.task) for x in ("train", "validation")]
         if config.task == TEXT:
             start = start_id(tokenizers[1], info["documents"])
             data = [Text(*rows, start, config.max_length) for rows in data]

@@ -13,7 +13,7 @@ from config import Config
 from data import mini
 from data.splits import SPLITS, TEXT, Corpus, CorpusError, Files, Row
 from data.text import read_lines, without_markup
-from utils import first_line, warn
+from utils import warn
 
 TABLES, TEXTS = (".tsv", ".csv", ".tsv.gz", ".csv.gz"), (".txt", ".txt.gz")
 PARQUET = ".parquet"
@@ -184,7 +184,8 @@ def read_table(
         rows = (line.rstrip("\n").split("\t", 1 if labelled else -1) for line in read_lines(path))
     head = [*itertools.islice(rows, 1000)]
     if commas and head and {*columns} <= {*head[0]}:
-        places, start = [head.pop(0).index(name) for name in columns], 2
+        names, start = head.pop(0), 2
+        places = [names.index(name) for name in columns]
     else:
         check_head(path, head, labelled, commas)
     for number, cells in enumerate(itertools.chain(head, rows), start):
@@ -218,8 +219,11 @@ def parquet(path: Path, files: Files, config: Config) -> Corpus:
     `--languages` names the columns, or else they are `text` and `label`, `text`, the languages of
     `translation`, or the only two columns. Raises CorpusError.
     """
-    schema = open_parquet(next(iter(files.values()))[0]).schema_arrow.empty_table().flatten().schema
-    paths = {name.removeprefix("translation."): name for name in schema.names}
+    import pyarrow.parquet  # late, because most corpora do not need it
+
+    schema = pyarrow.parquet.read_schema(next(iter(files.values()))[0])
+    columns = schema.empty_table().flatten().column_names
+    paths = {name.removeprefix("translation."): name for name in columns}
     names = config.languages.split(",") if config.languages else []
     names = names or [name for name in ("text", "label") if name in paths]
     names = names or [name for name in paths if paths[name] != name] or [*paths]  # `translation`
@@ -236,20 +240,10 @@ def parquet(path: Path, files: Files, config: Config) -> Corpus:
 
 def read_parquet(*paths: Path, columns: Sequence[str]) -> Iterator[Row]:
     """Read columns of Parquet files as text, in which a missing value is empty."""
-    import pyarrow
+    import pyarrow.parquet
 
-    for file in map(open_parquet, paths):
+    for file in map(pyarrow.parquet.ParquetFile, paths):
         for batch in file.iter_batches(1024, columns=columns):
             cells = pyarrow.Table.from_batches([batch]).flatten().select(columns).to_pydict()
             for row in zip(*cells.values(), strict=True):
                 yield tuple("" if cell is None else str(cell) for cell in row)
-
-
-def open_parquet(path: Path):
-    """Open a Parquet file. Raises CorpusError if it is not one."""
-    import pyarrow.parquet  # late, because most corpora do not need it
-
-    try:
-        return pyarrow.parquet.ParquetFile(path)
-    except (OSError, pyarrow.ArrowException) as error:
-        raise CorpusError(f"{path}: cannot be read: {first_line(error)}") from error

@@ -79,11 +79,8 @@ def verify(path: Path, sha256: str | None) -> None:
 
 def spa_eng() -> Corpus:
     """Open the English-Spanish sentence pairs of TensorFlow's tutorials: 118,964 pairs."""
-
-    def files() -> Files:
-        return {"all": [download("spa-eng.zip", [ANKI_URL])]}
-
-    return of_files("spa-eng", ("en", "es"), files, read_anki)
+    file = "spa-eng.zip", [ANKI_URL]
+    return of_files("spa-eng", ("en", "es"), lambda: {"all": [download(*file)]}, read_anki)
 
 
 def read_anki(archive: Path) -> Iterator[Row]:
@@ -99,11 +96,8 @@ def read_anki(archive: Path) -> Iterator[Row]:
 
 def shakespeare() -> Corpus:
     """Open Karpathy's tiny Shakespeare, one text of 1,115,394 characters (Karpathy 2015)."""
-
-    def files() -> Files:
-        return {"all": [download("tinyshakespeare.txt", [SHAKESPEARE_URL], SHAKESPEARE_SHA256)]}
-
-    return of_files("shakespeare", ("text",), files, read_text, TEXT)
+    file = "tinyshakespeare.txt", [SHAKESPEARE_URL], SHAKESPEARE_SHA256
+    return of_files("shakespeare", ("text",), lambda: {"all": [download(*file)]}, read_text, TEXT)
 
 
 # ---- tensorflow_datasets -------------------------------------------------------------------------
@@ -122,6 +116,10 @@ def dataset(name: str) -> Corpus:
     except Exception:  # tfds documents none: ValueError, AssertionError, ParseError, …
         raise CorpusError(f"{name!r}: neither a file, a directory nor a dataset") from None
     features, keys = builder.info.features, builder.info.supervised_keys
+
+    def decode(text: bytes) -> str:
+        return without_markup(text.decode())
+
     kinds = [type(features[key]) for key in keys or ()]
     if isinstance(features, tfds.features.Translation) and len(features) == 2:
         # The features of a dataset that is read from disk are sorted; `supervised_keys` are not.
@@ -129,9 +127,9 @@ def dataset(name: str) -> Corpus:
         columns, decoders = keys, (bytes.decode, bytes.decode)
     elif kinds == [tfds.features.Text, tfds.features.ClassLabel]:
         task, columns = "classification", ("text", "label")
-        decoders = decode_markup, features[keys[-1]].int2str
+        decoders = decode, features[keys[-1]].int2str
     elif "text" in features:
-        task, keys, columns, decoders = TEXT, ("text",), ("text",), (decode_markup,)
+        task, keys, columns, decoders = TEXT, ("text",), ("text",), (decode,)
     else:
         raise CorpusError(f"{name}: has no translations, labels or texts")
 
@@ -153,11 +151,6 @@ def dataset(name: str) -> Corpus:
             yield from zip(*texts, strict=True)
 
     return Corpus(name, columns, files, rows, task)
-
-
-def decode_markup(text: bytes) -> str:
-    """Decode a text, and remove its markup."""
-    return without_markup(text.decode())
 
 
 def prepare(name: str, builder: "DatasetBuilder") -> None:
@@ -182,7 +175,5 @@ def prepare(name: str, builder: "DatasetBuilder") -> None:
         try:
             builder.download_and_prepare()
         except Exception as error:  # the code of a dataset may raise anything
-            raise CorpusError(
-                f"{name} cannot be prepared: {first_line(error)}; set TFDS_DATA_DIR to a directory "
-                "with the prepared dataset, or use --corpus mini"
-            ) from error
+            reason = f"{name} cannot be prepared: {first_line(error)}"
+            raise CorpusError(f"{reason}; set TFDS_DATA_DIR to prepared data") from error

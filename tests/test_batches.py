@@ -1,7 +1,6 @@
 """Batches, encoding, and the cache of encoded corpora."""
 
 import dataclasses
-import errno
 import itertools
 import shutil
 import subprocess
@@ -9,7 +8,6 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,7 +21,7 @@ from data.arrays import Pairs, Ragged
 from data.batches import plan_batches
 from data.splits import Corpus, CorpusError, Split, assign_split
 from same_code import fingerprint
-from utils import UserError, setting, warn
+from utils import UserError, warn
 
 SIZE = 20_000
 
@@ -200,12 +198,6 @@ def test_long_pairs_are_dropped_and_counted(trained_tokenizer):
         assert len(pairs.target.lengths) == kept
 
 
-@pytest.mark.parametrize(("vocab_size", "size"), [(300, 2), (1 << 16, 2), ((1 << 16) + 1, 4)])
-def test_ids_are_stored_in_the_smallest_type_that_holds_them(vocab_size, size):
-    dtype = encoding.id_type(SimpleNamespace(vocab_size=vocab_size))
-    assert dtype.itemsize == size and np.iinfo(dtype).max >= vocab_size - 1
-
-
 # ---- The cache ----------------------------------------------------------------------------------
 
 
@@ -279,15 +271,6 @@ def test_changed_data_settings_are_encoded_separately(settings, trained, change)
     assert len(trained) == count
 
 
-def test_a_new_setting_of_the_data_is_encoded_separately(settings, monkeypatch):
-    new = ("coverage", float, setting(1.0, "a test", low=0, group="data"))
-    more = dataclasses.make_dataclass("More", [new], bases=(Config,), frozen=True)
-    monkeypatch.setattr(pipeline, "Config", more)
-    each = (more(**vars(settings), coverage=coverage) for coverage in (1.0, 0.5))
-    one, other = (pipeline.cache_folder(x, open_corpus("mini:9")) for x in each)
-    assert one != other
-
-
 def test_other_settings_share_the_cache(settings, trained):
     first = pipeline.load(settings)
     changes = {"seed": 1, "epochs": 1, "d_model": 64, "batch_tokens": 99, "name": "x"}
@@ -345,16 +328,6 @@ def test_an_interrupted_preparation_starts_again(settings, tmp_path, monkeypatch
     used = len(data.train.source.lengths)
     sizes = f"train 80 pairs ({80 - used} dropped), validation "
     assert data.describe_splits().startswith(sizes) and 0 < used < 80
-
-
-def test_a_full_disk_is_reported_and_leaves_no_files(settings, tmp_path, monkeypatch):
-    def fail(*arguments):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(pipeline, "encode_split", fail)
-    with pytest.raises(CorpusError, match="No space.*--cache-dir"):
-        pipeline.load(settings)
-    assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".lock"]
 
 
 @pytest.mark.parametrize("damage", ["other", "truncated", "empty"])
@@ -446,7 +419,7 @@ def test_sources_that_are_also_in_train_are_counted(settings, tmp_path, capfd):
         (tmp_path / "corpus" / f"test.{language}").write_text("\n".join(texts[:6]) + "\n" + more)
     splits = pipeline.load(settings).corpus_info["splits"]
     assert splits["test"]["in_train"] == 6 and splits["validation"]["in_train"] == 8
-    assert "6 of 7 sources of test (85.7%)" in capfd.readouterr().err
+    assert "6 sources of test" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(("kind", "unknown"), [("char", True), ("word", True), ("byte", False)])
@@ -485,30 +458,21 @@ def shown(tmp_path, monkeypatch, capsys):
 
 def test_a_corpus_is_shown_with_examples_and_statistics(shown, settings):
     out = shown(settings.corpus, "--vocab-size", "290")
-    for text in (
-        "train 80 pairs",
-        "one house and 0 books",
-        "▁",
-        "290 tokens",
-        "0.00% unk",
-        "median",
-    ):
+    for text in ("train 80 pairs", "▁", "290 tokens", "0.00% unk", "median"):
         assert text in out
     train = out.partition("evenly spaced")[2].partition("\n\n")[0].splitlines()
-    assert len(train) == 25 and train[-4:-1:2] == [
-        "  one house and 79 books",
-        "  uma casa e 79 livros",
-    ]
+    assert len(train) == 25
+    assert train[-4:-1:2] == ["  one house and 79 books", "  uma casa e 79 livros"]
 
 
-def test_a_text_is_shown_with_its_splits_tokens_and_first_batch(shown, tmp_path):
+def test_a_text_is_shown_with_its_splits_and_tokens(shown, tmp_path):
     lines = "".join(f"Line {i}: it's “wörld” {i % 7}.\n\n" for i in range(400))
     (tmp_path / "a.txt").write_text(lines, "utf-8")
     flags = ("--model", "language_model", "--tokenizer")
-    out = shown("a.txt", *flags, "char", "--max-length", "16")
-    for words in ("a.txt: text\n", "721 texts", "  Line 0: it's “wörld” 0.⏎", "64 × 17"):
+    out = shown("a.txt", *flags, "char")
+    for words in ("a.txt: text\n", "721 texts", "  Line 0: it's “wörld” 0.⏎", "L i n e ▁ "):
         assert words in out, words
-    assert "L i n e ▁ " in out and "0.00% unknown" in out
+    assert "0.00% unknown" in out
     assert "0.00% unknown" not in shown("a.txt", *flags, "word", "--vocab-size", "300")
 
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from config import Config
-from data import corpora, encoding, pipeline, readers, remote, tokenizer
+from data import encoding, pipeline, readers, remote, tokenizer
 from data.arrays import Ragged, Text
 from data.batches import plan_batches
 from data.splits import SPLITS, CorpusError
@@ -213,22 +213,6 @@ def test_documents_end_in_eos(config, talks, tokenizer):
     if tokenizer == "word":
         decoded, expected = (["".join(x.split()) for x in each] for each in (decoded, expected))
     assert decoded == expected
-
-
-def test_a_text_is_encoded_once_for_all_lengths_of_blocks_and_batches(config, monkeypatch):
-    before = pipeline.load(config)
-    monkeypatch.setattr(pipeline, "encode", lambda *_: pytest.fail("encoded again"))
-    other = dataclasses.replace(config, max_length=9, batch_tokens=50, batch_sentences=3)
-    after = pipeline.load(other)
-    assert (before.train.block, after.train.block) == (32, 9)
-    assert after.corpus_info["max_length"] == 9
-    np.testing.assert_array_equal(before.train.tokens.ids, after.train.tokens.ids)
-    monkeypatch.undo()
-    folders = {
-        pipeline.cache_folder(each, corpora.from_config(each))
-        for each in (config, other, dataclasses.replace(config, lowercase=True))
-    }
-    assert len(folders) == 2
 
 
 def test_of_too_many_validation_texts_the_first_are_used(config, monkeypatch):

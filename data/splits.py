@@ -234,10 +234,8 @@ def columns_of(corpus: Corpus, config: Config) -> list[int]:
     """Return the indices of the columns to use, of which the last is the target."""
     names = config.languages.split(",") if config.languages else corpus.languages
     if {*names} != {*corpus.languages}:
-        raise CorpusError(
-            f"{corpus.name} has {', '.join(corpus.languages)}, not {config.languages}: change or "
-            "remove --languages"
-        )
+        languages = ", ".join(corpus.languages)
+        raise CorpusError(f"{corpus.name} has {languages}: change or remove --languages")
     if corpus.labelled:
         return [0] if config.task == TEXT else [0, 1]
     columns = [corpus.languages.index(name) for name in names][:: -1 if config.reverse else 1]
@@ -265,5 +263,4 @@ def normalized(
         elif share is None or hash_share(source or target) < share:
             yield source, target, *(() if texts else row[2:])
     if empty:
-        pairs = amount(empty, "pair")
-        warn(f"{corpus.name}: skipped {pairs} of the {split} split that had an empty text")
+        warn(f"{corpus.name}: skipped {amount(empty, 'pair')} with an empty text in {split}")

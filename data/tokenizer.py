@@ -14,7 +14,7 @@ from pathlib import Path
 import sentencepiece
 
 from config import Config
-from data.splits import Split
+from data.splits import TEXT, Split
 from data.text import to_nfc
 from utils import UserError, first_line
 
@@ -140,10 +140,8 @@ class Labels(Symbols):
         """Encode each label as a list of one id. Raises UserError if a label is unknown."""
         texts = list(texts)
         if unknown := sorted({*texts} - self.ids.keys()):
-            raise UserError(
-                f"the label {unknown[0]!r} is not among those of the training texts, "
-                f"{', '.join(self.names[:9])}: add training texts with this label, or remove it"
-            )
+            names = ", ".join(self.names[:9])
+            raise UserError(f"the label {unknown[0]!r} is not one of the training texts, {names}")
         return [[self.ids[text]] for text in texts]
 
 
@@ -237,12 +235,10 @@ def train_pair(
 
     labels: those of a labelled corpus; not used for translations.
     """
-    options = (config.vocab_size, config.lowercase, config.tokenizer)
+    # Texts of a language model follow one another, and so do parts of a text.
+    options = config.vocab_size, config.lowercase, config.tokenizer, config.task != TEXT
     if config.task == "classification":
         return train(split.sources, *options), Labels(sorted(labels))
-    if config.task == "language modeling":  # texts follow one another, and so do parts of a text
-        shared = train(split.targets, *options, leading_space=False)
-        return shared, shared
     if config.shared_vocabulary:
         shared = train(split.sources + split.targets, *options)
         return shared, shared

@@ -250,14 +250,6 @@ def test_a_dataset_decodes_to_the_texts(settings, reverse):
     assert data.corpus_info["splits"]["train"] == counts
 
 
-def test_changed_text_is_encoded_again(settings, trained, tmp_path):
-    before = pipeline.load(settings)
-    path = tmp_path / "corpus" / "validation.en"
-    path.write_text(path.read_text("utf-8").replace(" 7 ", " 9 "), "utf-8")  # of the same length
-    after = pipeline.load(settings)
-    assert len(trained) == 2 and before.corpus_info != after.corpus_info
-
-
 @pytest.mark.parametrize(
     "change", [{"lowercase": True}, {"shared_vocabulary": False}, {"max_length": 20}]
 )
@@ -278,7 +270,7 @@ def test_other_settings_share_the_cache(settings, trained):
     assert len(trained) == 1
 
 
-@pytest.mark.parametrize("file", ["encoding.py", "mini/phrases.py", "mini/lexicon.tsv", "new.py"])
+@pytest.mark.parametrize("file", ["encoding.py", "mini/lexicon.tsv", "new.py"])
 def test_an_edit_of_the_code_encodes_again_but_a_comment_does_not(
     settings, tmp_path, monkeypatch, file
 ):
@@ -393,12 +385,10 @@ def labelled(path, rows):
 def test_labelled_texts_are_cut_and_targets_are_bos_and_a_label(tmp_path):
     rows = [("ab"[i % 2], f"text number {i}") for i in range(500)]
     data = pipeline.load(labelled(tmp_path / "a.tsv", rows))
-    assert (
-        data.train.source.lengths.max() == 4 + 1 and data.corpus_info["splits"]["train"]["cut"] > 0
-    )
-    assert len(data.train.source.lengths) == data.corpus_info["splits"]["train"]["pairs"]
+    counts, lengths = data.corpus_info["splits"]["train"], data.train.source.lengths
+    assert lengths.max() == 4 + 1 and counts["cut"] > 0 and len(lengths) == counts["pairs"]
     labels = dict(zip((f"text number {i}" for i in range(500)), "ab" * 250, strict=True))
-    split = load_split(str(tmp_path / "a.tsv"), "train", model="classifier")
+    split = load_split(tmp_path / "a.tsv", "train", model="classifier")
     for text, target in zip(split.sources, id_rows(data.train.target), strict=True):
         assert target == [2, 4 + "ab".index(labels[text])]
 

@@ -99,18 +99,11 @@ def test_a_text_without_line_feeds_is_read_in_parts(tmp_path):
     assert [texts(name, split) for split in SPLITS] == parts
 
 
-BAD_TEXTS = {
-    "missing": ("a.txt", None, ["neither a file"]),
-    "Latin-1": ("a.txt", b"one\n" * 30 + b"\xff\n" + b"two\n" * 30, ["a.txt:31:", "UTF-8"]),
-    "long line": ("a.txt", b"x" * 9999 + b"\n" + b"y" * 9999 + b"\xff\n", ["a.txt:2:", "UTF-8"]),
-    "half a character": ("a.txt", b"one\n" * 30 + b"\xf0\x9f\x99", ["a.txt:31:", "UTF-8"]),
-}
-
-
-@pytest.mark.parametrize(("name", "content", "words"), BAD_TEXTS.values(), ids=BAD_TEXTS)
-def test_texts_that_cannot_be_used_are_rejected(tmp_path, name, content, words):
-    message = rejected(write(tmp_path / name, content) if content else tmp_path / name)
-    assert all(word in message for word in words), message
+@pytest.mark.parametrize("start", [b"one\n", b"x" * 9999 + b"\n"], ids=["short", "divided"])
+def test_a_line_that_is_not_utf8_is_named(tmp_path, start):
+    for end in b"\xff\n", b"\xf0\x9f\x99":  # half a character
+        message = rejected(write(tmp_path / "a.txt", start * 30 + end))
+        assert "a.txt:31:" in message and "UTF-8" in message
 
 
 def test_a_directory_has_one_text_per_split(tmp_path):
@@ -221,14 +214,6 @@ def test_of_too_many_validation_texts_the_first_are_used(config, monkeypatch):
     expected = texts(config.corpus, "validation")
     assert data.validation_texts.targets == expected[:5] and len(expected) > 5
     assert len(data.validation.tokens.ids) == len("".join(expected[:5]))
-
-
-def test_a_split_without_tokens_is_rejected(config, tmp_path):
-    write(tmp_path / "text" / "train.txt", LINES)
-    write(tmp_path / "text" / "validation.txt", "\n \n")
-    settings = dataclasses.replace(config, corpus=str(tmp_path / "text"), tokenizer="word")
-    with pytest.raises(CorpusError, match="validation split"):
-        pipeline.load(settings)
 
 
 @pytest.mark.parametrize("kind", ["char", "byte", "bpe"])

@@ -8,8 +8,6 @@ import unicodedata
 import pytest
 import sentencepiece
 from helpers import load_split
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from config import Config
 from data import tokenizer
@@ -36,20 +34,14 @@ def round_trip(tokenizer, *texts):
 @pytest.mark.parametrize(
     "text",
     [
-        "o menino lê um livro.",
         "À noite, a avó e o avô não põem açúcar: três pães, lingüiça!",
         "½ ﬁ ² Ⅷ ｆｕｌｌ ﷺ",  # changed by NFKC
-        "👩‍👩‍👧‍👦 🇵🇹 👍🏽",
-        "日本語の文。 Русский текст. العربية 𓀀",  # in no training text
-        "two  spaces,   three",
-        "  in front",
-        "behind  ",
+        "日本語の文。 👩‍👩‍👧‍👦 🇵🇹 👍🏽 𓀀",  # in no training text
+        "  in front, two  spaces,   three, behind  ",
         " ",
-        "     ",
         "",
         "a\tb\rc\x00d\u2028e\xa0f\u3000g\ufeff",
         "<s> </s> <unk> <pad> <0x41>",  # looks like special tokens
-        "1999, 3.14",
         "x" * 10_000,
     ],
 )
@@ -256,14 +248,7 @@ def test_labels_are_ids_after_the_special_tokens(tmp_path):
 # ---- Bad files ----------------------------------------------------------------------------------
 
 
-@given(st.binary(max_size=99))
-@settings(
-    max_examples=20,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@pytest.mark.parametrize("content", [b"", b"x", b"\n\x00\n"])
 def test_damaged_tokenizers_are_rejected_by_name(tmp_path, content):
     (tmp_path / "tokenizer.model").write_bytes(content)
     with pytest.raises(UserError, match=r"tokenizer\.model: ") as error:

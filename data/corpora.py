@@ -39,10 +39,8 @@ def open_corpus(config: Config) -> Corpus:
         if not (size.isdecimal() and 1 <= int(size) <= limit):
             raise CorpusError(f"{name!r}: the SIZE of mini:SIZE must be from 1 to {limit:,}")
         return readers.built_in(int(size))
-    if path.is_dir():
-        return readers.directory(path, config)
-    if path.is_file():
-        return readers.file(path, config)
+    if path.exists():
+        return readers.local(path, config)
     try:
         return remote.dataset(name)
     except CorpusError as error:

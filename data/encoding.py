@@ -9,7 +9,7 @@ import numpy as np
 
 from config import Config
 from data.arrays import Pairs, Ragged
-from data.splits import TEXT, Row, Split
+from data.splits import LABELS, TEXT, Row, Split
 from data.tokenizer import BOS, EOS, UNK, AnyTokenizer, Labels
 
 ID_TYPE = np.dtype(np.uint16)  # of the ids in files: a vocabulary has at most 65,536 tokens
@@ -105,20 +105,16 @@ def encode_split(
             encoded, too_long = encode(Split.of(part), *tokenizers, config.max_length)
             sides = encoded._asdict()
             counts["used"] += len(encoded.source.lengths)
-            counts["cut" if config.task == "classification" else "dropped"] += too_long
+            counts["cut" if config.task == LABELS else "dropped"] += too_long
         for side, rows in sides.items():
             counts["tokens"] += len(rows.ids)
-            append(folder / f"{name}.{side}", rows)
+            path = folder / f"{name}.{side}"
+            with open(f"{path}.ids", "ab") as ids, open(f"{path}.offsets", "ab") as ends:
+                start = ids.tell() // ID_TYPE.itemsize
+                first = 1 if ends.tell() else 0  # offset 0 is in the first part only
+                ids.write(rows.ids.astype(ID_TYPE))
+                ends.write(rows.offsets[first:] + start)
     return counts
-
-
-def append(path: Path, rows: Ragged) -> None:
-    """Append sequences to the files of an array, PATH.ids and PATH.offsets. Raises OSError."""
-    with open(f"{path}.ids", "ab") as ids, open(f"{path}.offsets", "ab") as ends:
-        start = ids.tell() // ID_TYPE.itemsize
-        first = 1 if ends.tell() else 0  # offset 0 is in the first part only
-        ids.write(rows.ids.astype(ID_TYPE))
-        ends.write(rows.offsets[first:] + start)
 
 
 def map_split(folder: Path, name: str, task: str) -> list[Ragged]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from config import Config
 from data import mini
-from data.splits import SPLITS, TEXT, Corpus, CorpusError, Files, Row
+from data.splits import LABELS, SPLITS, TEXT, Corpus, CorpusError, Files, Row
 from data.text import read_lines, without_markup
 from utils import warn
 
@@ -31,21 +31,29 @@ def built_in(size: int | None = None) -> Corpus:
     return Corpus(name, ("pt", "en"), lambda: {split: [] for split in mini.SIZES}, rows)
 
 
-def file(path: Path, config: Config) -> Corpus:
-    """Open a single file, whose rows are divided: a table, a text or a Parquet file."""
-    files = {"all": [path]}
-    if path.name.endswith(PARQUET):
+def local(path: Path, config: Config) -> Corpus:
+    """Open a file, whose rows are divided, or a directory with files of each split.
+
+    Both are tables, texts or Parquet files. A directory may also have train/LABEL/*.txt, as in
+    `aclImdb`, or train.SRC and train.TGT. Raises CorpusError.
+    """
+    files = by_split(path) if path.is_dir() else {"all": [path]}
+    first = next(iter(files.values()))[0]
+    if first.name.endswith(PARQUET):
         return parquet(path, files, config)
-    if path.name.endswith(TEXTS):
-        return of_files(path, ("text",), files, read_text, TEXT)
-    if not path.name.endswith(TABLES):
+    single = {split: entries[:1] for split, entries in files.items()}
+    if first.name.endswith(TEXTS):
+        return of_files(path, ("text",), single, read_text, TEXT)
+    if first.name.endswith(TABLES):
+        labelled = config.task == LABELS
+        columns = ("text", "label") if labelled else ("source", "target")
+        if config.languages and ".csv" in first.suffixes:
+            columns = config.languages.split(",")
+        read = functools.partial(read_table, columns=columns, labelled=labelled)
+        return of_files(path, columns, single, read, config.task if labelled else "translation")
+    if path.is_file():
         raise CorpusError(f"{path}: not a .tsv (source TAB target), .csv, .txt or .parquet file")
-    labelled = config.task == "classification"
-    columns = ("text", "label") if labelled else ("source", "target")
-    if config.languages and ".csv" in path.suffixes:
-        columns = config.languages.split(",")
-    read = functools.partial(read_table, columns=columns, labelled=labelled)
-    return of_files(path, columns, files, read, config.task if labelled else "translation")
+    return labelled_folder(path, files) if first.is_dir() else parallel(path, files)
 
 
 def of_files(
@@ -68,58 +76,50 @@ def of_files(
     return Corpus(str(name), tuple(columns), parts, rows, task, documents)
 
 
-def directory(path: Path, config: Config) -> Corpus:
-    """Open a directory with files for each split: Parquet files, texts with labels, or texts.
-
-    Parquet files without the name of a split, or of `train` only, are divided.
-    """
-    entries = visible(path)
-    if tables := [entry for entry in entries if entry.name.endswith(PARQUET)]:
-        files = by_split(path, tables)
-        divide = {*files} <= {"train"}
-        return parquet(path, {"all": files.get("train", tables)} if divide else files, config)
-    files = by_split(path, entries)
-    if config.task == "classification" or any(x.is_dir() for x in files.get("train", [])):
-        return labelled_folder(path, [*files])
-    return parallel(path, files, config)
-
-
 def visible(folder: Path) -> list[Path]:
     """Return what a directory contains, sorted, without hidden files and backups of editors."""
     return sorted(x for x in folder.iterdir() if x.name[0] != "." and x.name[-1] != "~")
 
 
-def by_split(path: Path, entries: Sequence[Path]) -> Files:
-    """Group files by the split that their names begin with; `dev` is also a name of validation."""
+def by_split(path: Path) -> Files:
+    """Group the files of a directory by the split that their names begin with, of which `dev` is
+    validation. Parquet files without the name of a split, or of `train` only, are divided.
+    """
+    entries = visible(path)
+    tables = [entry for entry in entries if entry.name.endswith(PARQUET)]
     files, ignored = {split: [] for split in SPLITS}, []
-    for entry in entries:
+    for entry in tables or entries:
         name = re.split(r"[^a-z]", entry.name)[0]
         files.get("validation" if name == "dev" else name, ignored).append(entry)
-    if ignored and len(ignored) < len(entries):
+    files = {split: names for split, names in files.items() if names}
+    if tables and {*files} <= {"train"}:
+        return {"all": files.get("train", tables)}
+    if not files:
+        raise CorpusError(f"{path}: no file of a split, such as train.SRC (see docs/data.md)")
+    if ignored:
         warn(f"{path}: ignoring what no split includes, such as {ignored[0].name}")
-    return {split: files[split] for split in SPLITS if files[split]}
+    return files
 
 
-def labelled_folder(path: Path, splits: Sequence[str]) -> Corpus:
-    """Open a directory with train/LABEL/*.txt, and likewise test and validation, as in `aclImdb`.
+def labelled_folder(path: Path, files: Files) -> Corpus:
+    """Open a directory with train/LABEL/*.txt, and likewise test and validation.
 
     The labels are the directories that all splits have: not `aclImdb/train/unsup`. The texts are
     shuffled. Raises CorpusError.
     """
-    names = [{x.name for x in visible(path / split) if x.is_dir()} for split in splits]
-    labels = sorted(set.intersection(*names)) if names else []
+    names = [{x.name for x in visible(folder) if x.is_dir()} for folder, *_ in files.values()]
+    labels = sorted(set.intersection(*names))
     if len(labels) < 2:
         raise CorpusError(f"{path}: needs train/LABEL/*.txt with two labels, also in other splits")
-    files = {
-        split: [x for y in labels for x in visible(path / split / y) if x.suffix == ".txt"]
-        for split in splits
+    texts = {
+        split: [x for label in labels for x in visible(folder / label) if x.suffix == ".txt"]
+        for split, (folder, *_) in files.items()
     }
-    return of_files(path, ("text", "label"), files, read_labelled_files, "classification")
+    return of_files(path, ("text", "label"), texts, read_labelled_files, LABELS)
 
 
-def parallel(path: Path, files: Files, config: Config) -> Corpus:
-    """Open a directory with train.SRC and train.TGT, and likewise validation.* and test.*, or one
-    with train.txt and so on: the texts of a language model.
+def parallel(path: Path, files: Files) -> Corpus:
+    """Open a directory with train.SRC and train.TGT, and likewise validation.* and test.*.
 
     Line n of one file is the translation of line n of the other. Files may be compressed (.gz);
     an uncompressed one takes precedence. Raises CorpusError.
@@ -128,15 +128,10 @@ def parallel(path: Path, files: Files, config: Config) -> Corpus:
         split: {entry.name.removesuffix(".gz").partition(".")[2]: entry for entry in entries[::-1]}
         for split, entries in files.items()
     }
-    if config.task == TEXT and "txt" in sides.get("train", ()):
-        texts = {split: [side["txt"]] for split, side in sides.items() if "txt" in side}
-        return of_files(path, ("text",), texts, read_text, TEXT)
     extensions = sorted(set().union(*sides.values()))
     if len(extensions) != 2 or any(len(side) != 2 for side in sides.values()):
-        raise CorpusError(
-            f"{path}: needs train.SRC and train.TGT with two extensions, also of other splits, "
-            f"or, with --model language_model, train.txt; it has {', '.join(extensions[:9])}"
-        )
+        found = ", ".join(extensions[:9])
+        raise CorpusError(f"{path}: needs train.SRC and train.TGT, with two extensions: {found}")
     files = {split: [side[x] for x in extensions] for split, side in sides.items()}
     return of_files(path, extensions, files, read_parallel)
 
@@ -229,11 +224,11 @@ def parquet(path: Path, files: Files, config: Config) -> Corpus:
     names = names or [name for name in paths if paths[name] != name] or [*paths]  # `translation`
     if len(names) > 2 or not {*names} <= {*paths}:
         raise CorpusError(f"{path}: choose --languages SOURCE,TARGET from {', '.join(paths)}")
-    if config.task != "classification" and names != ["text", "label"]:
+    if config.task != LABELS and names != ["text", "label"]:
         # In the order of the file, so that a hash of the same column decides in both directions.
         names.sort(key=[*paths].index)
-    labelled = config.task == "classification" or names == ["text", "label"]
-    task = TEXT if len(names) == 1 else "classification" if labelled else "translation"
+    labelled = config.task == LABELS or names == ["text", "label"]
+    task = TEXT if len(names) == 1 else LABELS if labelled else "translation"
     read = functools.partial(read_parquet, columns=[paths[name] for name in names])
     return of_files(path, names, files, read, task)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from data.readers import of_files, read_table, read_text
-from data.splits import SPLITS, TEXT, Corpus, CorpusError, Files, Row
+from data.splits import LABELS, SPLITS, TEXT, Corpus, CorpusError, Files, Row
 from data.text import without_markup
 from utils import first_line, lock, print_line
 
@@ -126,7 +126,7 @@ def dataset(name: str) -> Corpus:
         task, keys = "translation", keys or tuple(features)
         columns, decoders = keys, (bytes.decode, bytes.decode)
     elif kinds == [tfds.features.Text, tfds.features.ClassLabel]:
-        task, columns = "classification", ("text", "label")
+        task, columns = LABELS, ("text", "label")
         decoders = decode, features[keys[-1]].int2str
     elif "text" in features:
         task, keys, columns, decoders = TEXT, ("text",), ("text",), (decode,)

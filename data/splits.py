@@ -17,7 +17,7 @@ from data.text import CorpusError, normalize_source, to_line, to_nfc, visible_te
 from utils import amount, progress_bar, warn
 
 SPLITS = ("train", "validation", "test")
-TEXT = "language modeling"
+TEXT, LABELS = "language modeling", "classification"
 
 # The texts of a reader's columns; in some corpora also a tag. Or a source, a target and a tag.
 Row = tuple[str, ...]
@@ -73,11 +73,6 @@ class Corpus:
     documents: bool = True  # of texts: whether they are separate, not the lines of one file
 
     @property
-    def labelled(self) -> bool:
-        """Whether the targets are labels."""
-        return self.task == "classification"
-
-    @property
     def splits(self) -> list[str]:
         """The names of the splits."""
         return [part for part in self.files() if part != "all"]
@@ -106,7 +101,7 @@ class Corpus:
                 sample.append(pair)
             if len(sample) > limit:
                 sample, step = sample[::2], 2 * step
-            if self.labelled:
+            if self.task == LABELS:
                 labels.add(pair[1])
             sources.append(hash(pair[0]))
         return Summary(digest.hexdigest(), sample, labels, sources)
@@ -170,7 +165,7 @@ def assign_rows(
     if part == "train":
         count = sum(1 for _ in corpus.rows(part))
         size = int(count * (share or 0.2))
-        size = size if corpus.labelled or share else min(size, 5_000)
+        size = size if corpus.task == LABELS or share else min(size, 5_000)
         held_out = np.zeros(count, bool)
         held_out[np.random.default_rng(0).permutation(count)[:size]] = True
         for is_held_out, row in zip(held_out, corpus.rows(part), strict=True):
@@ -236,7 +231,7 @@ def columns_of(corpus: Corpus, config: Config) -> list[int]:
     if {*names} != {*corpus.languages}:
         languages = ", ".join(corpus.languages)
         raise CorpusError(f"{corpus.name} has {languages}: change or remove --languages")
-    if corpus.labelled:
+    if corpus.task == LABELS:
         return [0] if config.task == TEXT else [0, 1]
     columns = [corpus.languages.index(name) for name in names][:: -1 if config.reverse else 1]
     return columns[-1:] if config.task == TEXT else columns
@@ -257,7 +252,7 @@ def normalized(
     for row in corpus.rows(split):
         source = "" if texts else normalize_source(row[columns[0]])
         target = (to_nfc if texts else to_line)(row[columns[-1]])
-        target = target.strip() if corpus.labelled else target
+        target = target.strip() if corpus.task == LABELS else target
         if corpus.documents and not ((texts or source) and target.strip()):
             empty += 1
         elif share is None or hash_share(source or target) < share:

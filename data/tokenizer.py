@@ -14,7 +14,7 @@ from pathlib import Path
 import sentencepiece
 
 from config import Config
-from data.splits import TEXT, Split
+from data.splits import LABELS, TEXT, Split
 from data.text import to_nfc
 from utils import UserError, first_line
 
@@ -237,7 +237,7 @@ def train_pair(
     """
     # Texts of a language model follow one another, and so do parts of a text.
     options = config.vocab_size, config.lowercase, config.tokenizer, config.task != TEXT
-    if config.task == "classification":
+    if config.task == LABELS:
         return train(split.sources, *options), Labels(sorted(labels))
     if config.shared_vocabulary:
         shared = train(split.sources + split.targets, *options)

@@ -230,8 +230,12 @@ def test_compressed_files_and_files_named_dev_are_read(folder, tmp_path):
     (folder / "validation.pt.gz").rename(folder / "dev.pt.gz")
     (folder / "validation.en").rename(folder / "dev.en")
     assert read_all(folder) == expected
-    write(tmp_path / "b.tsv.gz", gzip.compress(Path(table(tmp_path / "a.tsv", [1])).read_bytes()))
-    assert load_split(tmp_path / "b.tsv.gz", "all") == load_split(tmp_path / "a.tsv", "all")
+    expected = load_split(table(tmp_path / "a.tsv", [1]), "all")
+    content = gzip.compress((tmp_path / "a.tsv").read_bytes())
+    write(tmp_path / "b.tsv.gz", content)
+    write(tmp_path / "tables/train.tsv.gz", content)
+    assert load_split(tmp_path / "b.tsv.gz", "all") == expected
+    assert load_split(tmp_path / "tables", "train") == expected
     for start, end in (9, None), (None, -9):
         write(tmp_path / "a.tsv.gz", gzip.compress(b"a\tb\n")[start:end])
         rejected(tmp_path / "a.tsv.gz", "a.tsv.gz", "cannot be read")
@@ -431,7 +435,7 @@ def test_a_directory_of_labels_is_read_and_shuffled_and_a_fifth_of_it_validates(
     assert len({*splits["train"].sources, *splits["validation"].sources}) == 20
     (reviews / "test/pos").rename(reviews / "test/good")
     rejected(reviews, "two labels", **CLASSIFIER)
-    rejected(reviews / "train", "two labels", **CLASSIFIER)
+    rejected(reviews / "train", "no file of a split", **CLASSIFIER)
 
 
 def test_a_labelled_table_is_label_tab_text(tmp_path):

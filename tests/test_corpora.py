@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from helpers import load_split, open_corpus, write_corpus
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from config import Config
@@ -31,13 +31,6 @@ from data.splits import (
 from data.text import normalize_source, read_lines, to_line
 
 CLASSIFIER = {"model": "classifier"}
-generated = settings(
-    max_examples=60,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
 
 
 def write(path, text):
@@ -139,7 +132,6 @@ def test_further_splits_and_tags_of_any_corpus_are_read():
 PIECES = ["aé\u2028", "🙂", "\n", "\r\n", "\r", "\0", "\x1c", "\x85", " ", "\ufeff"]
 
 
-@generated
 @given(st.lists(st.sampled_from(PIECES)).map("".join), st.booleans(), st.integers(1, 9))
 def test_lines_end_as_in_python_and_are_complete(tmp_path, content, mark, longest):
     """In files of any kind, compressed, and divided into parts."""
@@ -319,7 +311,7 @@ def test_quoted_fields_of_a_tsv_are_named(tmp_path, capfd, row):
 # ---- How rows are divided ------------------------------------------------------------------------
 
 
-@settings(generated, max_examples=4)
+@settings(max_examples=4)
 @given(
     st.lists(
         st.text(st.characters(codec="utf-8", exclude_characters="\t\n\r"), min_size=1),

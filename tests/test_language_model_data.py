@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 import pytest
 from helpers import load_split, open_corpus
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from config import Config
@@ -19,14 +19,6 @@ from data.tokenizer import EOS, UNK
 
 LANGUAGE_MODEL = {"model": "language_model"}
 LINES = "".join(f"Line {i}: it's “wörld” {i % 7}.\n" + "\n" * (i % 5 == 0) for i in range(400))
-
-generated = settings(
-    max_examples=100,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
 
 
 def write(path, content):
@@ -153,27 +145,20 @@ def test_a_share_of_texts_grows_and_one_text_has_none(talks, tmp_path):
 # ---- Shakespeare ---------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def shakespeare(tmp_path, monkeypatch):
-    """A short text in place of the real one: (its file on the host, where it is saved)."""
-    source = tmp_path / "host" / "input.txt"
+def test_shakespeare_is_downloaded_once(tmp_path, monkeypatch, capfd):
+    """Here, a short text in its place."""
+    source, saved = tmp_path / "input.txt", tmp_path / "downloads/manual/tinyshakespeare.txt"
     write(source, LINES)
-    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     monkeypatch.setattr(remote, "SHAKESPEARE_URL", source.as_uri())
     digest = hashlib.sha256(LINES.encode()).hexdigest()
     monkeypatch.setattr(remote, "SHAKESPEARE_SHA256", digest)
-    return source, tmp_path / "data" / "downloads" / "manual" / "tinyshakespeare.txt"
-
-
-def test_shakespeare_is_downloaded_once(shakespeare, capfd):
-    source, saved = shakespeare
     corpus = open_corpus("shakespeare", **LANGUAGE_MODEL)
     assert not saved.exists()  # not by its name only
     assert corpus.fingerprint() and saved.read_text("utf-8") == LINES
     source.unlink()
     assert "".join(line for s in SPLITS for line in texts("shakespeare", s)) == LINES
-    assert capfd.readouterr().err.count("downloading") == 1
-    assert not open_corpus("shakespeare", **LANGUAGE_MODEL).documents
+    assert capfd.readouterr().err.count("downloading") == 1 and not corpus.documents
 
 
 # ---- Encoded texts -------------------------------------------------------------------------------
@@ -256,7 +241,6 @@ def numbered(count, block):
     return Text(Ragged(np.arange(5, 5 + count), np.array([0, count])), start=4, block=block)
 
 
-@generated
 @given(
     st.integers(1, 300), st.integers(1, 40), st.integers(1, 90), st.integers(1, 9),
     st.none() | st.integers(0, 99), st.integers(0, 5),

@@ -391,9 +391,10 @@ def test_labels_missing_in_training_are_rejected(tmp_path):
 
 
 def test_sources_that_are_also_in_train_are_counted(settings, tmp_path, capfd):
-    for language, more in (("en", "new\nnew\n"), ("pt", "novo\nnova\n")):
+    for language, more in {"en": ["new", "new"], "pt": ["novo", "nova"]}.items():
         texts = (tmp_path / "corpus" / f"train.{language}").read_text("utf-8").split("\n")
-        (tmp_path / "corpus" / f"test.{language}").write_text("\n".join(texts[:6]) + "\n" + more)
+        lines = "\n".join(texts[:6] * 2 + more)
+        (tmp_path / "corpus" / f"test.{language}").write_text(lines, "utf-8")
     splits = pipeline.load(settings).corpus_info["splits"]
     assert splits["test"]["in_train"] == 6 and splits["validation"]["in_train"] == 8
     assert "6 sources of test" in capfd.readouterr().err

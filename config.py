@@ -43,7 +43,9 @@ class Config:
         low=0.0001,
         high=0.5,
     )
-    vocab_size: int = setting(8000, "maximum vocabulary size of the tokenizer", low=264)
+    vocab_size: int = setting(
+        8000, "maximum vocabulary size of the tokenizer", low=264, high=65_537
+    )
     tokenizer: Literal["bpe", "word", "char", "byte"] = setting(
         "bpe", "byte-pair encoding, whole words, characters, or bytes"
     )

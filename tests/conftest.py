@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import NamedTuple, TextIO
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("suite", max_examples=30, deadline=None, derandomize=True, database=None)
+options = {"max_examples": 30, "deadline": None, "derandomize": True, "database": None}
+fixtures = [HealthCheck.function_scoped_fixture]  # files that each example writes anew
+settings.register_profile("suite", suppress_health_check=fixtures, **options)
 settings.load_profile("suite")
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 ROOT = Path(__file__).resolve().parents[1]

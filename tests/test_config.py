@@ -143,9 +143,9 @@ def test_invalid_flags_are_rejected(parse, flags):
 
 
 def test_mistakes_are_reported_before_tensorflow_loads(train, tmp_path):
-    (tmp_path / "a.tsv").write_text("no tab")
+    """Of the name of a corpus, and of a run."""
     for program, flags, keyword in (
-        ("train.py", "--corpus a.tsv", "a.tsv:1:"),
+        ("train.py", "--corpus a.tsv", "a.tsv"),
         ("translate.py", "nosuch", "nosuch"),
     ):
         process = train(*flags.split(), program=program)

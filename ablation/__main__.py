@@ -20,7 +20,7 @@ from tqdm import tqdm
 from ablation import experiments, verdicts
 from ablation.executor import Pool
 from ablation.experiments import BASELINE, UNITS, Experiment, ExperimentError, Recipe
-from ablation.results import Results, read_lines, scores
+from ablation.results import Results, scores
 from ablation.verdicts import BETTER, NO_EFFECT, UNDECIDED, WORSE, Verdict
 from ablation.workspace import FIRST_UPDATES, Workspace
 from utils import amount, errors_in_one_line, fail, lock, make_parser, prepare_streams, quote
@@ -31,17 +31,14 @@ NEITHER = 3
 
 def choose(flags: argparse.Namespace) -> tuple[Recipe, list[Experiment]]:
     """Return the recipe and the experiments of a command line. Raises ExperimentError."""
-    recipes, names = experiments.recipes(), dict.fromkeys(flags.names)
-    if flags.all and (recipe := recipes.get(flags.recipe or "mini")):
-        names = sorted({x["experiment"] for x in read_lines(recipe)} & experiments.saved().keys())
-    chosen = [experiments.read(name) for name in names]
+    recipes = experiments.recipes()
+    chosen = [experiments.read(name) for name in dict.fromkeys(flags.names)]
     if not chosen and (edit := experiments.edit(flags.against)):
         chosen = [edit]
     if not chosen:
         hint = "edit the code, or name experiments or an earlier commit (--against REV)"
         raise ExperimentError(f"no code differs from {flags.against}: {hint}")
-    names = {x.recipe for x in chosen}
-    names = {flags.recipe or "mini"} if flags.recipe or flags.all else names
+    names = {flags.recipe} if flags.recipe else {x.recipe for x in chosen}
     if len(names) > 1 or not names <= recipes.keys():
         what = " and ".join(sorted(names))
         raise ExperimentError(f"recipe {what}: choose one --recipe from {', '.join(recipes)}")
@@ -57,45 +54,51 @@ class Comparison:
         seeds = flags.seeds or (verdicts.STAGES[-1] if flags.final else self.recipe.seeds)
         self.stages = (seeds,) if seeds else verdicts.STAGES
         self.pool = Pool(flags.cluster)
-        self.results = Results(workspace, self.pool.probe(workspace.probe()))
+        ((_, machine),) = self.pool.run([workspace.probe()])
+        self.results = Results(workspace, machine)
 
     def plan(self) -> str:
         """Describe the changes, the effects that the stages detect, and the runs that are left."""
         lines = [f"baseline: commit {self.workspace.commit[:7]}"]
         lines += map(self.describe, self.chosen)
         lines += map(self.results.describe, (BASELINE, *self.chosen))
-        times = [sum(x["seconds"].values()) / 60 for x in self.results.lines if "seconds" in x]
         for stage in sorted({self.stages[0], self.stages[-1]}):
-            runs = len(self.runs(self.chosen, stage))
-            text = f"stage of {stage} seeds: {amount(runs, 'run')}, {self.pool.size} at a time"
-            if times:
-                minutes = math.ceil(runs / self.pool.size) * statistics.median(times)
-                text += f", about {amount(minutes, 'minute')}"
-            lines.append(text)
+            lines.append(f"stage of {stage} seeds: {self.cost(len(self.runs(self.chosen, stage)))}")
         return "\n".join(lines)
 
+    def cost(self, runs: int) -> str:
+        """Describe a number of runs, with their time if the time of others is recorded."""
+        times = [sum(x["seconds"].values()) / 60 for x in self.results.lines if "seconds" in x]
+        text = f"{amount(runs, 'run')}, {self.pool.size} at a time"
+        if times:
+            minutes = math.ceil(runs / self.pool.size) * statistics.median(times)
+            text += f", about {amount(minutes, 'minute')}"
+        return text
+
     def describe(self, experiment: Experiment) -> str:
-        """Describe a change, how it is judged, and the gains that the stages detect."""
-        judged, paired = self.recipe.judged_by(experiment.score), experiment.is_paired(self.recipe)
-        sigma, baseline = verdicts.frozen(judged, paired), len(self.results.baseline(experiment))
-        text = f"{experiment.name} changes {experiment.describe()}; "
+        """Describe a change, how it is judged, and the gains that are detected with 80 % power."""
+        judged, paired = self.recipe.judged_by(experiment.score), experiment.keeps_pairs
+        sigma, baseline = verdicts.frozen(judged, paired), len(self.results.runs(BASELINE))
+        average = f"average: {experiment.average}" if experiment.average else ""
+        changes = " ".join(filter(None, [*experiment.files, experiment.flags, average]))
+        text = f"{experiment.name} changes {changes}; "
         text += f"judged in {UNITS[judged.score]}, {'' if paired else 'un'}paired"
-        gains = []
         for n in self.stages if sigma.df else ():
             gain = verdicts.detectable(sigma, n, self.stages, 0 if paired else max(n, baseline))
-            gains.append(f"{gain:.{judged.decimals + 1}f} after {n} seeds")
-        return text + (f"; detects with 80 % power: {', '.join(gains)}" if gains else "")
+            text += f"; {n} seeds detect {gain:.{judged.decimals + 1}f}"
+        return text
 
     def runs(self, waiting: list[Experiment], stage: int) -> list[Run]:
         """Return the runs that are left of a stage, sorted by seed, the baseline's first.
 
         Both sides of a pair run on this machine.
         """
-        runs = set()
+        runs, here = set(), self.results.machine["machine"]
         for each in waiting:
             left = {*self.workspace.seeds(each, stage)} - self.results.pairs(each).keys()
             for side in (BASELINE, each):
-                runs |= {(side, seed) for seed in left - self.results.seeds_here(side)}
+                done = {x["seed"] for x in self.results.runs(side) if x["machine"] == here}
+                runs |= {(side, seed) for seed in left - done}
         return sorted(runs, key=lambda run: (run[1], run[0] != BASELINE, run[0].name))
 
     def results_of(self, runs: list[Run], brief: bool = False) -> Iterator[tuple[Run, dict]]:
@@ -106,54 +109,49 @@ class Comparison:
             yield run_of[job["job"]], result
 
     def execute(self, runs: list[Run]) -> None:
-        """Execute runs, and print their scores. Raises ExperimentError if one fails."""
+        """Execute runs, and print scores and mean gains. Raises ExperimentError if one fails."""
         for (experiment, seed), result in self.results_of(runs):
             self.results.lines.insert(0, result)
             recipe = self.recipe.judged_by(experiment.score)
-            text = f"{recipe.value(result):.{recipe.decimals}f} {UNITS[recipe.score]}"
-            tqdm.write(f"{experiment.name} seed {seed}: {result.get('diverged') or text}")
-            for each in self.chosen if experiment == BASELINE else [experiment]:
-                recipe, pairs = self.recipe.judged_by(each.score), self.results.pairs(each)
-                if seed in pairs:
-                    mean = statistics.fmean(recipe.gain(*pair) for pair in pairs.values())
-                    text = f"{mean:+.{recipe.decimals}f} {UNITS[recipe.score]}"
-                    tqdm.write(
-                        f"{each.name}: mean gain so far {text} ({amount(len(pairs), 'pair')})"
-                    )
+            score = result.get("diverged") or recipe.format(recipe.value(result))
+            tqdm.write(f"{experiment.name} seed {seed}: {score}")
+            for each in self.chosen:
+                if experiment in (BASELINE, each) and seed in self.results.pairs(each):
+                    verdict = self.judge(each)
+                    gain = verdict.recipe.format(verdict.gain, "+")
+                    pairs = amount(verdict.seeds, "pair")
+                    tqdm.write(f"{each.name}: mean gain so far {gain} ({pairs})")
 
     def without_effect(self) -> dict[Experiment, Verdict]:
         """Return verdicts on new experiments whose first updates show that they have no effect."""
-        new, first = [x for x in self.chosen if not self.results.known(x)], {}
+        new = [x for x in self.chosen if not any(self.results.known(x))]
+        new = [x for x in new if not self.workspace.acts_later(x)]
+        first = {}
         for (each, _), result in self.results_of([(x, 0) for x in (BASELINE, *new) if new], True):
             first[each] = result.get("weights"), scores(result)
-        same = [x for x in new if first[x] == first[BASELINE]]
-        for each in same:
-            text = f"{each.name}: no effect in the first {FIRST_UPDATES} updates"
-            print(text + self.workspace.hint, flush=True)
         note = f"the first {FIRST_UPDATES} updates and their scores are equal in every digit"
+        note += self.workspace.hint
         verdict = Verdict(NO_EFFECT, self.recipe, 0.0, 0.0, 0.0, 0, note=note)
-        return {x: verdict for x in same if not self.workspace.acts_later(x)}
+        return {x: verdict for x in new if first[x] == first[BASELINE]}
 
-    def run(self) -> dict[str, Verdict]:
+    def judge(self, experiment: Experiment, count: int = verdicts.STAGES[-1]) -> Verdict:
+        """Return the verdict on the first pairs of an experiment. Raises ExperimentError."""
+        pairs, baseline = self.results.pairs(experiment, count), self.results.runs(BASELINE)
+        return verdicts.judge(self.recipe, experiment, pairs, baseline, self.stages)
+
+    def run(self) -> dict[Experiment, Verdict]:
         """Add seeds, stage by stage, until each experiment is decided. Raises ExperimentError."""
-        waiting, decided, count = self.chosen, {}, "no experiment fits the recipe"
-        idle = self.without_effect()
-        judged = [x for x in self.chosen if x not in idle]
-        verify = [x for x in (BASELINE, *judged) if judged and self.results.must_verify(x)]
-        if verify:
-            self.execute(self.runs(judged, 1))
-            print("\n".join(map(self.results.describe, verify)), flush=True)
+        decided = self.without_effect()
+        waiting = [x for x in self.chosen if x not in decided]
+        if any(map(self.results.must_verify, (BASELINE, *waiting))):
+            self.execute(self.runs(waiting, 1))
         for stage in self.stages:
-            self.execute(self.runs([x for x in waiting if x not in idle], stage))
-            for each in waiting:
-                pairs, about = self.results.pairs(each, stage), (self.stages, each.score)
-                baseline = self.results.baseline(each)
-                judge = verdicts.judge
-                verdict = idle.get(each) or judge(self.recipe, pairs, baseline, *about)
-                print(f"{each.name}: {verdict}", flush=True)
-                count = self.results.record(each, verdict.outcome)
-                decided[each.name] = verdict
-            waiting = [x for x in waiting if decided[x.name].outcome == UNDECIDED]
+            self.execute(self.runs(waiting, stage))
+            decided |= {x: self.judge(x, stage) for x in waiting}
+            for each in waiting if stage > self.stages[0] else self.chosen:
+                print(f"{each.name}: {decided[each]}", flush=True)
+                count = self.results.record(each, decided[each].outcome)
+            waiting = [x for x in waiting if decided[x].outcome == UNDECIDED]
         print(count, flush=True)
         return decided
 
@@ -168,7 +166,7 @@ def as_json(name: str, verdict: Verdict) -> dict:
 
 def run(flags: argparse.Namespace) -> int:
     """Carry out a command line. Returns its exit status. Raises UserError and OSError."""
-    if flags.store and not (flags.names or flags.all):
+    if flags.store and not flags.names:
         raise ExperimentError("--store needs names: save the edit first, with --save")
     if flags.save:
         experiments.save(*flags.save, flags.against)
@@ -177,10 +175,9 @@ def run(flags: argparse.Namespace) -> int:
     if flags.save or flags.refresh:
         return 0
     recipe, chosen = choose(flags)
-    shared = experiments.ROOT / ".cache" if flags.cluster else None
-    if shared:
-        shared.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="ablation-", dir=shared) as scratch:
+    cache = experiments.ROOT / ".cache"  # workers of Dask read the copies of the source, too
+    cache.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="ablation-", dir=cache) as scratch:
         workspace = Workspace(recipe, scratch, flags.against, flags.final)
         for each in chosen:  # before anything runs
             workspace.check(each)
@@ -196,7 +193,7 @@ def run(flags: argparse.Namespace) -> int:
             if flags.store:
                 comparison.results.store(chosen)
     if flags.json:
-        print(json.dumps([as_json(*item) for item in decided.items()]))
+        print(json.dumps([as_json(each.name, verdict) for each, verdict in decided.items()]))
     outcomes = {verdict.outcome for verdict in decided.values()}
     return {BETTER: 0, WORSE: 1}.get(outcomes.pop(), NEITHER) if len(outcomes) == 1 else NEITHER
 
@@ -207,7 +204,6 @@ def parse_flags() -> argparse.Namespace:
     add, what = parser.add_argument, parser.add_mutually_exclusive_group()
     text = "an experiment of experiments/ [the edit]"
     what.add_argument("names", nargs="*", metavar="NAME", default=[], help=text)
-    what.add_argument("--all", action="store_true", help="all with stored results of the recipe")
     text = "baseline of the edit: a commit [HEAD]"
     what.add_argument("--against", metavar="REV", default="HEAD", help=text)
     text = "a table of experiments/recipes.toml [the experiment's; of an edit, shakespeare, "

@@ -73,7 +73,7 @@ def test_every_patch_applies(name):
 def test_stored_results_are_of_the_present_experiments():
     for recipe in RECIPES.values():
         lines = results.read_lines(recipe)
-        kept = [line for rows in results.present(lines, recipe).values() for line in rows]
+        kept = [line for rows in results.present(recipe).values() for line in rows]
         assert len(kept) == len(lines)
         keys = {line["key"] for line in lines if line["experiment"] == "baseline"}
         assert all(line["baseline"] in keys for line in lines)

@@ -35,13 +35,13 @@ class Table:
     def __init__(self, recipe: Recipe, final: bool = False):
         self.recipe, self.stages = recipe, (recipe.seeds,) if recipe.seeds else STAGES
         self.pairs, self.baseline = stored_pairs(recipe, final)
-        self.verdicts, self.marked, experiments = {}, set(), saved()
+        self.verdicts, self.marked, self.experiments = {}, set(), saved()
         for name, pairs in self.pairs.items():
-            experiment = experiments[name].for_recipe(recipe)
+            experiment = self.experiments[name].for_recipe(recipe)
             stages = STAGES[-1:] if final and len(pairs) == STAGES[-1] else self.stages
             self.verdicts[name] = judge(recipe, experiment, pairs, self.baseline, stages)
         for kind in () if final else (False, True):
-            family = [x for x in self.verdicts if experiments[x].modification == kind]
+            family = [x for x in self.verdicts if self.experiments[x].modification == kind]
             self.marked |= significant({name: self.verdicts[name] for name in family})
 
     def shown(self) -> dict[str, Verdict]:

@@ -6,6 +6,7 @@ command can be stopped and repeated at any time. Exit status: 0 better, or after
 """
 
 import argparse
+import itertools
 import json
 import math
 import os
@@ -27,6 +28,7 @@ from utils import amount, errors_in_one_line, fail, lock, make_parser, prepare_s
 
 Run = tuple[Experiment, int]  # with the number of its seed
 NEITHER = 3
+TUNING_SEEDS = range(verdicts.STAGES[0])
 
 
 def choose(flags: argparse.Namespace) -> tuple[Recipe, list[Experiment]]:
@@ -52,7 +54,7 @@ class Comparison:
     def __init__(self, flags: argparse.Namespace, workspace: Workspace, chosen: list[Experiment]):
         self.workspace, self.recipe, self.chosen = workspace, workspace.recipe, chosen
         seeds = flags.seeds or (verdicts.STAGES[-1] if flags.final else self.recipe.seeds)
-        self.stages = (seeds,) if seeds else verdicts.STAGES
+        self.stages, self.tuned = (seeds,) if seeds else verdicts.STAGES, flags.tune
         self.pool = Pool(flags.cluster)
         ((_, machine),) = self.pool.run([workspace.probe()])
         self.results = Results(workspace, machine)
@@ -62,8 +64,14 @@ class Comparison:
         lines = [f"baseline: commit {self.workspace.commit[:7]}"]
         lines += map(self.describe, self.chosen)
         lines += map(self.results.describe, (BASELINE, *self.chosen))
+        sides = (BASELINE, *self.chosen)
+        if self.tuned:
+            rates = [[x.rate(self.recipe) * factor for factor in verdicts.FACTORS] for x in sides]
+            runs = sum(len(self.tuning_runs(*each)) for each in zip(sides, rates, strict=True))
+            lines.append(f"tuning: {self.cost(runs)}; at the rates that it chooses:")
         for stage in sorted({self.stages[0], self.stages[-1]}):
-            lines.append(f"stage of {stage} seeds: {self.cost(len(self.runs(self.chosen, stage)))}")
+            runs = stage * len(sides) if self.tuned else len(self.runs(self.chosen, stage))
+            lines.append(f"stage of {stage} seeds: {self.cost(runs)}")
         return "\n".join(lines)
 
     def cost(self, runs: int) -> str:
@@ -96,10 +104,10 @@ class Comparison:
         runs, here = set(), self.results.machine["machine"]
         for each in waiting:
             left = {*self.workspace.seeds(each, stage)} - self.results.pairs(each).keys()
-            for side in (BASELINE, each):
+            for side in (self.workspace.baseline, each):
                 done = {x["seed"] for x in self.results.runs(side) if x["machine"] == here}
                 runs |= {(side, seed) for seed in left - done}
-        return sorted(runs, key=lambda run: (run[1], run[0] != BASELINE, run[0].name))
+        return sorted(runs, key=lambda run: (run[1], run[0] in waiting, run[0].name))
 
     def results_of(self, runs: list[Run], brief: bool = False) -> Iterator[tuple[Run, dict]]:
         """Execute runs, and yield each with its result. Raises ExperimentError if one fails."""
@@ -116,7 +124,8 @@ class Comparison:
             score = result.get("diverged") or recipe.format(recipe.value(result))
             tqdm.write(f"{experiment.name} seed {seed}: {score}")
             for each in self.chosen:
-                if experiment in (BASELINE, each) and seed in self.results.pairs(each):
+                sides = (self.workspace.baseline, each)
+                if experiment in sides and seed in self.results.pairs(each):
                     verdict = self.judge(each)
                     gain = verdict.recipe.format(verdict.gain, "+")
                     pairs = amount(verdict.seeds, "pair")
@@ -136,8 +145,37 @@ class Comparison:
 
     def judge(self, experiment: Experiment, count: int = verdicts.STAGES[-1]) -> Verdict:
         """Return the verdict on the first pairs of an experiment. Raises ExperimentError."""
-        pairs, baseline = self.results.pairs(experiment, count), self.results.runs(BASELINE)
-        return verdicts.judge(self.recipe, experiment, pairs, baseline, self.stages)
+        pairs, baseline = self.results.pairs(experiment, count), self.workspace.baseline
+        runs = [x for x in self.results.runs(baseline) if x["seed"] >= self.workspace.first_seed]
+        verdict = verdicts.judge(self.recipe, experiment, pairs, runs, self.stages)
+        if self.workspace.first_seed:
+            rates = [f"{x.rate(self.recipe):.3g}" for x in (experiment, baseline)]
+            notes = [f"rate × {rates[0]}, baseline's × {rates[1]}", verdict.note]
+            verdict = verdict._replace(note="; ".join(filter(None, notes)))
+        return verdict
+
+    def tuning_runs(self, side: Experiment, rates: list[float]) -> list[Run]:
+        """Return the runs that are left to compare learning rates of a side."""
+        sides = [side.at_rate(self.recipe, rate) for rate in rates]
+        done = {(x, run["seed"]) for x in sides for run in self.results.runs(x)}
+        return [run for run in itertools.product(sides, TUNING_SEEDS) if run not in done]
+
+    def tune(self, side: Experiment, recipe: Recipe) -> Experiment:
+        """Return a side at its best learning rate, by the score of a recipe, and print the rate."""
+
+        def mean_scores(rates: list[float]) -> Iterator[float]:
+            if len(rates) == 1:
+                print(f"{side.name}: the best rate is at an end: trying × {rates[0]:.3g}")
+            self.execute(self.tuning_runs(side, rates))
+            for rate in rates:
+                runs = self.results.runs(side.at_rate(self.recipe, rate))
+                mean = statistics.fmean(recipe.value(x) for x in runs if x["seed"] in TUNING_SEEDS)
+                mean = -mean if recipe.lower_is_better else mean
+                yield -math.inf if math.isnan(mean) else mean
+
+        rate = verdicts.best_rate(side.rate(self.recipe), mean_scores)
+        print(f"{side.name}: best rate × {rate:.3g}", flush=True)
+        return side.at_rate(self.recipe, rate)
 
     def run(self) -> dict[Experiment, Verdict]:
         """Add seeds, stage by stage, until each experiment is decided. Raises ExperimentError."""
@@ -145,6 +183,10 @@ class Comparison:
         waiting = [x for x in self.chosen if x not in decided]
         if any(map(self.results.must_verify, (BASELINE, *waiting))):
             self.execute(self.runs(waiting, 1))
+        if self.tuned and waiting:
+            recipe = self.recipe.judged_by(max(x.score for x in waiting))
+            self.workspace.baseline, *waiting = [self.tune(x, recipe) for x in (BASELINE, *waiting)]
+            self.workspace.first_seed, self.chosen = len(TUNING_SEEDS), [*decided, *waiting]
         for stage in self.stages:
             self.execute(self.runs(waiting, stage))
             decided |= {x: self.judge(x, stage) for x in waiting}
@@ -168,6 +210,9 @@ def run(flags: argparse.Namespace) -> int:
     """Carry out a command line. Returns its exit status. Raises UserError and OSError."""
     if flags.store and not flags.names:
         raise ExperimentError("--store needs names: save the edit first, with --save")
+    if flags.tune and (flags.store or flags.final):
+        hint = "save the edit with its rate in the key `flags`"
+        raise ExperimentError(f"--tune cannot be combined with --store or --final: {hint}")
     if flags.save:
         experiments.save(*flags.save, flags.against)
     for name in flags.refresh:
@@ -212,6 +257,8 @@ def parse_flags() -> argparse.Namespace:
     add("--plan", action="store_true", help="print what would run, its time, and detectable gains")
     add("--seeds", type=int, metavar="N", help="one stage, of N seeds [3, 5 and 8]")
     add("--final", action="store_true", help="confirm: eight new seeds, and the held-out texts")
+    text = "judge each side at its best learning rate, which three other seeds choose"
+    add("--tune", action="store_true", help=text)
     add("--store", action="store_true", help="write the results into experiments/results/")
     add("--json", action="store_true", help="end with a line of JSON, for programs")
     add("--cluster", metavar="ADDRESS", help="run on the workers of a Dask scheduler: HOST:PORT")

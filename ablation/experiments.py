@@ -177,6 +177,18 @@ class Experiment:
         batches = flags or any("batches" in can_change(name) for name in self.files)
         return self.paired and not batches
 
+    def rate(self, recipe: Recipe) -> float:
+        """Return the factor of the learning rate (`--learning-rate-scale`)."""
+        values = settings(f"{recipe.flags} {self.flags}")
+        return values.get("learning_rate_scale", Config.learning_rate_scale)
+
+    def at_rate(self, recipe: Recipe, rate: float) -> "Experiment":
+        """Return the experiment with another factor of the learning rate, of three digits."""
+        if f"{rate:.3g}" == f"{self.rate(recipe):.3g}":
+            return self
+        flags = f"{self.flags} --learning-rate-scale={rate:.3g}".strip()
+        return replace(self, name=f"{self.name}@{rate:.3g}", flags=flags)
+
     def apply(self, folder: Path, *options: str) -> None:
         """Apply the diff to a copy of the source. options: of `git apply`. Raises GitError."""
         if self.diff:

@@ -112,13 +112,15 @@ class Results:
     def runs(self, experiment: Experiment) -> list[dict]:
         """Return the results that count, by seed and machine, under the present name and keys."""
         about = {"experiment": experiment.name, "change": experiment.change}
-        about |= {"key": self.workspace.key(experiment), "baseline": self.workspace.key(BASELINE)}
+        keys = map(self.workspace.key, (experiment, self.workspace.baseline))
+        about |= zip(("key", "baseline"), keys, strict=True)
         runs = {(x["seed"], x["machine"]): x | about for x in self.usable(experiment)}
         return [runs[seed_and_machine] for seed_and_machine in sorted(runs)]
 
     def pairs(self, experiment: Experiment, count: int = 1000) -> PairedRuns:
         """Return the pairs of the first seeds, on this machine where there are several."""
-        pairs = pair(self.runs(experiment), self.runs(BASELINE), self.machine["machine"])
+        baseline = self.runs(self.workspace.baseline)
+        pairs = pair(self.runs(experiment), baseline, self.machine["machine"])
         return {x: pairs[x] for x in self.workspace.seeds(experiment, count) if x in pairs}
 
     def describe(self, experiment: Experiment) -> str:

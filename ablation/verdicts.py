@@ -6,7 +6,7 @@ shrunk towards the experiment's own, and runs that are compared in pairs where t
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -23,6 +23,7 @@ ERROR, POWER = 0.05, 0.8
 # Shih & DeCani 1990).
 LEVELS = ((0.003248, 0.006496), (0.008551, 0.017464), (0.046041, 0.093689))
 PRIOR_DF = 12  # degrees of freedom that the pooled spread counts for: see docs/judging.md
+FACTORS, MOST_RATES = (1, 0.5, 2), 6  # the learning rates that are tried first, and at most
 NOISY = 2.5  # a spread, in pooled ones, that 2 of 1,000 experiments of three pairs have by chance
 BETTER, WORSE, UNDECIDED = "better", "worse", "undecided"
 SMALL = "too small to matter"  # the difference is smaller than delta
@@ -210,3 +211,23 @@ def detectable(sigma: Sigma, n: int, stages: Stages = STAGES, runs: int = 0) -> 
     df = min(PRIOR_DF, sigma.df) + n - 1
     errors = t_quantile(levels(n, stages)[0] / 2, df) + t_quantile(1 - POWER, df)
     return errors * sigma.value * standard_error(n, runs)
+
+
+def best_rate(start: float, mean_scores: Callable[[list[float]], Iterable[float]]) -> float:
+    """Return the learning rate with the best score, by a parabola over log(rate).
+
+    Tries `start`, its half and its double, and one rate further as long as the best of them is at
+    an end, at most `MOST_RATES`. The result is the vertex of the parabola through the best rate and
+    its two neighbours; the best rate itself, if it is still at an end or a neighbour diverged.
+
+    mean_scores: returns the scores of rates; higher is better, -inf if a run diverged.
+    """
+    scores: dict[float, float] = {}
+    rates = [start * factor for factor in FACTORS]
+    while rates:
+        scores |= zip(rates, mean_scores(rates), strict=True)
+        best = max(scores, key=scores.get)
+        rates = [x for x in (best / 2, 2 * best) if x not in scores and len(scores) < MOST_RATES]
+    low, middle, high = (scores.get(x, -math.inf) for x in (best / 2, best, 2 * best))
+    bend = 2 * middle - low - high
+    return best * 2 ** ((high - low) / (2 * bend)) if 0 < bend < math.inf else best

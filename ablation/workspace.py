@@ -41,12 +41,15 @@ class Workspace:
     """The runs of a recipe on this machine. Copies of the source are written to `scratch`.
 
     commit: the source of the baseline. final: whether the runs are those of the final score.
+    baseline, first_seed: --tune replaces the baseline by itself at another learning rate, and
+    judges with seeds that have not chosen it.
     """
 
     def __init__(
         self, recipe: Recipe, scratch: str | Path, commit: str = "HEAD", final: bool = False
     ):
         self.recipe, self.scratch, self.final, self.keys = recipe, Path(scratch), final, {}
+        self.baseline, self.first_seed = BASELINE, 0
         self.commit = git("rev-parse", f"{commit}^{{commit}}").strip()
         self.folder = ROOT / "comparisons" / (f"{recipe.name}-final" if final else recipe.name)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -110,7 +113,8 @@ class Workspace:
 
     def seeds(self, experiment: Experiment, count: int) -> range:
         """Return the first seeds of an experiment. With --final, no other change has them."""
-        first = FINAL_SEEDS + STAGES[-1] * int(experiment.change[:6], 16) if self.final else 0
+        own = FINAL_SEEDS + STAGES[-1] * int(experiment.change[:6], 16)
+        first = own if self.final else self.first_seed
         return range(first, first + count)
 
     def average(self, experiment: Experiment) -> int:
@@ -154,7 +158,7 @@ class Workspace:
         folder, key = self.folder / (".brief" if brief else ""), self.key(experiment)
         start = folder / experiment.name / f"seed-{seed}"
         about = {"experiment": experiment.name, "seed": seed, "final": self.final, "key": key}
-        about |= {"baseline": self.key(BASELINE), "change": experiment.change, **machine}
+        about |= {"baseline": self.key(self.baseline), "change": experiment.change, **machine}
         about |= {"recipe": self.recipe.identity, "commit": self.commit}
         files = {"run": start, "log": start.with_suffix(".log"), "cache": ROOT / ".cache"}
         files["result"] = start.with_suffix(f".{key}-{machine['machine']}.json")

@@ -1,6 +1,7 @@
 """The command `python -m ablation`, in a small repository whose runs do not train."""
 
 import json
+import math
 import os
 import re
 import shutil
@@ -62,7 +63,9 @@ flags = "--word-dropout=0.9"
 
 
 def fake_execute(job):
-    """Do what a worker does, without training: each unit of `d_model` adds a point to `answer`."""
+    """Do what a worker does, without training: each unit of `d_model` adds a point to `answer`, and
+    32 units double the best learning rate.
+    """
     source, code, about = Path(job["source"]), {}, job.get("about")
     exec((source / "model/transformer.py").read_text(), code)
     answer, other = code["answer"](), code["other"]()
@@ -78,6 +81,8 @@ def fake_execute(job):
         bonus, seed = flags.get("d_model", 128) - 128, flags["seed"]
         noise = [0, 0.5, -0.5, 0.25, -0.25][seed % 5] * (bonus > 0 or answer >= 50)
         value = answer + bonus + seed * 7 % 5 / 2 + noise
+        octaves = math.log2(flags.get("learning_rate_scale", 1))
+        value += octaves * bonus - 16 * octaves**2  # a parabola, highest at bonus / 32
         scores = {"exact_match": value, "nats_per_character": value / 100, "bleu": value}
         result = {"scores": scores, "weights": str(value + other), "parameters": 10}
         result |= {"seconds": {"train": 100.0, "score": 20.0}}
@@ -584,6 +589,33 @@ def test_runs_that_are_not_paired_are_compared_with_all_of_the_baseline(reposito
     assert line["gain"] == pytest.approx(sum(own) / 3 - sum(runs) / 5) and not line["paired"]
     edit(repository / "experiments/recipes.toml", "delta = 1.0", "delta = 1.0\nseeds = 4")
     assert "stage of 4 seeds" in ask("more", "--plan")
+
+
+def test_each_side_is_tuned_by_three_seeds_and_judged_by_others(repository, ask):
+    """The parabola of `more` is a point higher at its vertex, 2^¼; the baseline's is at 1."""
+    add(repository, "shorter", flags="--vocab-size=300 --d-model=136")
+    assert "\ntuning: 18 runs" in (out := ask("more", "--tune", "--plan")) and ": 6 runs" in out
+    out = ask("more", "--tune", "--json")
+    assert verdict(out, "more@1.19", 3) == "better +9.0" and ask.status == 0
+    assert json.loads(out.splitlines()[-1])[0]["note"] == "rate × 1.19, baseline's × 1"
+    folder, seeds = repository / "comparisons/mini", {}
+    for path in folder.glob("*/seed-?"):
+        seeds[path.parent.name] = {*seeds.get(path.parent.name, ()), int(path.name[-1])}
+    first = ["baseline@0.5", "baseline@2", "more", "more@0.5", "more@2"]
+    judging = {"more@1.19": {3, 4, 5}, "baseline": {0, 1, 2, 3, 4, 5}}
+    assert seeds == dict.fromkeys(first, {0, 1, 2}) | judging
+    assert "\ntuning: 0 runs" in ask("more", "--tune", "--plan")
+    # The seeds that chose the baseline's rate do not count for runs that are not paired, either.
+    assert verdict(ask("shorter", "--tune"), "shorter@1.19", 3) == "better +9.00"
+    with pytest.raises(ExperimentError, match="--store"):
+        ask("more", "--tune", "--store")
+
+
+def test_a_best_rate_at_an_end_is_followed_by_one_further(repository, ask):
+    add(repository, "wide", flags="--d-model=192 --learning-rate-scale=0.5", average=1)
+    out = ask("wide", "--tune")
+    assert re.findall(r"at an end: trying × (\S+)", out) == ["2", "4", "8"]
+    assert verdict(out, "wide@4", 3) == "better +128.0"
 
 
 def test_a_diverged_run_makes_an_experiment_worse(repository, ask):

@@ -163,6 +163,24 @@ def test_runs_that_diverge_or_are_equal():
     assert str(verdict) == "no effect after 3 seeds (equal to the baseline in every digit)"
 
 
+def test_the_best_rate_is_the_vertex_of_a_parabola_by_hand():
+    """Of -(log2(rate) - vertex)², with rates that start at 0.5."""
+    cases = {-1.2: [], -0.6: [], 0.5: [2], 1.4: [2, 4], 9: [2, 4, 8]}
+    for vertex, further in cases.items():
+        asked = []
+
+        def scores(rates, vertex=vertex, asked=asked):
+            asked += rates
+            return [-((np.log2(rate) - vertex) ** 2) for rate in rates]
+
+        best = verdicts.best_rate(0.5, scores)
+        assert {*asked[:3]} == {0.25, 0.5, 1} and asked[3:] == further
+        assert np.log2(best) == pytest.approx(min(vertex, 3))  # at the last rate that is tried
+    assert verdicts.best_rate(0.5, lambda rates: [0.0] * len(rates)) == 0.5  # without effect
+    diverged = {0.25: 1.0, 0.5: 2.0, 1.0: -np.inf}
+    assert verdicts.best_rate(0.5, lambda rates: [diverged[x] for x in rates]) == 0.5
+
+
 def test_no_end_of_an_interval_is_shown_as_zero():
     for low, text in ((0.02, "+3.02 [+0.02, +6.00]"), (1.0, "+3.0 [+1.0, +6.0]")):
         assert Verdict(BETTER, POINTS, 3.02, low, 6.0, 4).numbers == text
@@ -203,6 +221,12 @@ def test_outliers_raise_false_alarms_and_broken_pairs_do_not_as_documented():
         shares = power.simulate(0.0, tries=1000, **case)
         error = 4 * (rate * (1 - rate) / 1000) ** 0.5
         assert shares["better"] + shares["worse"] == pytest.approx(rate, abs=error), case
+
+
+def test_an_edit_that_needs_another_rate_is_worse_unless_each_side_is_tuned():
+    for tune, least, most in ((False, 0.9, 1), (True, 0, 0.08)):
+        shares = power.simulate_rates(0.0, 0.5, tune, tries=300)
+        assert least <= shares["better"] + shares["worse"] <= most
 
 
 # ---- Tables --------------------------------------------------------------------------------------

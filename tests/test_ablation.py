@@ -478,7 +478,8 @@ def run_again(repository, ask, *words):
 
 def test_a_stored_result_is_of_the_same_code_or_verified_by_seed_0_or_run_again(repository, ask):
     """Seed 0 may have other weights: the order of the variables is part of their hash."""
-    ask("more", "--store")
+    add(repository, "other", flags="--d-model=138")
+    ask("more", "other", "--store")
     assert run_again(repository, ask)[:2] == (0, 0)
     edit(repository / "model/transformer.py", "# the truth", "# a comment")
     commit()
@@ -490,7 +491,10 @@ def test_a_stored_result_is_of_the_same_code_or_verified_by_seed_0_or_run_again(
     assert "3 seeds: 6 runs" in out and out.count(": 0 of 3 stored results count; ") == 2
     *count, out = run_again(repository, ask, "--store")
     assert count == [1, 1] and verdict(out, "more", 3) == "better +8.0"
-    assert len(results.read_lines(experiments.recipes()["mini"])) == 6  # each is stored once
+    recipe = experiments.recipes()["mini"]
+    assert len(results.read_lines(recipe)) == 9  # each is stored once
+    pairs, _ = results.stored_pairs(recipe)
+    assert [len(pairs[name]) for name in ("more", "other")] == [3, 3]
     assert run_again(repository, ask)[:2] == (0, 0)  # they have the new key now
     edit(repository / "model/transformer.py", "return 40", "return 41")
     commit()
@@ -612,10 +616,13 @@ def test_each_side_is_tuned_by_three_seeds_and_judged_by_others(repository, ask)
 
 
 def test_a_best_rate_at_an_end_is_followed_by_one_further(repository, ask):
+    """The best rates are 1 for the baseline, half of the recipe's, and 4 for the experiment."""
+    recipes, twice = repository / "experiments/recipes.toml", "--learning-rate-scale=2"
+    edit(recipes, "--epochs=20", f"--epochs=20 {twice}")
     add(repository, "wide", flags="--d-model=192 --learning-rate-scale=0.5", average=1)
     out = ask("wide", "--tune")
-    assert re.findall(r"at an end: trying × (\S+)", out) == ["2", "4", "8"]
-    assert verdict(out, "wide@4", 3) == "better +128.0"
+    assert re.findall(r"at an end: trying × (\S+)", out) == ["0.5", "2", "4", "8"]
+    assert verdict(out, "wide@4", 3) == "better +128.0" and "baseline's × 1)" in out
 
 
 def test_a_diverged_run_makes_an_experiment_worse(repository, ask):

@@ -86,9 +86,7 @@ def test_the_pooled_spread_is_that_of_the_runs_whatever_single_rows_do():
     y[:3] += random.normal(0, 30, (3, 4))
     y[5, 2] += 1000
     sigma = spread.pooled({i: list(enumerate(row)) for i, row in enumerate(y.tolist())})
-    assert sigma.value == pytest.approx(2**0.5, rel=0.12) and sigma.df == pytest.approx(
-        300, rel=0.01
-    )
+    assert sigma == (pytest.approx(2**0.5, rel=0.12), pytest.approx(300, rel=0.01))
     assert spread.pooled({"base": [(0, 1.0), (1, 2.0)]}) == (0, 0) == spread.pooled({})
     two = [(i, x) for i, x in enumerate((1.0, 4.0, 2.5, 7.0))]
     rows = {"base": two, "other": [(i, x + 3) for i, x in two]}
@@ -98,9 +96,8 @@ def test_the_pooled_spread_is_that_of_the_runs_whatever_single_rows_do():
 
 
 def test_the_spread_leaves_out_what_says_nothing_about_seeds(monkeypatch):
-    diverged = make_pairs([1.0, 2.0]) | {
-        2: (result(2, 0.0) | {"scores": {}, "diverged": "1"}, result(2, 0.0))
-    }
+    diverged = make_pairs([1.0, 2.0, 0.0])
+    diverged[2][0].update(scores={}, diverged="1")
     equal, base = make_pairs([0.0, 0.0]), [0.5, 0.1, 0.9, 0.2]
     some = {f"row {i}": make_pairs(RANDOM.normal(size=4), base) for i in range(3)}
     rows = spread.scores_by_row(POINTS, some)

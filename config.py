@@ -43,7 +43,9 @@ class Config:
         low=0.0001,
         high=0.5,
     )
-    vocab_size: int = setting(8000, "maximum vocabulary size of the tokenizer", low=264)
+    vocab_size: int = setting(
+        8000, "maximum vocabulary size of the tokenizer", low=264, high=65_537
+    )
     tokenizer: Literal["bpe", "word", "char", "byte"] = setting(
         "bpe", "byte-pair encoding, whole words, characters, or bytes"
     )
@@ -132,9 +134,7 @@ class Config:
     total_steps: int | None = setting(
         None, "steps of the whole training, for schedules that end [those of --epochs]"
     )
-    validate_every: int | None = setting(
-        None, "validate every this many steps, in addition to the end of each epoch", resume=True
-    )
+    validate_every: int | None = setting(None, "also validate every this many steps", resume=True)
     validation_sentences: int = setting(
         1000,
         "maximum sentences to translate in validation",
@@ -143,31 +143,19 @@ class Config:
     precision: Literal["float32", "bfloat16"] = setting(
         "float32", "data type of products with weights in training; everything else is float32"
     )
-    shards: int | None = setting(
-        None, "number of parts of a batch, computed in parallel [2 on a CPU, 1 on a GPU]"
-    )
-    accumulate: int = setting(
-        1, "number of parts of a batch, computed one after another to save memory"
-    )
+    shards: int | None = setting(None, "parallel parts of a batch [2 on a CPU, 1 on a GPU]")
+    accumulate: int = setting(1, "parts of a batch, computed one after another to save memory")
     strategy: Literal["none", "mirrored", "multi_worker"] = setting(
         "none",
         "tf.distribute strategy: one replica, all local GPUs, or several machines",
         resume=True,
     )
-    seed: int = setting(
-        0, "random seed of initial weights, dropout and data order", low=0, high=2**20
-    )
+    seed: int = setting(0, "seed of initial weights, dropout and data order", low=0, high=2**20)
 
     # Run
-    name: str | None = setting(
-        None, "name of the run directory [corpus, model, seed, time]", group="run"
-    )
-    resume: str | None = setting(
-        None, "resume the run in this directory, such as runs/latest", resume=True
-    )
-    init_from: str | None = setting(
-        None, "start a new run with the model, weights and tokenizer of this run"
-    )
+    name: str | None = setting(None, "name of the run [corpus, model, seed, time]", group="run")
+    resume: str | None = setting(None, "run to resume, such as runs/latest", resume=True)
+    init_from: str | None = setting(None, "run whose model, weights and tokenizer to start with")
     accept_changes: bool = setting(
         False, "with --resume: continue even if flags or code have changed", resume=True
     )
@@ -175,9 +163,7 @@ class Config:
     cache_dir: str = setting(
         ".cache", "where tokenized corpora are cached; give it again with --resume", resume=True
     )
-    keep_checkpoints: int = setting(
-        5, "number of latest epochs whose checkpoints are kept, in addition to best", resume=True
-    )
+    keep_checkpoints: int = setting(5, "latest epochs to keep, in addition to best", resume=True)
 
     def __post_init__(self):
         check_settings(self)

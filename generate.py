@@ -10,6 +10,7 @@ import sys
 import utils
 from evaluation import command_line
 from evaluation.search import Sampling
+from translate import read_lines
 
 
 def parse_flags() -> argparse.Namespace:
@@ -32,15 +33,11 @@ def parse_flags() -> argparse.Namespace:
 def read_prompts(flags: argparse.Namespace) -> list[str]:
     """Return the prompts: PROMPT, the lines of standard input, or else an empty one."""
     if flags.prompt is not None:
-        if r"\n" in flags.prompt:
-            utils.warn(r"the prompt has \n as two characters: for a line feed, write $'one\ntwo'")
         return [flags.prompt]
     file = getattr(sys.stdin, "buffer", None)  # a notebook's has none
     if file is None or file.isatty():
         return [""]
-    text = file.read().decode("utf-8", "surrogateescape").removeprefix("\ufeff")
-    lines = text.removesuffix("\n").split("\n")
-    return [command_line.valid_text(line.removesuffix("\r"), "standard input") for line in lines]
+    return [line for lines in read_lines(file) for line in lines] or [""]
 
 
 def main(flags: argparse.Namespace) -> None:

@@ -16,6 +16,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
+from importlib.util import resolve_name
 from pathlib import Path
 
 from utils import UserError
@@ -149,13 +150,12 @@ def imported_modules(source: bytes, package: str) -> frozenset[str]:
     package: that of the code, for relative imports.
     """
     names = set()
-    with contextlib.suppress(*NOT_PARSED):
+    with contextlib.suppress(*NOT_PARSED, ImportError):
         for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.Import):
                 names |= {each.name for each in node.names}
             elif isinstance(node, ast.ImportFrom):
-                above = package.split(".")[: 1 - node.level or None] if node.level else []
-                module = ".".join([*above, *filter(None, [node.module])])
+                module = resolve_name("." * node.level + (node.module or ""), package)
                 names |= {module, *(f"{module}.{each.name}" for each in node.names)}
     return frozenset(names)
 

@@ -59,10 +59,7 @@ def read_lines(file: BinaryIO, fixed_size: bool = False) -> Iterator[list[str]]:
 
 
 def main(flags: argparse.Namespace) -> None:
-    """Print a translation or a label for each line. Raises UserError and OSError.
-
-    With --n-best, print that many for each line, with the line's number and their scores.
-    """
+    """Print a translation or a label for each line. Raises UserError and OSError."""
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # does not wait for threads
     file = open(flags.file, "rb") if flags.file else getattr(sys.stdin, "buffer", None)
     if not flags.texts and file is None:

@@ -163,10 +163,9 @@ def quote(path: str | Path) -> str:
 class LogBar(tqdm):
     """A progress bar in a log: each of its states is a line."""
 
-    def display(self, msg: str | None = None, pos: int | None = None) -> None:
-        """Print the state. An empty `msg` would clear the bar."""
-        if msg is None:
-            print_line(str(self))
+    def display(self, *_, **__) -> None:
+        """Print the state."""
+        print_line(str(self))
 
 
 def progress_bar(items: Iterable | None = None, **options) -> tqdm:
@@ -178,7 +177,7 @@ def progress_bar(items: Iterable | None = None, **options) -> tqdm:
         return tqdm(items, **{"leave": False, "mininterval": 0.5} | options)
     intervals = {"mininterval": 30, "maxinterval": 30, "delay": 30}
     file = io.StringIO()  # nothing is written to it, and `tqdm.write` leaves the bar alone
-    return LogBar(items, file=file, **{"leave": False} | intervals | options)
+    return LogBar(items, file=file, **intervals | options)
 
 
 def print_line(text: str, file: TextIO | None = None) -> None:

@@ -6,6 +6,7 @@ command can be stopped and repeated at any time. Exit status: 0 better, or after
 """
 
 import argparse
+import itertools
 import json
 import math
 import os
@@ -20,28 +21,26 @@ from tqdm import tqdm
 from ablation import experiments, verdicts
 from ablation.executor import Pool
 from ablation.experiments import BASELINE, UNITS, Experiment, ExperimentError, Recipe
-from ablation.results import Results, read_lines, scores
+from ablation.results import Results, scores
 from ablation.verdicts import BETTER, NO_EFFECT, UNDECIDED, WORSE, Verdict
 from ablation.workspace import FIRST_UPDATES, Workspace
 from utils import amount, errors_in_one_line, fail, lock, make_parser, prepare_streams, quote
 
 Run = tuple[Experiment, int]  # with the number of its seed
 NEITHER = 3
+TUNING_SEEDS = range(verdicts.STAGES[0])
 
 
 def choose(flags: argparse.Namespace) -> tuple[Recipe, list[Experiment]]:
     """Return the recipe and the experiments of a command line. Raises ExperimentError."""
-    recipes, names = experiments.recipes(), dict.fromkeys(flags.names)
-    if flags.all and (recipe := recipes.get(flags.recipe or "mini")):
-        names = sorted({x["experiment"] for x in read_lines(recipe)} & experiments.saved().keys())
-    chosen = [experiments.read(name) for name in names]
+    recipes = experiments.recipes()
+    chosen = [experiments.read(name) for name in dict.fromkeys(flags.names)]
     if not chosen and (edit := experiments.edit(flags.against)):
         chosen = [edit]
     if not chosen:
         hint = "edit the code, or name experiments or an earlier commit (--against REV)"
         raise ExperimentError(f"no code differs from {flags.against}: {hint}")
-    names = {x.recipe for x in chosen}
-    names = {flags.recipe or "mini"} if flags.recipe or flags.all else names
+    names = {flags.recipe} if flags.recipe else {x.recipe for x in chosen}
     if len(names) > 1 or not names <= recipes.keys():
         what = " and ".join(sorted(names))
         raise ExperimentError(f"recipe {what}: choose one --recipe from {', '.join(recipes)}")
@@ -55,48 +54,60 @@ class Comparison:
     def __init__(self, flags: argparse.Namespace, workspace: Workspace, chosen: list[Experiment]):
         self.workspace, self.recipe, self.chosen = workspace, workspace.recipe, chosen
         seeds = flags.seeds or (verdicts.STAGES[-1] if flags.final else self.recipe.seeds)
-        self.stages = (seeds,) if seeds else verdicts.STAGES
+        self.stages, self.tuned = (seeds,) if seeds else verdicts.STAGES, flags.tune
         self.pool = Pool(flags.cluster)
-        self.results = Results(workspace, self.pool.probe(workspace.probe()))
+        ((_, machine),) = self.pool.run([workspace.probe()])
+        self.results = Results(workspace, machine)
 
     def plan(self) -> str:
         """Describe the changes, the effects that the stages detect, and the runs that are left."""
         lines = [f"baseline: commit {self.workspace.commit[:7]}"]
         lines += map(self.describe, self.chosen)
         lines += map(self.results.describe, (BASELINE, *self.chosen))
-        times = [sum(x["seconds"].values()) / 60 for x in self.results.lines if "seconds" in x]
+        sides = (BASELINE, *self.chosen)
+        if self.tuned:
+            rates = [[x.rate(self.recipe) * factor for factor in verdicts.FACTORS] for x in sides]
+            runs = sum(len(self.tuning_runs(*each)) for each in zip(sides, rates, strict=True))
+            lines.append(f"tuning: {self.cost(runs)}; at the rates that it chooses:")
         for stage in sorted({self.stages[0], self.stages[-1]}):
-            runs = len(self.runs(self.chosen, stage))
-            text = f"stage of {stage} seeds: {amount(runs, 'run')}, {self.pool.size} at a time"
-            if times:
-                minutes = math.ceil(runs / self.pool.size) * statistics.median(times)
-                text += f", about {amount(minutes, 'minute')}"
-            lines.append(text)
+            runs = stage * len(sides) if self.tuned else len(self.runs(self.chosen, stage))
+            lines.append(f"stage of {stage} seeds: {self.cost(runs)}")
         return "\n".join(lines)
 
+    def cost(self, runs: int) -> str:
+        """Describe a number of runs, with their time if the time of others is recorded."""
+        times = [sum(x["seconds"].values()) / 60 for x in self.results.lines if "seconds" in x]
+        text = f"{amount(runs, 'run')}, {self.pool.size} at a time"
+        if times:
+            minutes = math.ceil(runs / self.pool.size) * statistics.median(times)
+            text += f", about {amount(minutes, 'minute')}"
+        return text
+
     def describe(self, experiment: Experiment) -> str:
-        """Describe a change, how it is judged, and the gains that the stages detect."""
-        judged, paired = self.recipe.judged_by(experiment.score), experiment.is_paired(self.recipe)
-        sigma, baseline = verdicts.frozen(judged, paired), len(self.results.baseline(experiment))
-        text = f"{experiment.name} changes {experiment.describe()}; "
+        """Describe a change, how it is judged, and the gains that are detected with 80 % power."""
+        judged, paired = self.recipe.judged_by(experiment.score), experiment.keeps_pairs
+        sigma, baseline = verdicts.frozen(judged, paired), len(self.results.runs(BASELINE))
+        average = f"average: {experiment.average}" if experiment.average else ""
+        changes = " ".join(filter(None, [*experiment.files, experiment.flags, average]))
+        text = f"{experiment.name} changes {changes}; "
         text += f"judged in {UNITS[judged.score]}, {'' if paired else 'un'}paired"
-        gains = []
         for n in self.stages if sigma.df else ():
             gain = verdicts.detectable(sigma, n, self.stages, 0 if paired else max(n, baseline))
-            gains.append(f"{gain:.{judged.decimals + 1}f} after {n} seeds")
-        return text + (f"; detects with 80 % power: {', '.join(gains)}" if gains else "")
+            text += f"; {n} seeds detect {gain:.{judged.decimals + 1}f}"
+        return text
 
     def runs(self, waiting: list[Experiment], stage: int) -> list[Run]:
         """Return the runs that are left of a stage, sorted by seed, the baseline's first.
 
         Both sides of a pair run on this machine.
         """
-        runs = set()
+        runs, here = set(), self.results.machine["machine"]
         for each in waiting:
             left = {*self.workspace.seeds(each, stage)} - self.results.pairs(each).keys()
-            for side in (BASELINE, each):
-                runs |= {(side, seed) for seed in left - self.results.seeds_here(side)}
-        return sorted(runs, key=lambda run: (run[1], run[0] != BASELINE, run[0].name))
+            for side in (self.workspace.baseline, each):
+                done = {x["seed"] for x in self.results.runs(side) if x["machine"] == here}
+                runs |= {(side, seed) for seed in left - done}
+        return sorted(runs, key=lambda run: (run[1], run[0] in waiting, run[0].name))
 
     def results_of(self, runs: list[Run], brief: bool = False) -> Iterator[tuple[Run, dict]]:
         """Execute runs, and yield each with its result. Raises ExperimentError if one fails."""
@@ -106,54 +117,83 @@ class Comparison:
             yield run_of[job["job"]], result
 
     def execute(self, runs: list[Run]) -> None:
-        """Execute runs, and print their scores. Raises ExperimentError if one fails."""
+        """Execute runs, and print scores and mean gains. Raises ExperimentError if one fails."""
         for (experiment, seed), result in self.results_of(runs):
             self.results.lines.insert(0, result)
             recipe = self.recipe.judged_by(experiment.score)
-            text = f"{recipe.value(result):.{recipe.decimals}f} {UNITS[recipe.score]}"
-            tqdm.write(f"{experiment.name} seed {seed}: {result.get('diverged') or text}")
-            for each in self.chosen if experiment == BASELINE else [experiment]:
-                recipe, pairs = self.recipe.judged_by(each.score), self.results.pairs(each)
-                if seed in pairs:
-                    mean = statistics.fmean(recipe.gain(*pair) for pair in pairs.values())
-                    text = f"{mean:+.{recipe.decimals}f} {UNITS[recipe.score]}"
-                    tqdm.write(
-                        f"{each.name}: mean gain so far {text} ({amount(len(pairs), 'pair')})"
-                    )
+            score = result.get("diverged") or recipe.format(recipe.value(result))
+            tqdm.write(f"{experiment.name} seed {seed}: {score}")
+            for each in self.chosen:
+                sides = (self.workspace.baseline, each)
+                if experiment in sides and seed in self.results.pairs(each):
+                    verdict = self.judge(each)
+                    gain = verdict.recipe.format(verdict.gain, "+")
+                    pairs = amount(verdict.seeds, "pair")
+                    tqdm.write(f"{each.name}: mean gain so far {gain} ({pairs})")
 
     def without_effect(self) -> dict[Experiment, Verdict]:
         """Return verdicts on new experiments whose first updates show that they have no effect."""
-        new, first = [x for x in self.chosen if not self.results.known(x)], {}
+        new = [x for x in self.chosen if not any(self.results.known(x))]
+        new = [x for x in new if not self.workspace.acts_later(x)]
+        first = {}
         for (each, _), result in self.results_of([(x, 0) for x in (BASELINE, *new) if new], True):
             first[each] = result.get("weights"), scores(result)
-        same = [x for x in new if first[x] == first[BASELINE]]
-        for each in same:
-            text = f"{each.name}: no effect in the first {FIRST_UPDATES} updates"
-            print(text + self.workspace.hint, flush=True)
         note = f"the first {FIRST_UPDATES} updates and their scores are equal in every digit"
+        note += self.workspace.hint
         verdict = Verdict(NO_EFFECT, self.recipe, 0.0, 0.0, 0.0, 0, note=note)
-        return {x: verdict for x in same if not self.workspace.acts_later(x)}
+        return {x: verdict for x in new if first[x] == first[BASELINE]}
 
-    def run(self) -> dict[str, Verdict]:
+    def judge(self, experiment: Experiment, count: int = verdicts.STAGES[-1]) -> Verdict:
+        """Return the verdict on the first pairs of an experiment. Raises ExperimentError."""
+        pairs, baseline = self.results.pairs(experiment, count), self.workspace.baseline
+        runs = [x for x in self.results.runs(baseline) if x["seed"] >= self.workspace.first_seed]
+        verdict = verdicts.judge(self.recipe, experiment, pairs, runs, self.stages)
+        if self.workspace.first_seed:
+            rates = [f"{x.rate(self.recipe):.3g}" for x in (experiment, baseline)]
+            notes = [f"rate × {rates[0]}, baseline's × {rates[1]}", verdict.note]
+            verdict = verdict._replace(note="; ".join(filter(None, notes)))
+        return verdict
+
+    def tuning_runs(self, side: Experiment, rates: list[float]) -> list[Run]:
+        """Return the runs that are left to compare learning rates of a side."""
+        sides = [side.at_rate(self.recipe, rate) for rate in rates]
+        done = {(x, run["seed"]) for x in sides for run in self.results.runs(x)}
+        return [run for run in itertools.product(sides, TUNING_SEEDS) if run not in done]
+
+    def tune(self, side: Experiment, recipe: Recipe) -> Experiment:
+        """Return a side at its best learning rate, by the score of a recipe, and print the rate."""
+
+        def mean_scores(rates: list[float]) -> Iterator[float]:
+            if len(rates) == 1:
+                print(f"{side.name}: the best rate is at an end: trying × {rates[0]:.3g}")
+            self.execute(self.tuning_runs(side, rates))
+            for rate in rates:
+                runs = self.results.runs(side.at_rate(self.recipe, rate))
+                mean = statistics.fmean(recipe.value(x) for x in runs if x["seed"] in TUNING_SEEDS)
+                mean = -mean if recipe.lower_is_better else mean
+                yield -math.inf if math.isnan(mean) else mean
+
+        rate = verdicts.best_rate(side.rate(self.recipe), mean_scores)
+        print(f"{side.name}: best rate × {rate:.3g}", flush=True)
+        return side.at_rate(self.recipe, rate)
+
+    def run(self) -> dict[Experiment, Verdict]:
         """Add seeds, stage by stage, until each experiment is decided. Raises ExperimentError."""
-        waiting, decided, count = self.chosen, {}, "no experiment fits the recipe"
-        idle = self.without_effect()
-        judged = [x for x in self.chosen if x not in idle]
-        verify = [x for x in (BASELINE, *judged) if judged and self.results.must_verify(x)]
-        if verify:
-            self.execute(self.runs(judged, 1))
-            print("\n".join(map(self.results.describe, verify)), flush=True)
+        decided = self.without_effect()
+        waiting = [x for x in self.chosen if x not in decided]
+        if any(map(self.results.must_verify, (BASELINE, *waiting))):
+            self.execute(self.runs(waiting, 1))
+        if self.tuned and waiting:
+            recipe = self.recipe.judged_by(max(x.score for x in waiting))
+            self.workspace.baseline, *waiting = [self.tune(x, recipe) for x in (BASELINE, *waiting)]
+            self.workspace.first_seed, self.chosen = len(TUNING_SEEDS), [*decided, *waiting]
         for stage in self.stages:
-            self.execute(self.runs([x for x in waiting if x not in idle], stage))
-            for each in waiting:
-                pairs, about = self.results.pairs(each, stage), (self.stages, each.score)
-                baseline = self.results.baseline(each)
-                judge = verdicts.judge
-                verdict = idle.get(each) or judge(self.recipe, pairs, baseline, *about)
-                print(f"{each.name}: {verdict}", flush=True)
-                count = self.results.record(each, verdict.outcome)
-                decided[each.name] = verdict
-            waiting = [x for x in waiting if decided[x.name].outcome == UNDECIDED]
+            self.execute(self.runs(waiting, stage))
+            decided |= {x: self.judge(x, stage) for x in waiting}
+            for each in waiting if stage > self.stages[0] else self.chosen:
+                print(f"{each.name}: {decided[each]}", flush=True)
+                count = self.results.record(each, decided[each].outcome)
+            waiting = [x for x in waiting if decided[x].outcome == UNDECIDED]
         print(count, flush=True)
         return decided
 
@@ -168,8 +208,11 @@ def as_json(name: str, verdict: Verdict) -> dict:
 
 def run(flags: argparse.Namespace) -> int:
     """Carry out a command line. Returns its exit status. Raises UserError and OSError."""
-    if flags.store and not (flags.names or flags.all):
+    if flags.store and not flags.names:
         raise ExperimentError("--store needs names: save the edit first, with --save")
+    if flags.tune and (flags.store or flags.final):
+        hint = "save the edit with its rate in the key `flags`"
+        raise ExperimentError(f"--tune cannot be combined with --store or --final: {hint}")
     if flags.save:
         experiments.save(*flags.save, flags.against)
     for name in flags.refresh:
@@ -177,10 +220,9 @@ def run(flags: argparse.Namespace) -> int:
     if flags.save or flags.refresh:
         return 0
     recipe, chosen = choose(flags)
-    shared = experiments.ROOT / ".cache" if flags.cluster else None
-    if shared:
-        shared.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="ablation-", dir=shared) as scratch:
+    cache = experiments.ROOT / ".cache"  # workers of Dask read the copies of the source, too
+    cache.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="ablation-", dir=cache) as scratch:
         workspace = Workspace(recipe, scratch, flags.against, flags.final)
         for each in chosen:  # before anything runs
             workspace.check(each)
@@ -196,7 +238,7 @@ def run(flags: argparse.Namespace) -> int:
             if flags.store:
                 comparison.results.store(chosen)
     if flags.json:
-        print(json.dumps([as_json(*item) for item in decided.items()]))
+        print(json.dumps([as_json(each.name, verdict) for each, verdict in decided.items()]))
     outcomes = {verdict.outcome for verdict in decided.values()}
     return {BETTER: 0, WORSE: 1}.get(outcomes.pop(), NEITHER) if len(outcomes) == 1 else NEITHER
 
@@ -207,7 +249,6 @@ def parse_flags() -> argparse.Namespace:
     add, what = parser.add_argument, parser.add_mutually_exclusive_group()
     text = "an experiment of experiments/ [the edit]"
     what.add_argument("names", nargs="*", metavar="NAME", default=[], help=text)
-    what.add_argument("--all", action="store_true", help="all with stored results of the recipe")
     text = "baseline of the edit: a commit [HEAD]"
     what.add_argument("--against", metavar="REV", default="HEAD", help=text)
     text = "a table of experiments/recipes.toml [the experiment's; of an edit, shakespeare, "
@@ -216,6 +257,8 @@ def parse_flags() -> argparse.Namespace:
     add("--plan", action="store_true", help="print what would run, its time, and detectable gains")
     add("--seeds", type=int, metavar="N", help="one stage, of N seeds [3, 5 and 8]")
     add("--final", action="store_true", help="confirm: eight new seeds, and the held-out texts")
+    text = "judge each side at its best learning rate, which three other seeds choose"
+    add("--tune", action="store_true", help=text)
     add("--store", action="store_true", help="write the results into experiments/results/")
     add("--json", action="store_true", help="end with a line of JSON, for programs")
     add("--cluster", metavar="ADDRESS", help="run on the workers of a Dask scheduler: HOST:PORT")

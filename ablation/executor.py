@@ -5,6 +5,7 @@ import contextlib
 import json
 import logging
 import os
+import platform
 import re
 import signal
 import subprocess
@@ -17,29 +18,31 @@ from tqdm import tqdm
 
 from ablation.experiments import ExperimentError
 from training.machine import cores
+from utils import progress_bar
 
 LINE = "{percentage:3.0f} % [{elapsed}<{remaining}] {n:.1f} of {total} runs"
 
 
-def execute(job: dict, worker: str = "this machine") -> dict:
+def execute(job: dict) -> dict:
     """Execute `python -m ablation.worker JOB` in the job's copy of the source.
 
-    Returns its exit status, the end of its output, and its result as a text. The run saves and ends
-    if the file job["running"] is deleted, or if this process ends: its standard input is then
-    closed. Dask sends the code of this function to its workers, so it uses nothing but the standard
-    library, this module and Dask.
+    Returns the host, the exit status, the end of the output, and the result as a text. The run
+    saves and ends if the file job["running"] is deleted, or if this process ends: its standard
+    input is then closed. Dask sends the code of this function to its workers, so it uses nothing
+    but the standard library.
     """
-    answer = {"worker": worker, "result": None}
+    answer = {"host": platform.node(), "result": None}
     if not os.path.exists(job["running"]):
         return answer | {"why": "stopped", "status": 128 + signal.SIGTERM}
     # Without a GPU unless the environment names one, and importing from its working directory.
-    variables = {name: text for name, text in os.environ.items() if name != "PYTHONSAFEPATH"}
-    options = {"cwd": job["source"], "env": {"CUDA_VISIBLE_DEVICES": "-1"} | variables}
+    environment = {"CUDA_VISIBLE_DEVICES": "-1", **os.environ}
+    environment.pop("PYTHONSAFEPATH", None)
     # In a session of its own, or Ctrl-C would reach it as well and end it unsaved.
-    options |= {"stdin": subprocess.PIPE, "start_new_session": True}
+    options = {"cwd": job["source"], "env": environment, "start_new_session": True}
     with open(job["log"], "wb") as log:
         command = [sys.executable, "-m", "ablation.worker", job["job"]]
-        process = subprocess.Popen(command, stdout=log, stderr=log, **options)
+        options |= {"stdin": subprocess.PIPE, "stdout": log, "stderr": log}
+        process = subprocess.Popen(command, **options)
     while process.poll() is None:
         if not os.path.exists(job["running"]):
             process.stdin.close()
@@ -71,14 +74,13 @@ class Pool:
     """
 
     def __init__(self, address: str | None = None):
-        self.client = None
-        self.execute, self.size = execute, len(cores())
+        self.client, self.execute, self.size = None, execute, len(cores())
         if not address:
             self.executor = concurrent.futures.ThreadPoolExecutor(self.size)
             return
         try:
             import cloudpickle
-            from distributed import Client, get_worker
+            from distributed import Client
         except ImportError:
             raise ExperimentError('--cluster needs Dask: pip install -e ".[cluster]"') from None
         cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -92,42 +94,28 @@ class Pool:
         print(f"waiting for Dask workers at {address}", file=sys.stderr, flush=True)
         self.client.wait_for_workers(1)
         self.size = sum(self.client.nthreads().values())
-        # A lambda is sent as code, not as a name.
-        self.execute = lambda job: execute(job, get_worker().address)
+        self.execute = lambda job: execute(job)  # a lambda is sent as code, not as a name
         self.executor = self.client.get_executor(pure=False)
 
-    def probe(self, job: dict) -> dict[str, str]:
-        """Return what a job without flags computes: see `worker.run`. Raises ExperimentError."""
-        ((_, result),) = self.run([job], silent=True)
-        return result
-
-    def run(self, jobs: list[dict], silent: bool = False) -> Iterator[tuple[dict, dict]]:
+    def run(self, jobs: list[dict]) -> Iterator[tuple[dict, dict]]:
         """Execute jobs, and yield each with its result. A progress bar shows the time.
 
         If the caller ends this iterator, at a signal, or when one fails, the runs save and end.
         Raises ExperimentError if one fails.
         """
-        options = {"total": len(jobs), "mininterval": 1 if sys.stderr.isatty() else 60}
-        options |= {"miniters": 0, "smoothing": 0, "dynamic_ncols": True}
+        options = {"total": len(jobs), "miniters": 0, "smoothing": 0, "bar_format": LINE}
         futures, began = {}, time.time()
         try:
             futures |= {self.executor.submit(self.execute, job): job for job in jobs}
-            with tqdm(bar_format=LINE, disable=silent or not jobs, **options) as bar:
+            with progress_bar(disable=not jobs, **options) as bar:
                 while futures:
                     done, _ = concurrent.futures.wait(futures, 1, "FIRST_COMPLETED")
                     shares = (trained(job, began) for job in futures.values())
                     bar.n = len(jobs) - len(futures) + sum(shares)
                     bar.update(0)
                     for future in done:
-                        job, answer = futures.pop(future), self.answer(future)
-                        if answer["status"] or not answer["result"]:
-                            tqdm.write(answer["why"])
-                            last = answer["why"].splitlines()[-1:] or ["no message"]
-                            what = f"a run failed on {answer['worker']}: {last[0]}"
-                            raise ExperimentError(f"{what}; its log was {job['log']}")
-                        yield job, json.loads(answer["result"])
-                bar.n = len(jobs)
-                bar.refresh()
+                        job = futures.pop(future)
+                        yield job, self.result(future, job)
         finally:
             if futures:
                 tqdm.write(f"waiting for {len(futures)} runs to save", file=sys.stderr)
@@ -135,12 +123,18 @@ class Pool:
                     Path(job["running"]).unlink(missing_ok=True)
                 concurrent.futures.wait(futures, 120)
 
-    def answer(self, future: concurrent.futures.Future) -> dict:
-        """Return the result of a future. Raises ExperimentError if Dask has lost it."""
+    def result(self, future: concurrent.futures.Future, job: dict) -> dict:
+        """Return the result of a job. Raises ExperimentError if it has failed or is lost."""
         try:
-            return future.result()
+            answer = future.result()
         except Exception as error:
             if not self.client:
                 raise
             why = f"Dask has lost a run ({type(error).__name__})"
             raise ExperimentError(f"{why}: finished runs are kept; repeat the command") from None
+        if answer["status"] or not answer["result"]:
+            tqdm.write(answer["why"])
+            last = answer["why"].splitlines()[-1:] or ["no message"]
+            what = f"a run failed on {answer['host']}: {last[0]}"
+            raise ExperimentError(f"{what}; its log was {job['log']}")
+        return json.loads(answer["result"])

@@ -33,9 +33,9 @@ class ExperimentError(UserError):
     """An experiment that cannot be read, applied, saved or run."""
 
 
-def short_hash(value: object) -> str:
-    """Return the first characters of the SHA-256 of a value's JSON."""
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:12]
+def short_hash(text: str) -> str:
+    """Return the first characters of the SHA-256 of a text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 @functools.cache
@@ -88,12 +88,16 @@ class Recipe:
     @property
     def identity(self) -> str:
         """A hash of what its runs share besides code, texts and packages."""
-        return short_hash([self.flags, self.average])
+        return short_hash(json.dumps([self.flags, self.average]))
 
     @property
     def decimals(self) -> int:
         """Decimals of scores in messages."""
         return 4 if self.lower_is_better else 1
+
+    def format(self, value: float, sign: str = "") -> str:
+        """Return a score, or with the sign "+" a gain, with its unit."""
+        return f"{value:{sign}.{self.decimals}f} {UNITS[self.score]}"
 
     def judged_by(self, score: str) -> "Recipe":
         """Return this recipe with BLEU instead of a loss, if `score` is "bleu"."""
@@ -138,7 +142,7 @@ class Experiment:
     diff: str = ""
 
     def for_recipe(self, recipe: Recipe) -> "Experiment":
-        """Return the experiment with the flags that it has for a recipe, and with its score.
+        """Return the experiment with its flags for a recipe, its score, and whether it is paired.
 
         BLEU replaces a loss if the change may alter what the loss means, or what it does not see.
         """
@@ -146,7 +150,8 @@ class Experiment:
         bleu = any("meaning" in can_change(name) for name in self.files)
         lines = [*settings(flags), *self.changed_lines]
         bleu |= any("label_smoothing" in line.replace(" ", "_") for line in lines)
-        return replace(self, flags=flags, score=self.score or ("bleu" if bleu else ""))
+        score, paired = self.score or ("bleu" if bleu else ""), self.paired and recipe.paired
+        return replace(self, flags=flags, score=score, paired=paired)
 
     @property
     def files(self) -> list[str]:
@@ -164,23 +169,28 @@ class Experiment:
         """A hash of the flags, the average, and the lines that the diff removes and adds."""
         lines = [self.flags, *self.changed_lines]
         lines += [f"average {self.average}"] if self.average else []
-        return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
+        return short_hash("\n".join(lines))
 
     @property
     def keeps_pairs(self) -> bool:
-        """True if runs have the random draws, the batches and the tokens of the baseline's."""
+        """True if runs have the random draws, the batches and the tokens of the baseline's, so that
+        the runs of a seed are judged by their difference.
+        """
         flags = settings(self.flags).keys() & {*names_in_group(Config, "data")}
         batches = flags or any("batches" in can_change(name) for name in self.files)
         return self.paired and not batches
 
-    def is_paired(self, recipe: Recipe) -> bool:
-        """Return whether the runs of a seed are judged by their difference."""
-        return recipe.paired and self.keeps_pairs
+    def rate(self, recipe: Recipe) -> float:
+        """Return the factor of the learning rate (`--learning-rate-scale`)."""
+        values = settings(f"{recipe.flags} {self.flags}")
+        return values.get("learning_rate_scale", Config.learning_rate_scale)
 
-    def describe(self) -> str:
-        """Return what the experiment changes: its files, flags and average."""
-        average = f"average: {self.average}" if self.average else ""
-        return " ".join(filter(None, [*self.files, self.flags, average]))
+    def at_rate(self, recipe: Recipe, rate: float) -> "Experiment":
+        """Return the experiment with another factor of the learning rate, of three digits."""
+        if f"{rate:.3g}" == f"{self.rate(recipe):.3g}":
+            return self
+        flags = f"{self.flags} --learning-rate-scale={rate:.3g}".strip()
+        return replace(self, name=f"{self.name}@{rate:.3g}", flags=flags)
 
     def apply(self, folder: Path, *options: str) -> None:
         """Apply the diff to a copy of the source. options: of `git apply`. Raises GitError."""
@@ -216,22 +226,14 @@ def recipes() -> dict[str, Recipe]:
     return parse_tables(Recipe, path, path.read_text("utf-8"))
 
 
-def parse_patch(path: Path, text: str) -> dict[str, Experiment]:
-    """Create the experiment of a patch file. Raises ExperimentError."""
-    head, _, diff = text.partition("\n\n")
-    about = {"theme": path.parent.name, "diff": diff}
-    patch = parse_tables(Experiment, path, f"[{path.stem}]\n{head}", **about)
-    if not diff.startswith(("diff --git ", "--- ")) or not patch[path.stem].files:
-        raise ExperimentError(f"{path}: after the keys, add an empty line and a diff of `git diff`")
-    return patch
-
-
 def saved() -> dict[str, Experiment]:
     """Read all experiments. Raises ExperimentError."""
     path = HERE / "flags.toml"
     experiments = parse_tables(Experiment, path, path.read_text("utf-8"))
-    for patch in HERE.glob("*/*.patch"):
-        experiments |= parse_patch(patch, patch.read_bytes().decode("utf-8"))
+    for path in HERE.glob("*/*.patch"):
+        head, _, diff = path.read_bytes().decode("utf-8").partition("\n\n")
+        about = {"theme": path.parent.name, "diff": diff}
+        experiments |= parse_tables(Experiment, path, f"[{path.stem}]\n{head}", **about)
     return dict(sorted(experiments.items()))
 
 
@@ -250,9 +252,8 @@ def read(name: str) -> Experiment:
 def edit(commit: str = "HEAD") -> Experiment | None:
     """Return the changes since a commit as an experiment, or None if there are none.
 
-    Only Python files at the top and in folders of modules count, and tables of packages; not those
-    directly in data/, which are corpora. The name has a hash of the changes. Raises
-    ExperimentError.
+    Only Python files at the top and in folders of modules count, and tables of packages, except
+    corpora in data/. The name has a hash of the changes. Raises ExperimentError.
     """
     folders = {f"{path.parent.name}/**/*.py" for path in HERE.parent.glob("*/*.py")}
     folders |= {f"{path.parent.name}/**/*.tsv" for path in HERE.parent.glob("*/__init__.py")}
@@ -262,9 +263,8 @@ def edit(commit: str = "HEAD") -> Experiment | None:
         diff = working_tree_diff(*wanted, base=commit)
     except GitError as error:
         raise ExperimentError(f"--against {commit}: {error}; choose a commit of git log") from None
-    name = f"edit-{hashlib.sha256(diff.encode()).hexdigest()[:6]}"
-    about = {"recipe": EDIT_RECIPE, "diff": diff}
-    return Experiment(name, "The edit of the working tree", **about) if diff else None
+    about = {"question": "The edit of the working tree", "recipe": EDIT_RECIPE, "diff": diff}
+    return Experiment(f"edit-{short_hash(diff)[:6]}", **about) if diff else None
 
 
 def save(target: str, question: str, commit: str = "HEAD") -> None:
@@ -285,10 +285,9 @@ def save(target: str, question: str, commit: str = "HEAD") -> None:
 
 def refresh(name: str) -> None:
     """Rewrite a patch for the last commit, by a three-way merge. Raises UserError and OSError."""
-    patch, own = read(name), edit()
-    path = HERE / patch.theme / f"{name}.patch"
-    if own and set(patch.files) & set(own.files):
-        raise ExperimentError(f"{name}: its files have uncommitted changes: commit or stash them")
+    if edit():
+        raise ExperimentError("the code has uncommitted changes: commit or stash them")
+    path = HERE / read(name).theme / f"{name}.patch"
     head, _, diff = path.read_text("utf-8").partition("\n\n")
     with tempfile.TemporaryDirectory() as folder:
         index = {"GIT_INDEX_FILE": str(Path(folder, "index"))}  # the user's does not change

@@ -12,7 +12,7 @@ from ablation.experiments import BASELINE, HERE, Experiment, Recipe, saved
 from ablation.verdicts import ERROR, PairedRuns, equal
 from ablation.workspace import Workspace
 from training.records import read_json, read_json_lines
-from utils import amount, lock, write_text
+from utils import amount, write_text
 
 
 def stored_file(recipe: Recipe) -> Path:
@@ -20,16 +20,19 @@ def stored_file(recipe: Recipe) -> Path:
     return HERE / "results" / f"{recipe.name}.jsonl"
 
 
-def read_lines(recipe: Recipe) -> list[dict]:
-    """Return the stored results of a recipe, without those of other flags. Raises UserError."""
+def read_lines(recipe: Recipe, final: bool = False) -> list[dict]:
+    """Return the stored results of a recipe, without those of other flags. Raises UserError.
+
+    final: those of --final instead.
+    """
     path = stored_file(recipe)
     lines = read_json_lines(path) if path.exists() else []
-    return [line for line in lines if line["recipe"] == recipe.identity]
+    return [x for x in lines if (x["recipe"], x["final"]) == (recipe.identity, final)]
 
 
-def present(lines: list[dict], recipe: Recipe) -> dict[str, list[dict]]:
+def present(recipe: Recipe, final: bool = False) -> dict[str, list[dict]]:
     """Return the stored results of the baseline, and of experiments that have not changed since."""
-    rows = {}
+    lines, rows = read_lines(recipe, final), {}
     for each in (BASELINE, *saved().values()):
         about = each.name, each.for_recipe(recipe).change
         rows[each.name] = [x for x in lines if (x["experiment"], x["change"]) == about]
@@ -49,11 +52,15 @@ def pair(own: list[dict], baseline: list[dict], machine: str = "") -> PairedRuns
     return pairs
 
 
-def stored_pairs(recipe: Recipe, final: bool = False) -> dict[str, PairedRuns]:
-    """Return the pairs of the stored experiments. final: those of --final instead."""
-    rows = present([line for line in read_lines(recipe) if line["final"] == final], recipe)
+def stored_pairs(recipe: Recipe, final: bool = False) -> tuple[dict[str, PairedRuns], list[dict]]:
+    """Return the pairs of each stored experiment, and all runs of the baseline.
+
+    final: those of --final instead.
+    """
+    rows = present(recipe, final)
     baseline = rows.pop(BASELINE.name)
-    return {name: pair(runs, baseline) for name, runs in rows.items() if runs}
+    pairs = {name: pair(runs, baseline) for name, runs in rows.items()}
+    return {name: each for name, each in pairs.items() if each}, baseline
 
 
 def identity(line: dict) -> tuple:
@@ -76,61 +83,49 @@ class Results:
         self.workspace, self.recipe, self.machine = workspace, workspace.recipe, machine
         lines = [read_json(path) for path in workspace.folder.glob("*/seed-*.*-*.json")]
         lines = [line for line in lines if line["recipe"] == self.recipe.identity]
-        stored = [x for x in read_lines(self.recipe) if x["final"] == workspace.final]
+        stored = read_lines(self.recipe, workspace.final)
         self.lines = lines + [x for x in stored if x not in lines]
 
-    def known(self, experiment: Experiment) -> list[dict]:
+    def known(self, experiment: Experiment) -> tuple[list[dict], list[dict]]:
         """Return the results of this code, and those of other code with the same change.
 
         Those of the same code may have another name. A confirmation has none of other code.
         """
         key, about = self.workspace.key(experiment), (experiment.name, experiment.change, False)
-        return [
-            x
-            for x in self.lines
-            if x["key"] == key or (x["experiment"], x["change"], x["final"]) == about
-        ]
+        others = [x for x in self.lines if (x["experiment"], x["change"], x["final"]) == about]
+        return [x for x in self.lines if x["key"] == key], [x for x in others if x["key"] != key]
 
     def must_verify(self, experiment: Experiment) -> bool:
         """Return whether seed 0 must run to know which results of other code count."""
-        known, key = self.known(experiment), self.workspace.key(experiment)
-        return any(x["seed"] == 0 for x in known) and all(x["key"] != key for x in known)
+        own, others = self.known(experiment)
+        return not own and any(x["seed"] == 0 for x in others)
 
     def usable(self, experiment: Experiment) -> list[dict]:
         """Return the results of other code with this code's scores of seed 0 on this machine, and
         then those of this code, which take precedence.
         """
-        known, key = self.known(experiment), self.workspace.key(experiment)
-        first = [x for x in known if x["seed"] == 0]
-        here = [x for x in first if (x["key"], x["machine"]) == (key, self.machine["machine"])]
-        trusted = {key, *(x["key"] for x in first if scores(x) in map(scores, here))}
-        usable = [x for x in known if x["key"] in trusted]
-        return sorted(usable, key=lambda x: x["key"] == key)
+        own, others = self.known(experiment)
+        first = [x for x in own if (x["seed"], x["machine"]) == (0, self.machine["machine"])]
+        same = [x for x in others if x["seed"] == 0 and scores(x) in map(scores, first)]
+        return [x for x in others if x["key"] in {x["key"] for x in same}] + own
 
     def runs(self, experiment: Experiment) -> list[dict]:
         """Return the results that count, by seed and machine, under the present name and keys."""
         about = {"experiment": experiment.name, "change": experiment.change}
-        about |= {"key": self.workspace.key(experiment), "baseline": self.workspace.key(BASELINE)}
+        keys = map(self.workspace.key, (experiment, self.workspace.baseline))
+        about |= zip(("key", "baseline"), keys, strict=True)
         runs = {(x["seed"], x["machine"]): x | about for x in self.usable(experiment)}
         return [runs[seed_and_machine] for seed_and_machine in sorted(runs)]
 
     def pairs(self, experiment: Experiment, count: int = 1000) -> PairedRuns:
         """Return the pairs of the first seeds, on this machine where there are several."""
-        pairs = pair(self.runs(experiment), self.runs(BASELINE), self.machine["machine"])
+        baseline = self.runs(self.workspace.baseline)
+        pairs = pair(self.runs(experiment), baseline, self.machine["machine"])
         return {x: pairs[x] for x in self.workspace.seeds(experiment, count) if x in pairs}
-
-    def baseline(self, experiment: Experiment) -> list[dict]:
-        """Return all runs of the baseline if those of a seed are not paired; otherwise none."""
-        return [] if experiment.is_paired(self.recipe) else self.runs(BASELINE)
-
-    def seeds_here(self, experiment: Experiment) -> set[int]:
-        """Return the seeds that have a result on this machine."""
-        here = self.machine["machine"]
-        return {line["seed"] for line in self.runs(experiment) if line["machine"] == here}
 
     def describe(self, experiment: Experiment) -> str:
         """Return how many results of an experiment count."""
-        known, usable = len(self.known(experiment)), len(self.usable(experiment))
+        known, usable = sum(map(len, self.known(experiment))), len(self.usable(experiment))
         text = f"{experiment.name}: {usable} of {amount(known, 'stored result')} count"
         verify = self.must_verify(experiment)
         return f"{text}; the others will if seed 0 has the same scores again" if verify else text
@@ -153,22 +148,17 @@ class Results:
         Other results of these experiments are replaced. Results of another baseline stay as long as
         experiments were compared with it. Experiments without any effect are not stored.
         """
-        stored = [BASELINE, *(x for x in chosen if not equal(self.pairs(x)))]
-        new = {identity(line): line for each in stored for line in self.runs(each)}
-        key = self.workspace.key
-        present = {line["key"]: key(each) for each in stored for line in self.usable(each)}
-        names, about = {x.name for x in chosen}, (self.workspace.final, self.recipe.identity)
-        path = stored_file(self.recipe)
+        own = [BASELINE, *(x for x in chosen if not equal(self.pairs(x)))]
+        keys = {line["key"]: self.workspace.key(x) for x in own for line in self.usable(x)}
+        replaced = {(x.name, self.workspace.final, self.recipe.identity) for x in chosen}
+        path, lines = stored_file(self.recipe), [line for x in own for line in self.runs(x)]
+        for line in read_json_lines(path) if path.exists() else []:
+            if (line["experiment"], line["final"], line["recipe"]) not in replaced:
+                lines.append(line | {x: keys.get(line[x], line[x]) for x in ("key", "baseline")})
+        unique = {identity(line): line for line in lines}.values()
+        compared = {x["baseline"] for x in unique if x["experiment"] != BASELINE.name}
+        rows = [x for x in unique if x["key"] in compared or x["experiment"] != BASELINE.name]
+        rows.sort(key=lambda line: (line["experiment"] != BASELINE.name, identity(line)))
         path.parent.mkdir(exist_ok=True)
-        with lock(self.workspace.folder.parent / f"{self.recipe.name}.lock", wait="waiting"):
-            lines = {}
-            for line in read_json_lines(path) if path.exists() else []:
-                line |= {x: present.get(line[x], line[x]) for x in ("key", "baseline")}
-                if line["experiment"] not in names or (line["final"], line["recipe"]) != about:
-                    lines[identity(line)] = line
-            rows = (new | lines).values()
-            compared = {x["baseline"] for x in rows if x["experiment"] != BASELINE.name}
-            rows = [x for x in rows if x["key"] in compared or x["experiment"] != BASELINE.name]
-            rows.sort(key=lambda line: (line["experiment"] != BASELINE.name, identity(line)))
-            write_text(path, "".join(f"{json.dumps(line)}\n" for line in rows))
+        write_text(path, "".join(f"{json.dumps(line)}\n" for line in rows))
         print(f"wrote {path}; now run python -m ablation.tables")

@@ -43,11 +43,10 @@ def pooled(scores: Scores, paired: bool = True) -> Sigma:
     """Return √2 times the standard deviation of a run within its seed, which is that of the
     difference of a pair; or, if not `paired`, the standard deviation of a run.
 
-    A row is an experiment, or a baseline. All experiments are compared with the same runs of the
-    baseline, so the variances of their differences would not be independent. Those of the scores
-    are, after an effect of the seed is subtracted: a median over rows (Tukey 1977). Of many rows,
-    the result is the median, too, because some vary much more than the others. A median is about
-    half as precise as a mean.
+    A row is an experiment, or a baseline. Rows share the runs of the baseline, so the variances are
+    those of the scores, after an effect of the seed is subtracted: a median over rows (Tukey 1977).
+    Of many rows, the result is the median, too, because some vary much more than the others. A
+    median is about half as precise as a mean.
     """
     if len(scores) < 1 + paired:
         return Sigma(0.0, 0)
@@ -70,7 +69,7 @@ def pooled(scores: Scores, paired: bool = True) -> Sigma:
 
 def table(recipe: Recipe) -> str:
     """Return the table of a recipe's spread. Only pairs that an edit leaves intact are paired."""
-    experiments, pairs = saved(), stored_pairs(recipe)
+    experiments, (pairs, _) = saved(), stored_pairs(recipe)
     intact = {name: each for name, each in pairs.items() if experiments[name].keeps_pairs}
     lines = [f"[{recipe.name}.spread]", f'date = "{datetime.date.today()}"']
     for judged in dict.fromkeys((recipe, recipe.judged_by("bleu"))):
@@ -87,5 +86,5 @@ def table(recipe: Recipe) -> str:
 if __name__ == "__main__":
     make_parser(__doc__, prog="python -m ablation.spread").parse_args()
     with errors_in_one_line():
-        stored = [recipe for recipe in recipes().values() if stored_pairs(recipe)]
+        stored = [recipe for recipe in recipes().values() if stored_pairs(recipe)[0]]
         print("\n\n".join(map(table, stored)))

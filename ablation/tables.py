@@ -7,9 +7,9 @@ from matplotlib.figure import Figure  # without pyplot, which would choose a win
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from ablation import verdicts
-from ablation.experiments import BASELINE, HERE, UNITS, Recipe, recipes, saved
-from ablation.results import read_lines, stored_pairs
-from ablation.verdicts import STAGES, PairedRuns, Stages, Verdict, judge, significant
+from ablation.experiments import HERE, UNITS, Recipe, recipes, saved
+from ablation.results import stored_pairs
+from ablation.verdicts import STAGES, Verdict, judge, significant
 from utils import amount, errors_in_one_line, make_parser, write_text
 
 COLOURS = {verdicts.BETTER: "#0072B2", verdicts.WORSE: "#D55E00"}  # of Okabe & Ito 2008
@@ -27,25 +27,22 @@ Parameters are multiples of the baseline's.
 
 
 class Table:
-    """The verdicts on all stored experiments of a recipe. final: on those of --final."""
+    """The verdicts on all stored experiments of a recipe. final: on those of --final.
+
+    Eight confirming pairs are one stage; fewer are a stage of the older protocol.
+    """
 
     def __init__(self, recipe: Recipe, final: bool = False):
-        self.recipe, self.pairs, self.experiments = recipe, stored_pairs(recipe, final), saved()
-        self.stages = (recipe.seeds,) if recipe.seeds else STAGES
-        lines = [x for x in read_lines(recipe) if x["final"] == final]
-        self.baseline = [line for line in lines if line["experiment"] == BASELINE.name]
-        measured = [name for name in self.experiments if self.pairs.get(name)]
-        self.verdicts = {x: self.judge(x, self.pairs[x], self.stages) for x in measured}
-        self.marked: set[str] = set()
-        for kind in (False, True):
-            family = [x for x in measured if self.experiments[x].modification == kind]
+        self.recipe, self.stages = recipe, (recipe.seeds,) if recipe.seeds else STAGES
+        self.pairs, self.baseline = stored_pairs(recipe, final)
+        self.verdicts, self.marked, self.experiments = {}, set(), saved()
+        for name, pairs in self.pairs.items():
+            experiment = self.experiments[name].for_recipe(recipe)
+            stages = STAGES[-1:] if final and len(pairs) == STAGES[-1] else self.stages
+            self.verdicts[name] = judge(recipe, experiment, pairs, self.baseline, stages)
+        for kind in () if final else (False, True):
+            family = [x for x in self.verdicts if self.experiments[x].modification == kind]
             self.marked |= significant({name: self.verdicts[name] for name in family})
-
-    def judge(self, name: str, pairs: PairedRuns, stages: Stages) -> Verdict:
-        """Return the verdict on pairs of an experiment."""
-        experiment = self.experiments[name].for_recipe(self.recipe)
-        baseline = [] if experiment.is_paired(self.recipe) else self.baseline
-        return judge(self.recipe, pairs, baseline, stages, experiment.score)
 
     def shown(self) -> dict[str, Verdict]:
         """Return the verdicts of a stage that have an interval in the recipe's own score."""
@@ -66,30 +63,24 @@ class Table:
             text = f"{gain} ({amount(verdict.seeds, 'seed')}){verdict.other_score}"
         elif verdict.outcome == verdicts.UNDECIDED and verdict.seeds < last:  # more could decide it
             text = text.replace(" seeds", f" of {last} seeds")
-        return unit(verdict, self.recipe) + text + (" †" if name in self.marked else "")
+        unit = "" if verdict.recipe == self.recipe else "BLEU: "
+        return unit + text + (" †" if name in self.marked else "")
 
     def size(self, name: str) -> str:
         """Return the number of parameters as a multiple of the baseline's."""
-        own, base = next(iter(self.pairs.get(name, {0: ({}, {})}).values()))
-        recorded = "parameters" in own and "parameters" in base
-        return f"× {own['parameters'] / base['parameters']:.2f}" if recorded else ""
+        sizes = [[x.get("parameters") for x in pair] for pair in self.pairs.get(name, {}).values()]
+        return next((f"× {own / base:.2f}" for own, base in sizes if own and base), "")
 
     def summary(self) -> str:
         """Describe the runs of the baseline. The spread is in recipes.toml."""
-        recipe, runs = self.recipe, [self.recipe.value(run) for run in self.baseline]
-        mean = f"{statistics.mean(runs):.{recipe.decimals}f} {UNITS[recipe.score]}"
-        text = f"**{recipe.name}**: baseline {mean} ({amount(len(runs), 'run')})"
+        recipe, runs = self.recipe, amount(len(self.baseline), "run")
+        mean = recipe.format(statistics.mean(map(recipe.value, self.baseline)))
+        text = f"**{recipe.name}**: baseline {mean} ({runs})"
         if recipe.has_bleu:
             bleu = statistics.mean(map(recipe.judged_by("bleu").value, self.baseline))
             text += f", BLEU {bleu:.1f}"
-        if self.shown():
-            text += f". [Plot](results/{recipe.name}.png)"
-        return f"{text}.\n"
-
-
-def unit(verdict: Verdict, recipe: Recipe) -> str:
-    """Return what precedes a verdict that is not in the recipe's own score."""
-    return "" if verdict.recipe == recipe else "BLEU: "
+        plot = f". [Plot](results/{recipe.name}.png)" if self.shown() else ""
+        return f"{text}{plot}.\n"
 
 
 def markdown(tables: list[Table]) -> str:
@@ -116,16 +107,9 @@ def markdown(tables: list[Table]) -> str:
 
 
 def confirmed(recipe: Recipe) -> str:
-    """Return a line for each experiment that was confirmed with --final.
-
-    Eight pairs are one stage; fewer are a stage of the older protocol.
-    """
-    table, lines = Table(recipe, final=True), []
-    for name, pairs in table.pairs.items():
-        stages = STAGES[-1:] if len(pairs) == STAGES[-1] else STAGES
-        verdict = table.judge(name, pairs, stages)
-        lines.append(f"- {name}, {recipe.name}: {unit(verdict, recipe)}{verdict}\n")
-    return "".join(lines)
+    """Return a line for each experiment that was confirmed with --final."""
+    table = Table(recipe, final=True)
+    return "".join(f"- {name}, {recipe.name}: {table.cell(name)}\n" for name in table.verdicts)
 
 
 # ---- Plots ----

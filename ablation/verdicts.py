@@ -1,31 +1,29 @@
-"""Judge whether an experiment differs from the baseline: docs/judging.md explains the protocol.
+"""Judge whether an experiment differs from the baseline.
 
-Train three pairs of runs, then five, then eight. The spread is that of all experiments, frozen in
-recipes.toml and shrunk towards the experiment's own. Stop when the interval excludes zero or lies
-within ±delta. After eight, stop. Confirm with new seeds.
-
-Where the two runs of a seed are not correlated, the runs of an experiment are compared with all
-runs of the baseline instead.
+docs/judging.md explains the protocol: three stages, a spread that is frozen in recipes.toml and
+shrunk towards the experiment's own, and runs that are compared in pairs where they are correlated.
 """
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
 
-from ablation.experiments import ExperimentError, Recipe
+from ablation.experiments import Experiment, ExperimentError, Recipe
 from utils import amount
 
 STAGES = (3, 5, 8)  # numbers of pairs after which an experiment may be decided
 ERROR, POWER = 0.05, 0.8
-# The level of each stage, by the error of all together, of which stages after a share t of the
-# pairs spend (1 - exp(4t)) / (1 - exp(4)) (Lan & DeMets 1983; Hwang, Shih & DeCani 1990).
-LEVELS = {ERROR: (0.003248, 0.008551, 0.046041), 2 * ERROR: (0.006496, 0.017464, 0.093689)}
+# The levels of each stage, for an error of all stages together of ERROR and of twice that. Stages
+# after a share t of the pairs spend (1 - exp(4t)) / (1 - exp(4)) of it (Lan & DeMets 1983; Hwang,
+# Shih & DeCani 1990).
+LEVELS = ((0.003248, 0.006496), (0.008551, 0.017464), (0.046041, 0.093689))
 PRIOR_DF = 12  # degrees of freedom that the pooled spread counts for: see docs/judging.md
+FACTORS, MOST_RATES = (1, 0.5, 2), 6  # the learning rates that are tried first, and at most
 NOISY = 2.5  # a spread, in pooled ones, that 2 of 1,000 experiments of three pairs have by chance
 BETTER, WORSE, UNDECIDED = "better", "worse", "undecided"
 SMALL = "too small to matter"  # the difference is smaller than delta
@@ -108,19 +106,15 @@ def shrunk(gains: list[float], sigma: Sigma) -> Sigma:
 # ---- The stages ----
 
 
-def level_at(n: int, stages: Stages, error: float = ERROR) -> float:
-    """Return the two-sided level of the first stage with at least n pairs, or of the last one.
+def levels(n: int, stages: Stages) -> tuple[float, float]:
+    """Return the two-sided levels of the intervals of 95 and 90 % after n pairs.
 
-    stages: `STAGES`, or one stage. error: of all stages together, one of `LEVELS`.
+    They are those of the first stage with at least n pairs, or of the last one. stages: `STAGES`,
+    or one stage.
     """
     if stages != STAGES:
-        return error
-    return LEVELS[error][sum(stage < n for stage in STAGES[:-1])]
-
-
-def limits(n: int, df: float, stages: Stages) -> tuple[float, ...]:
-    """Return half the widths of the intervals of 95 and 90 % after n pairs, in standard errors."""
-    return tuple(t_quantile(level_at(n, stages, x) / 2, df) for x in (ERROR, 2 * ERROR))
+        return ERROR, 2 * ERROR
+    return LEVELS[sum(stage < n for stage in STAGES[:-1])]
 
 
 def standard_error(n: int, runs: int = 0) -> float:
@@ -143,14 +137,14 @@ def decide(
     gain, error = float(np.mean(gains)), value * standard_error(n, runs)
     if not df:
         return Verdict(UNDECIDED, recipe, gain, -math.inf, math.inf, n)
-    half, half_90 = (width * error for width in limits(n, df, stages))
+    half, half_90 = (error * t_quantile(level / 2, df) for level in levels(n, stages))
     tail = 2 * stats.t.sf(abs(gain) / error, df) if error else float(gain == 0)
     outcome = UNDECIDED
     if abs(gain) > half:
         outcome = BETTER if gain > 0 else WORSE
     elif abs(gain) + half_90 < recipe.delta:
         outcome, half = SMALL, half_90
-    p = min(1.0, tail * ERROR / level_at(n, stages))
+    p = min(1.0, tail * ERROR / levels(n, stages)[0])
     ratio = float(np.std(gains, ddof=1)) / sigma.value if n > 2 and sigma.value else 0.0
     note = f"varies {ratio:.1f} times as much as others" if ratio > NOISY else ""
     return Verdict(outcome, recipe, gain, gain - half, gain + half, n, p, note)
@@ -158,17 +152,17 @@ def decide(
 
 def judge(
     recipe: Recipe,
+    experiment: Experiment,
     pairs: PairedRuns,
     baseline: Sequence[dict] = (),
     stages: Stages = STAGES,
-    score: str = "",
 ) -> Verdict:
     """Judge an experiment at each stage, with the pairs that belong to it. A decision is final.
 
-    baseline: all runs of the baseline, if those of a seed are not paired. Runs of other machines
-    count: seeds vary alike there. score: see `Experiment`. Raises ExperimentError if a baseline has
-    diverged.
+    baseline: all runs of the baseline, for an experiment whose runs are not paired. Runs of other
+    machines count: seeds vary alike there. Raises ExperimentError if a baseline has diverged.
     """
+    baseline = [] if experiment.keeps_pairs else baseline
     for run in [*baseline, *(base for _, base in pairs.values())]:
         if why := run.get("diverged"):
             text = f"the baseline diverged with seed {run['seed']} ({why})"
@@ -182,7 +176,7 @@ def judge(
         sides = [(own, baseline or [base]) for own, base in (pairs[x] for x in seeds[:count])]
         return [statistics.mean(recipe.gain(own, x) for x in others) for own, others in sides]
 
-    judged, bleu = recipe.judged_by(score), None
+    judged, bleu = recipe.judged_by(experiment.score), None
     for stage in stages:
         own = gains(judged, stage)
         verdict = decide(judged, own, frozen(judged, not baseline), stages, len(baseline))
@@ -215,5 +209,25 @@ def detectable(sigma: Sigma, n: int, stages: Stages = STAGES, runs: int = 0) -> 
     are compared with `runs` runs of the baseline.
     """
     df = min(PRIOR_DF, sigma.df) + n - 1
-    half = limits(n, df, stages)[0] + t_quantile(1 - POWER, df)
-    return half * sigma.value * standard_error(n, runs)
+    errors = t_quantile(levels(n, stages)[0] / 2, df) + t_quantile(1 - POWER, df)
+    return errors * sigma.value * standard_error(n, runs)
+
+
+def best_rate(start: float, mean_scores: Callable[[list[float]], Iterable[float]]) -> float:
+    """Return the learning rate with the best score, by a parabola over log(rate).
+
+    Tries `start`, its half and its double, and one rate further as long as the best of them is at
+    an end, at most `MOST_RATES`. The result is the vertex of the parabola through the best rate and
+    its two neighbours; the best rate itself, if it is still at an end or a neighbour diverged.
+
+    mean_scores: returns the scores of rates; higher is better, -inf if a run diverged.
+    """
+    scores: dict[float, float] = {}
+    rates = [start * factor for factor in FACTORS]
+    while rates:
+        scores |= zip(rates, mean_scores(rates), strict=True)
+        best = max(scores, key=scores.get)
+        rates = [x for x in (best / 2, 2 * best) if x not in scores and len(scores) < MOST_RATES]
+    low, middle, high = (scores.get(x, -math.inf) for x in (best / 2, best, 2 * best))
+    bend = 2 * middle - low - high
+    return best * 2 ** ((high - low) / (2 * bend)) if 0 < bend < math.inf else best

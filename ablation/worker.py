@@ -41,8 +41,7 @@ FEW = 20  # texts that a brief run scores
 def parse(flags: list[str], unknown: bool = False) -> dict:
     """Return the settings that flags of train.py give. Exits if one is invalid.
 
-    unknown: whether to ignore flags that do not exist. It needs nothing that earlier commits lack,
-    whose copies of the source this module also runs in.
+    unknown: whether to ignore flags that do not exist.
     """
     parser = make_parser("")
     add_flags(parser, Config)
@@ -139,10 +138,8 @@ def score(predictor, texts: Split, documents: bool) -> dict:
     from evaluation.generator import Generator
     from evaluation.scores import measure, measure_text
 
-    if isinstance(predictor, Generator):
-        scores, _ = measure_text(predictor, texts, documents)
-    else:
-        scores, _ = measure(predictor, texts)
+    of_text = isinstance(predictor, Generator)
+    scores, _ = measure_text(predictor, texts, documents) if of_text else measure(predictor, texts)
     stored = {x: scores[x] for x in ("loss", "nats_per_character", "bleu") if x in scores}
     if getattr(predictor, "labelled", False):  # a language model has no labels
         stored["accuracy"] = 100 * scores["accuracy"]
@@ -179,13 +176,11 @@ def train_and_score(job: dict) -> dict:
         texts = Split(*(column and column[:: len(column) // FEW + 1] for column in texts))
     predictor = loading.load(run, config, average=job["average"])
     documents = read_json(run / "corpus.json").get("documents", True)
-    result = {"scores": score(predictor, texts, documents)}
-    result["parameters"] = predictor.num_parameters
+    result = {"scores": score(predictor, texts, documents), "parameters": predictor.num_parameters}
     result["weights"] = hash_of(predictor.model.trainable_variables)
-    if not resumed:  # otherwise another process did a part of the work
-        times = {"train": trained - began, "score": time.monotonic() - trained}
-        result["seconds"] = {name: round(value, 1) for name, value in times.items()}
-    return result
+    times = {"train": trained - began, "score": time.monotonic() - trained}
+    seconds = {name: round(value, 1) for name, value in times.items()}
+    return result if resumed else result | {"seconds": seconds}  # of the whole work
 
 
 def run(job: dict) -> None:
@@ -204,11 +199,9 @@ def run(job: dict) -> None:
         write_json(job["result"], here)
         return
     about, packages = job["about"], {name: metadata.version(name) for name in job["packages"]}
-    if packages != job["packages"]:
-        fail(f"its packages are {packages} instead of {job['packages']}")
-    if about["machine"] != here["machine"]:
-        why = f"{here['processor']} computes other bits than {about['processor']}"
-        fail(f"{why}, or the environment variables differ")
+    if (here["machine"], packages) != (about["machine"], job["packages"]):
+        text = f"{here['processor']} with {packages} computes other bits than "
+        fail(f"{text}{about['processor']} with {job['packages']}, or environment variables differ")
     if Path(job["run"]).exists():  # the process of a lost worker may still save
         lock(Path(job["run"], ".lock"), wait="waiting for another process").lock.release()
     if not Path(job["result"]).exists():  # the command may have ended before it read it

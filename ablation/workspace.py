@@ -5,6 +5,7 @@ comparisons/RECIPE/NAME/ has, for each seed, the run directory (seed-N), the out
 .brief/NAME are those of the first updates only.
 """
 
+import json
 import os
 import re
 import shlex
@@ -40,26 +41,25 @@ class Workspace:
     """The runs of a recipe on this machine. Copies of the source are written to `scratch`.
 
     commit: the source of the baseline. final: whether the runs are those of the final score.
+    baseline, first_seed: --tune replaces the baseline by itself at another learning rate, and
+    judges with seeds that have not chosen it.
     """
 
     def __init__(
         self, recipe: Recipe, scratch: str | Path, commit: str = "HEAD", final: bool = False
     ):
         self.recipe, self.scratch, self.final, self.keys = recipe, Path(scratch), final, {}
+        self.baseline, self.first_seed = BASELINE, 0
         self.commit = git("rev-parse", f"{commit}^{{commit}}").strip()
-        self.cache = ROOT / ".cache"
         self.folder = ROOT / "comparisons" / (f"{recipe.name}-final" if final else recipe.name)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.texts = self.scratch / "texts.json"  # those that both sides are scored on
         self.running = self.scratch / "running"  # without it, runs save and end
         self.running.touch()
         self.packages = {name: metadata.version(name) for name in DEPENDENCIES}
-
-    @property
-    def hint(self) -> str:
-        """What to do about an edit that the recipe's model may not execute."""
-        other = settings(self.recipe.flags).get("model", Config.model) != Config.model
-        return "; an edit of the encoder or cross-attention needs --recipe spa-eng" if other else ""
+        other = settings(recipe.flags).get("model", Config.model) != Config.model
+        encoder = "; an edit of the encoder or cross-attention needs --recipe spa-eng"
+        self.hint = encoder if other else ""  # about an edit without effect
 
     def source(self, experiment: Experiment) -> Path:
         """Return a patched copy of the baseline's source, with the present code of `SHARED_CODE`.
@@ -87,40 +87,39 @@ class Workspace:
         python = (source / each for each in experiment.files if each.endswith(".py"))
         for error in filter(None, (syntax_error(path, source) for path in python)):
             raise ExperimentError(f"{name} has a syntax error in {error}")
-        own = settings(experiment.flags)
-        fixed = {"max_length"} if recipe.lower_is_better else set()
-        base = settings(recipe.flags)
-        lossless = "word" not in (own.get("tokenizer"), base.get("tokenizer"))
-        if recipe.has_bleu or recipe.lower_is_better and not lossless:
-            fixed.add("tokenizer")  # or the pairs that are too long, or white space, would differ
-        fixed |= {"reverse", "lowercase"} if recipe.score != "accuracy" else set()
-        if own.keys() & fixed:
-            flags = ", ".join(map(flag, sorted(own.keys() & fixed)))
+        own, base = settings(experiment.flags), settings(recipe.flags)
+        fixed = {"reverse", "lowercase"} if recipe.score != "accuracy" else set()
+        fixed |= {"max_length", "tokenizer"} if recipe.lower_is_better else set()
+        if not recipe.has_bleu and "word" not in (own.get("tokenizer"), base.get("tokenizer")):
+            fixed.discard("tokenizer")  # a language model reads the same text in other pieces
+        if flags := ", ".join(map(flag, sorted(own.keys() & fixed))):
             raise ExperimentError(f"{name} changes {flags}: its scores could not be compared")
-        values = base | own
-        epochs, average = values.get("epochs", Config.epochs), self.average(experiment)
+        epochs, average = (base | own).get("epochs", Config.epochs), self.average(experiment)
         if average > epochs:
             raise ExperimentError(f"{name} averages {average} of {epochs} epochs: lower `average`")
-        if self.settings(experiment) == self.settings(BASELINE):
-            changes = changed_files("", source, self.source(BASELINE))
-            if all(self.is_unused(file, experiment) for file in changes):
-                raise ExperimentError(f"{name} does not affect recipe {recipe.name}{self.hint}")
+        changes = set(changed_files("", source, self.source(BASELINE)))
+        model = f"model/{base.get('model', Config.model)}.py"
+        used = imported_files(["train.py", model], source) | {"model/__init__.py"}
+        unused = {x for x in changes if re.fullmatch(r"model/.*\.py", x)} - used
+        if changes == unused and self.settings(experiment) == self.settings(BASELINE):
+            raise ExperimentError(f"{name} does not affect recipe {recipe.name}{self.hint}")
 
-    def is_unused(self, file: str, experiment: Experiment) -> bool:
-        """Return whether a file is a module of model/ that the recipe's model does not import.
-
-        If model/__init__.py, which chooses the model, has changed, all are used.
-        """
-        source, values = self.source(experiment), settings(self.recipe.flags)
-        names = ["train.py", f"model/{values.get('model', Config.model)}.py"]
-        if file not in imported_files(names, source) and file.startswith("model/"):
-            return file.endswith(".py") and "model/__init__.py" not in experiment.files
-        return False
+    def acts_later(self, experiment: Experiment) -> bool:
+        """Return whether a change may act only after the first updates: by its files or words."""
+        lines = "".join(experiment.changed_lines)  # and names of files
+        same = self.settings(experiment) == self.settings(BASELINE)
+        model = all(name.startswith("model/") for name in experiment.files)
+        return not (same and model) or bool(re.search("step|epoch|optimizer", lines))
 
     def seeds(self, experiment: Experiment, count: int) -> range:
         """Return the first seeds of an experiment. With --final, no other change has them."""
-        first = FINAL_SEEDS + STAGES[-1] * int(experiment.change[:6], 16) if self.final else 0
+        own = FINAL_SEEDS + STAGES[-1] * int(experiment.change[:6], 16)
+        first = own if self.final else self.first_seed
         return range(first, first + count)
+
+    def average(self, experiment: Experiment) -> int:
+        """Return the number of last epochs whose weights are averaged."""
+        return experiment.average or self.recipe.average
 
     def settings(self, experiment: Experiment) -> list:
         """Return what a result depends on besides code and texts."""
@@ -134,12 +133,11 @@ class Workspace:
         if experiment not in self.keys:
             what = [self.recipe.flags, hash_files(self.recipe.flags), self.packages]
             what += [self.texts.read_text("utf-8"), code_hashes("", self.source(experiment))]
-            self.keys[experiment] = short_hash([*what, *self.settings(experiment)])
+            what += self.settings(experiment)
+            self.keys[experiment] = short_hash(json.dumps(what))
         return self.keys[experiment]
 
-    def average(self, experiment: Experiment) -> int:
-        """Return the number of last epochs whose weights are averaged."""
-        return experiment.average or self.recipe.average
+    # ---- Jobs ----
 
     def probe(self) -> dict:
         """Write, and return, a job that identifies the arithmetic of a machine.
@@ -147,15 +145,8 @@ class Workspace:
         It also writes the texts to score, as the baseline's code reads them.
         """
         files = {name: self.scratch / f"probe.{name}" for name in ("job", "log", "result")}
-        about = {"sentences": self.recipe.sentences, "final": self.final}
-        return self.write_job(files | {"source": self.source(BASELINE)}, self.recipe.flags, about)
-
-    def acts_later(self, experiment: Experiment) -> bool:
-        """Return whether a change may act only after the first updates: by its files or words."""
-        lines = "".join(experiment.changed_lines)  # and names of files
-        same = self.settings(experiment) == self.settings(BASELINE)
-        model = all(name.startswith("model/") for name in experiment.files)
-        return not (same and model) or bool(re.search("step|epoch|optimizer", lines))
+        values = {"sentences": self.recipe.sentences, "final": self.final}
+        return self.write_job(files, BASELINE, self.recipe.flags, values)
 
     def prepare_job(
         self, experiment: Experiment, seed: int, machine: dict[str, str], brief: bool = False
@@ -167,25 +158,27 @@ class Workspace:
         folder, key = self.folder / (".brief" if brief else ""), self.key(experiment)
         start = folder / experiment.name / f"seed-{seed}"
         about = {"experiment": experiment.name, "seed": seed, "final": self.final, "key": key}
-        about |= {"baseline": self.key(BASELINE), "change": experiment.change, **machine}
+        about |= {"baseline": self.key(self.baseline), "change": experiment.change, **machine}
         about |= {"recipe": self.recipe.identity, "commit": self.commit}
-        files = {"run": start, "source": self.source(experiment), "cache": self.cache}
-        files |= {"log": start.with_suffix(".log"), "job": start.with_suffix(".job.json")}
+        files = {"run": start, "log": start.with_suffix(".log"), "cache": ROOT / ".cache"}
         files["result"] = start.with_suffix(f".{key}-{machine['machine']}.json")
+        files["job"] = start.with_suffix(".job.json")
         before = read_json(files["job"])["about"] if files["job"].exists() else {}
         if start.exists() and any(before.get(x) != about[x] for x in ("key", "machine")):
             shutil.rmtree(start)
         start.parent.mkdir(parents=True, exist_ok=True)
         state = changed_files("state", self.source(experiment), self.source(BASELINE))
         average = 1 if brief else self.average(experiment)
-        job = {"about": about, "average": average, "resumable": not state, "brief": brief}
-        flags = f"{self.recipe.flags} {experiment.flags} --seed={seed}"
-        flags += f" --max-steps={FIRST_UPDATES}" if brief else ""
-        return self.write_job(files, flags, job)
+        values = {"about": about, "average": average, "resumable": not state, "brief": brief}
+        steps = f"--max-steps={FIRST_UPDATES}" if brief else ""
+        flags = f"{self.recipe.flags} {experiment.flags} --seed={seed} {steps}"
+        return self.write_job(files, experiment, flags, values)
 
-    def write_job(self, files: dict[str, Path], flags: str, values: dict) -> dict:
+    def write_job(
+        self, files: dict[str, Path], experiment: Experiment, flags: str, values: dict
+    ) -> dict:
         """Write, and return, a job with the paths of its files."""
-        files |= {"texts": self.texts, "running": self.running}
+        files |= {"source": self.source(experiment), "texts": self.texts, "running": self.running}
         job = {name: str(path) for name, path in files.items()} | values
         job |= {"flags": shlex.split(f"--shards=1 {flags}"), "packages": self.packages}
         write_json(job["job"], job)

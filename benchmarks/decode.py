@@ -72,7 +72,7 @@ def measure(
     rows = {}
     with tempfile.TemporaryDirectory() as folder:
         job = {"run": str(run), "max_length": config.max_length}
-        job["preprocessing"] = config.lowercase, config.tokenizer == "word"
+        job["lowercase"] = config.lowercase
         job["exported"] = export(run, f"{folder}/exported")
         for beam in (1, 4):
             job["search"] = {"beam": beam, "length_penalty": 0.0} if beam > 1 else {}

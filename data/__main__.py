@@ -1,4 +1,4 @@
-"""Show a corpus before training on it: splits, texts, tokens, lengths and the first batch.
+"""Show a corpus before training on it: splits, texts, tokens and lengths.
 
 Takes the flags of train.py that change what is shown.
 """
@@ -11,12 +11,10 @@ import utils
 from config import Config
 from data import pipeline
 from data.arrays import Text
-from data.batches import plan_batches
-from data.pipeline import Dataset
 from data.tokenizer import EOS, UNK, Labels
 
-FLAGS = [name for name in utils.names_in_group(Config, "data") if name != "corpus"]
-FLAGS += ["seed", "cache_dir", "model"]
+FLAGS = {"model", "cache_dir", *utils.names_in_group(Config, "data")}
+FLAGS -= {"corpus", "batch_tokens", "batch_sentences"}
 TEXTS_SHOWN, TOKENS_SHOWN = 6, 64
 
 
@@ -24,17 +22,16 @@ def parse_config() -> Config:
     """Parse the command line. Raises UserError."""
     parser = utils.make_parser(__doc__, prog="python -m data")
     parser.add_argument("corpus", metavar="CORPUS", help="a corpus, named as in train.py")
-    fields = (Config.__dataclass_fields__[name] for name in FLAGS)
-    flags = dataclasses.make_dataclass("Flags", [(f.name, f.type, f) for f in fields])
-    utils.add_flags(parser, flags)
+    others = [field.name for field in dataclasses.fields(Config) if field.name not in FLAGS]
+    utils.add_flags(parser, Config, leave_out=others)
     return Config(**vars(parser.parse_args()))
 
 
-def show(settings: Config) -> None:
+def show(config: Config) -> None:
     """Print examples and statistics of a corpus. Raises UserError and OSError."""
-    dataset = pipeline.load(settings)
+    dataset = pipeline.load(config)
     languages = dataset.corpus_info["languages"]
-    print(f"{settings.corpus}: {' → '.join(languages)}\n{dataset.describe_splits()}")
+    print(f"{config.corpus}: {' → '.join(languages)}\n{dataset.describe_splits()}")
     sides = [dataset.train.tokens] if isinstance(dataset.train, Text) else dataset.train
     tokenizers = [dataset.source_tokenizer, dataset.target_tokenizer][-len(sides) :]
     print("\ntraining texts, evenly spaced, and their tokens: do these belong together?")
@@ -53,22 +50,6 @@ def show(settings: Config) -> None:
             ids, counts = np.unique(rows.ids[rows.ids > EOS], return_counts=True)
             labels = zip(counts, tokenizer.tokens(ids), strict=True)
             print(", ".join(f"{count:,} {label}" for count, label in labels))
-    show_batches(dataset, settings)
-
-
-def show_batches(dataset: Dataset, settings: Config) -> None:
-    """Print how full the batches of the first epoch are, and the first rows of the first one."""
-    limits = (settings.batch_tokens, settings.batch_sentences)
-    batches = plan_batches(dataset.train, *limits, settings.seed)
-    sizes = [(np.count_nonzero(x), x.size) for batch in batches for x in dataset.train.batch(batch)]
-    tokens, positions = np.sum(sizes, axis=0)
-    rows = sum(map(len, batches)) / len(batches)
-    print(f"\n{len(batches):,} batches per epoch with {rows:.0f} rows on average")
-    print(f"{tokens / positions:.1%} of their positions are tokens, the others padding")
-    for array in dataset.train.batch(batches[0]):
-        if array.size:
-            shown = np.array2string(array[:3], threshold=60, edgeitems=8)
-            print(f"first rows of the first batch, {len(array)} × {array.shape[1]}\n{shown}")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ class Ragged(NamedTuple):
     Either array may be memory-mapped.
     """
 
-    ids: np.ndarray  # (tokens,), int32; uint16 in the cache if the vocabulary is small enough
+    ids: np.ndarray  # (tokens,), int32; uint16 in the cache
     offsets: np.ndarray  # (sequences + 1,), int64
 
     @classmethod
@@ -47,11 +47,6 @@ class Pairs(NamedTuple):
         """Return source (batch, source_len) and target (batch, target_len), padded with 0."""
         return self.source.padded(indices), self.target.padded(indices)
 
-    @property
-    def read_ids(self) -> np.ndarray:
-        """The ids that the model reads as its source."""
-        return self.source.ids
-
 
 class Text(NamedTuple):
     """The texts of a language model, one after another, which are divided into blocks.
@@ -74,8 +69,3 @@ class Text(NamedTuple):
         ids = self.tokens.ids[np.clip(index, 0, len(self.tokens.ids) - 1)]
         ids = np.where(index < 0, self.start, ids)
         return np.zeros((len(blocks), 0), np.int32), np.where(index < stop, ids, 0).astype(np.int32)
-
-    @property
-    def read_ids(self) -> np.ndarray:
-        """The ids that the model reads."""
-        return self.tokens.ids

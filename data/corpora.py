@@ -19,9 +19,8 @@ NAMED = {
     "cogs": remote.cogs,
 }
 SUPPORTED = (
-    "mini, mini:SIZE, spa-eng, shakespeare, cogs, a dataset of tensorflow_datasets such as "
-    "ted_hrlr_translate/pt_to_en, a directory, or a .tsv, .csv, .txt or .parquet file "
-    "(see docs/data.md)"
+    "mini, mini:SIZE, spa-eng, shakespeare, cogs, a dataset such as ted_hrlr_translate/pt_to_en, "
+    "a directory, or a .tsv, .csv, .txt or .parquet file (see docs/data.md)"
 )
 
 
@@ -45,15 +44,12 @@ def open_corpus(config: Config) -> Corpus:
         if not (size.isdecimal() and 1 <= int(size) <= limit):
             raise CorpusError(f"{name!r}: the SIZE of mini:SIZE must be from 1 to {limit:,}")
         return readers.built_in(int(size))
-    if path.is_dir():
-        return readers.directory(path, config)
-    if path.is_file():
-        return readers.file(path, config)
+    if path.exists():
+        return readers.local(path, config)
     try:
         return remote.dataset(name)
     except CorpusError as error:
-        hint = did_you_mean(name, NAMED)
-        raise CorpusError(f"{error}{hint}; or use {SUPPORTED}") from error
+        raise CorpusError(f"{error}{did_you_mean(name, NAMED)}; or use {SUPPORTED}") from None
 
 
 def is_one_file(name: str) -> bool:
@@ -62,8 +58,5 @@ def is_one_file(name: str) -> bool:
 
 
 def is_same(one: str, other: str) -> bool:
-    """Return whether two names are those of the same corpus, perhaps moved since."""
-    exist = [*map(os.path.exists, (one, other))]
-    if one == other or all(exist):
-        return one == other or os.path.samefile(one, other)
-    return any(exist) and Path(one).name == Path(other).name
+    """Return whether two names are those of the same corpus, perhaps in another directory."""
+    return Path(one).name == Path(other).name

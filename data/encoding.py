@@ -9,10 +9,10 @@ import numpy as np
 
 from config import Config
 from data.arrays import Pairs, Ragged
-from data.splits import TEXT, Row, Split
+from data.splits import LABELS, TEXT, Row, Split
 from data.tokenizer import BOS, EOS, UNK, AnyTokenizer, Labels
-from utils import progress_bar
 
+ID_TYPE = np.dtype(np.uint16)  # of the ids in files: a vocabulary has at most 65,536 tokens
 PART = 20_000  # pairs that are encoded at a time
 WINDOW = 50  # characters, on average, of the parts of a text that training may have seen
 
@@ -87,58 +87,43 @@ def encode_split(
     folder: Path,
     name: str,
     pairs: Iterable[Row],
-    total: int,
     tokenizers: tuple[AnyTokenizer, AnyTokenizer],
     config: Config,
     ending: Sequence[int] = (),
 ) -> Counter[str]:
-    """Encode the `total` pairs of a split in parts, into files that `map_array` reads.
+    """Encode the pairs of a split in parts, into files that `map_split` reads.
 
     Returns the number of pairs that were used, and of those that were dropped or cut because they
     are longer than --max-length; for a language model the number of tokens. ending: the ids after
     each of its texts. Raises UserError and OSError.
     """
-    counts, rest = (
-        Counter(),
-        iter(progress_bar(pairs, desc=f"encoding {name}", total=total, unit="pair")),
-    )
-    while part := list(itertools.islice(rest, PART)):
+    counts, pairs = Counter(), iter(pairs)
+    while part := list(itertools.islice(pairs, PART)):
         if config.task == TEXT:
             sides = {"text": encode_texts(Split.of(part).targets, tokenizers[1], ending)}
         else:
             encoded, too_long = encode(Split.of(part), *tokenizers, config.max_length)
             sides = encoded._asdict()
             counts["used"] += len(encoded.source.lengths)
-            counts["cut" if config.task == "classification" else "dropped"] += too_long
+            counts["cut" if config.task == LABELS else "dropped"] += too_long
         for side, rows in sides.items():
             counts["tokens"] += len(rows.ids)
-            append(folder, f"{name}.{side}", rows, tokenizers[side != "source"])
+            path = folder / f"{name}.{side}"
+            with open(f"{path}.ids", "ab") as ids, open(f"{path}.offsets", "ab") as ends:
+                start = ids.tell() // ID_TYPE.itemsize
+                first = 1 if ends.tell() else 0  # offset 0 is in the first part only
+                ids.write(rows.ids.astype(ID_TYPE))
+                ends.write(rows.offsets[first:] + start)
     return counts
 
 
-def append(folder: Path, name: str, rows: Ragged, tokenizer: AnyTokenizer) -> None:
-    """Append sequences to the files of an array. Raises OSError."""
-    with open(folder / f"{name}.ids", "ab") as ids, open(folder / f"{name}.offsets", "ab") as ends:
-        start = ids.tell() // id_type(tokenizer).itemsize
-        first = 1 if ends.tell() else 0  # offset 0 is in the first part only
-        ids.write(rows.ids.astype(id_type(tokenizer)))
-        ends.write(rows.offsets[first:] + start)
-
-
-def id_type(tokenizer: AnyTokenizer) -> np.dtype:
-    """Return the smallest type that holds all ids of a tokenizer."""
-    return np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.int32)
-
-
-def map_split(
-    folder: Path, name: str, tokenizers: tuple[AnyTokenizer, AnyTokenizer], task: str
-) -> list[Ragged]:
+def map_split(folder: Path, name: str, task: str) -> list[Ragged]:
     """Memory-map a split: its texts, or its sources and targets. Raises OSError, and ValueError if
     the files are inconsistent.
     """
-    sides, names = [], ["text"] if task == TEXT else ["source", "target"]
-    for side, tokenizer in zip(names, tokenizers[-len(names) :], strict=True):
-        ids = np.memmap(folder / f"{name}.{side}.ids", id_type(tokenizer), "r")
+    sides = []
+    for side in ["text"] if task == TEXT else ["source", "target"]:
+        ids = np.memmap(folder / f"{name}.{side}.ids", ID_TYPE, "r")
         offsets = np.memmap(folder / f"{name}.{side}.offsets", np.int64, "r")
         if offsets[-1] != len(ids):
             raise ValueError(f"{name}.{side}.ids has {len(ids)} ids instead of {offsets[-1]}")

@@ -17,10 +17,10 @@ from config import Config
 from data import corpora, tokenizer
 from data.arrays import Pairs, Ragged, Text
 from data.encoding import encode_split, map_split, seen_share, start_id
-from data.splits import TEXT, Corpus, CorpusError, Split, Summary
-from data.tokenizer import EOS, UNK, AnyTokenizer, Labels
+from data.splits import TEXT, Corpus, CorpusError, Split
+from data.tokenizer import EOS, UNK, AnyTokenizer
 from same_code import fingerprint
-from utils import first_line, lock, names_in_group, print_line, warn, write_json
+from utils import first_line, lock, names_in_group, print_line, progress_bar, warn, write_json
 
 TOKENIZER_PAIRS = 120_000  # maximum number of pairs used to train the tokenizers
 VALIDATION_PAIRS = 5_000  # maximum number of validation pairs used
@@ -51,15 +51,6 @@ class Dataset(NamedTuple):
         return ", ".join(sizes)
 
 
-def check(config: Config) -> None:
-    """Raise UserError if a corpus cannot be used. To find out, local files are encoded and cached.
-
-    Neither downloads anything nor imports TensorFlow.
-    """
-    if corpora.from_config(config).local:
-        load(config)
-
-
 def load(config: Config) -> Dataset:
     """Return the corpus of `config`, encoded: from the cache, or else encode and cache it.
 
@@ -75,7 +66,8 @@ def load(config: Config) -> Dataset:
                 write(folder, config, corpus)
     dataset = read(folder, config)
     for name, counts in dataset.corpus_info["splits"].items():
-        warn_of(name, max(counts.get("unknown", [0])), counts.get("seen", 0))
+        seen = counts.get("seen", counts.get("in_train", 0) / counts["pairs"])
+        warn_of(name, max(counts.get("unknown", [0])), seen)
     return dataset
 
 
@@ -96,9 +88,8 @@ def seen_in_training(config: Config, texts: Split, ending: Sequence[int]) -> flo
     if config.task == TEXT:
         dataset = load(config)
         return seen_share(dataset.train.tokens.ids, texts.targets, dataset.target_tokenizer, ending)
-    sources = {*map(hash, texts.sources)}
-    corpus = corpora.from_config(config)
-    return len(corpus.summarize("train", 1, sources).sources) / len(sources)
+    train = corpora.from_config(config).summarize("train", 1).sources
+    return float(np.isin([*map(hash, texts.sources)], train).mean())
 
 
 def cache_folder(config: Config, corpus: Corpus) -> Path:
@@ -108,8 +99,6 @@ def cache_folder(config: Config, corpus: Corpus) -> Path:
     the versions of libraries.
     """
     names = {*names_in_group(Config, "data")} - {"corpus", "batch_tokens", "batch_sentences"}
-    if config.task == TEXT:  # blocks are cut when they are needed
-        names -= {"max_length"}
     settings = [[name, getattr(config, name)] for name in sorted(names)] + [config.task]
     if config.init_from:
         settings += [hashlib.sha256(each.model).hexdigest() for each in initial_tokenizers(config)]
@@ -119,23 +108,17 @@ def cache_folder(config: Config, corpus: Corpus) -> Path:
 
 def initial_tokenizers(config: Config) -> tuple[AnyTokenizer, AnyTokenizer]:
     """Load the tokenizers that `--init-from` names. A resumed run has a copy of them."""
-    run = config.resume or config.init_from
-    return tokenizer.load_pair(run, config.lowercase, config.tokenizer == "word")
+    return tokenizer.load_pair(config.resume or config.init_from, config.lowercase)
 
 
 def write(folder: Path, config: Config, corpus: Corpus) -> None:
-    """Write an encoded corpus into a new directory. Raises UserError."""
+    """Write an encoded corpus into a new directory. Raises UserError and OSError."""
     unfinished = folder.with_suffix(".unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
     try:
         unfinished.mkdir()
         encode(unfinished, config, corpus)
         unfinished.rename(folder)
-    except OSError as error:
-        raise CorpusError(
-            f"{folder} cannot be written: {first_line(error)}; free some space or choose another "
-            "--cache-dir"
-        ) from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 
@@ -145,59 +128,47 @@ def encode(folder: Path, config: Config, corpus: Corpus) -> None:
 
     Raises UserError and OSError.
     """
-    splits = summarize(corpus)
-    tokenizers = prepare_tokenizers(config, splits["train"])
+    splits = {}
+    for name in dict.fromkeys([*corpus.splits, "train", "validation"]):
+        limit = TOKENIZER_PAIRS if name == "train" else VALIDATION_PAIRS
+        splits[name] = corpus.summarize(name, limit)
+    train = splits["train"]
+    if config.init_from:
+        tokenizers = initial_tokenizers(config)
+    else:
+        count = f"{len(train.sample):,} of {len(train.sources):,} pairs"
+        print_line(f"training the tokenizer on {count}")
+        tokenizers = tokenizer.train_pair(Split.of(train.sample), train.labels, config)
     tokenizer.save_pair(folder, *tokenizers)
     write_json(folder / "validation.json", Split.of(splits["validation"].sample))
-    counts = {name: {"sha256": x.sha256, "pairs": x.pairs} for name, x in splits.items()}
-    if config.task != TEXT:
-        count_shared_sources(splits, counts)
+    counts = {name: {"sha256": x.sha256, "pairs": len(x.sources)} for name, x in splits.items()}
     ending = [EOS] if corpus.documents else []
-    for name in ("train", "validation"):
-        print_line(f"encoding {name}")
+    for name in ("validation", "train"):
         split = splits[name]
-        in_memory = name == "validation" or len(split.sample) == split.pairs
+        in_memory = name == "validation" or len(split.sample) == len(split.sources)
         pairs = split.sample if in_memory else corpus.read(name)
-        encoded = encode_split(folder, name, pairs, split.pairs, tokenizers, config, ending)
-        if not encoded["tokens"]:
+        bar = progress_bar(pairs, desc=f"encoding {name}", total=len(split.sources), unit="pair")
+        counts[name] |= encode_split(folder, name, bar, tokenizers, config, ending)
+        if not counts[name]["tokens"]:
             raise CorpusError(
-                f"{corpus.name}: nothing of its {name} split can be used: add texts of at most "
-                f"--max-length {config.max_length} tokens, or raise it"
+                f"{corpus.name}: its {name} split has no text of at most --max-length "
+                f"{config.max_length} tokens: add texts, or give files for each split"
             )
-        sides = map_split(folder, name, tokenizers, config.task)
-        unknown = [float(np.mean(rows.ids == UNK)) for rows in sides]
-        counts[name] |= encoded | {"unknown": unknown}
+        sides = map_split(folder, name, config.task)
+        counts[name]["unknown"] = [float(np.mean(rows.ids == UNK)) for rows in sides]
     info = {"languages": corpus.languages, "max_length": config.max_length, "splits": counts}
     if config.task == TEXT:
         info["documents"] = corpus.documents
-        (train,) = map_split(folder, "train", tokenizers, config.task)
-        for name in splits.keys() - {"train"}:
-            texts = Split.of(splits[name].sample).targets
-            counts[name]["seen"] = seen_share(train.ids, texts, tokenizers[1], ending)
     else:
-        info["output_margin"] = output_margin(*map_split(folder, "train", tokenizers, config.task))
+        info["output_margin"] = output_margin(*sides)
+    for name in splits.keys() - {"train"}:
+        if config.task == TEXT:
+            texts = Split.of(splits[name].sample).targets
+            counts[name]["seen"] = seen_share(sides[0].ids, texts, tokenizers[1], ending)
+        else:
+            shared = np.isin(splits[name].sources, train.sources)
+            counts[name]["in_train"] = int(shared.sum())
     write_json(folder / "corpus.json", info)
-
-
-def prepare_tokenizers(config: Config, train: Summary) -> tuple[AnyTokenizer, AnyTokenizer]:
-    """Train the tokenizers, or load those of `--init-from`. Raises UserError."""
-    if config.init_from:
-        return initial_tokenizers(config)
-    print_line(f"training the tokenizer on {len(train.sample):,} of {train.pairs:,} pairs")
-    tokenizers = tokenizer.train_pair(Split.of(train.sample), train.labels, config)
-    for size in {x.vocab_size for x in tokenizers if not isinstance(x, Labels)}:
-        if size < config.vocab_size:
-            print_line(f"{size:,} tokens, fewer than --vocab-size {config.vocab_size}")
-    return tokenizers
-
-
-def count_shared_sources(splits: dict[str, Summary], counts: dict[str, dict]) -> None:
-    """Count the sources of each split that training has, too, and warn of them."""
-    for name, split in splits.items():
-        if name != "train" and (shared := len(split.sources & splits["train"].sources)):
-            of = f"{len(split.sources):,} sources of {name} ({shared / len(split.sources):.1%})"
-            warn(f"{shared:,} of {of} are also in train")
-            counts[name]["in_train"] = shared
 
 
 def output_margin(source: Ragged, target: Ragged) -> int:
@@ -209,33 +180,13 @@ def output_margin(source: Ragged, target: Ragged) -> int:
     return max(20, int(np.quantile(needed, 0.999, method="higher")))
 
 
-def summarize(corpus: Corpus) -> dict[str, Summary]:
-    """Read all splits once. Raises UserError if the corpus cannot be trained on.
-
-    The sources in the summary of the training split are those that another split has, too.
-    """
-    limits = {"train": TOKENIZER_PAIRS, "validation": VALIDATION_PAIRS}
-    names, splits, sources = dict.fromkeys([*corpus.splits, *limits]), {}, set()
-    for name in sorted(names, key=lambda name: name == "train"):  # train last
-        looked_for = sources if name == "train" or corpus.task == TEXT else None
-        limit = limits.get(name, VALIDATION_PAIRS if corpus.task == TEXT else 1)
-        splits[name] = corpus.summarize(name, limit, looked_for)
-        sources |= splits[name].sources
-        if not splits[name].pairs:
-            raise CorpusError(
-                f"{corpus.name}: its {name} split is empty: add texts, or give files for each split"
-            )
-    return {name: splits[name] for name in names}
-
-
 def read(folder: Path, config: Config) -> Dataset:
     """Open the Dataset that `write` wrote. Raises CorpusError if a file is damaged."""
     try:
-        tokenizers = tokenizer.load_pair(folder, config.lowercase, config.tokenizer == "word")
+        tokenizers = tokenizer.load_pair(folder, config.lowercase)
         texts = Split(*json.loads((folder / "validation.json").read_text("utf-8")))
         info = json.loads((folder / "corpus.json").read_text("utf-8"))
-        info["max_length"] = config.max_length
-        data = [map_split(folder, x, tokenizers, config.task) for x in ("train", "validation")]
+        data = [map_split(folder, x, config.task) for x in ("train", "validation")]
         if config.task == TEXT:
             start = start_id(tokenizers[1], info["documents"])
             data = [Text(*rows, start, config.max_length) for rows in data]

@@ -10,12 +10,11 @@ import urllib.request
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from data.readers import of_files, read_table, read_text
-from data.splits import SPLITS, TEXT, Corpus, CorpusError, Files, Row
+from data.splits import LABELS, SPLITS, TEXT, Corpus, CorpusError, Files, Row
 from data.text import read_lines, without_markup
 from utils import first_line, lock, print_line
 
@@ -54,69 +53,60 @@ def data_folder() -> Path:
     return Path(os.environ.get("TFDS_DATA_DIR") or Path.home() / "tensorflow_datasets")
 
 
-def download(name: str, urls: Sequence[str], sha256: str | None = None) -> Files:
-    """Return the path of a file in `downloads/manual` as the part `all`, and download it if it is
-    not there.
+def download(name: str, urls: Sequence[str], sha256: str | None = None) -> Path:
+    """Return the path of a file in `downloads/manual`, and download it if it is not there.
 
     urls: the first one that works is used. sha256: verified if it is given. Raises CorpusError.
     """
     path = data_folder() / "downloads" / "manual" / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        for url in urls if not path.exists() else ():
-            print_line(f"downloading {url}")
-            try:
-                fetch(url, path, sha256)
-                break
-            except (OSError, http.client.HTTPException) as error:
-                print_line(f"failed: {first_line(error)}")
-        verify(path, sha256)
-    except OSError as error:
-        raise CorpusError(f"{first_line(error)}; save {urls[0]} as {path}") from error
-    return {"all": [path]}
-
-
-def fetch(url: str, path: Path, sha256: str | None) -> None:
-    """Download a file. Raises OSError and HTTPException."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        with urllib.request.urlopen(url, timeout=TIMEOUT) as response, part.open("wb") as file:
-            shutil.copyfileobj(response, file)
-        verify(part, sha256)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    part = path.with_name(f"{name}.{os.getpid()}.part")
+    for url in urls if not path.exists() else ():
+        print_line(f"downloading {url}")
+        try:
+            with urllib.request.urlopen(url, timeout=TIMEOUT) as response, part.open("wb") as file:
+                shutil.copyfileobj(response, file)
+            verify(part, sha256)
+            part.replace(path)
+            break
+        except (OSError, http.client.HTTPException, CorpusError) as error:
+            print_line(f"failed: {first_line(error)}")
+        finally:
+            part.unlink(missing_ok=True)
+    if not path.exists():
+        raise CorpusError(f"{name} cannot be downloaded: save {urls[0]} as {path}")
+    verify(path, sha256)
+    return path
 
 
 def verify(path: Path, sha256: str | None) -> None:
-    """Raise OSError if a file is missing or has another hash."""
+    """Raise CorpusError if a file has another hash."""
     with path.open("rb") as file:
         if sha256 and hashlib.file_digest(file, "sha256").hexdigest() != sha256:
-            raise OSError(f"{path.name} is truncated or altered: its sha256 differs")
+            raise CorpusError(f"{path} is truncated or altered, by its sha256: delete it")
 
 
 def spa_eng() -> Corpus:
     """Open the English-Spanish sentence pairs of TensorFlow's tutorials: 118,964 pairs."""
-    files = partial(download, "spa-eng.zip", [ANKI_URL])
-    return of_files("spa-eng", ("en", "es"), files, read_anki)
+    file = "spa-eng.zip", [ANKI_URL]
+    return of_files("spa-eng", ("en", "es"), lambda: {"all": [download(*file)]}, read_anki)
 
 
 def read_anki(archive: Path) -> Iterator[Row]:
     """Read the pairs in the archive of `spa-eng`. Raises CorpusError if their hash differs."""
-    try:
+    table, content = None, b""
+    with contextlib.suppress(OSError, KeyError, zipfile.BadZipFile, zlib.error):
         table = zipfile.Path(archive, ANKI_TEXT)
-        digest = hashlib.sha256(table.read_bytes()).hexdigest()
-    except (OSError, KeyError, zipfile.BadZipFile, zlib.error):
-        digest = None
-    if digest != ANKI_SHA256:
+        content = table.read_bytes()
+    if hashlib.sha256(content).hexdigest() != ANKI_SHA256:
         raise CorpusError(f"{archive} is truncated or altered: delete it and try again")
     return read_table(table)
 
 
 def shakespeare() -> Corpus:
     """Open Karpathy's tiny Shakespeare, one text of 1,115,394 characters (Karpathy 2015)."""
-    files = partial(download, "tinyshakespeare.txt", [SHAKESPEARE_URL], SHAKESPEARE_SHA256)
-    return of_files("shakespeare", ("text",), files, read_text, TEXT)
+    file = "tinyshakespeare.txt", [SHAKESPEARE_URL], SHAKESPEARE_SHA256
+    return of_files("shakespeare", ("text",), lambda: {"all": [download(*file)]}, read_text, TEXT)
 
 
 def cogs() -> Corpus:
@@ -126,11 +116,11 @@ def cogs() -> Corpus:
     """
 
     def files() -> Files:
-        paths = [
-            download(f"cogs-{name}.tsv", [f"{COGS_URL}{name}.tsv"], sha256)["all"]
-            for name, sha256 in COGS_SHA256.items()
-        ]
-        return dict(zip((*SPLITS, "generalization"), paths, strict=True))
+        splits = zip((*SPLITS, "generalization"), COGS_SHA256.items(), strict=True)
+        return {
+            split: [download(f"cogs-{name}.tsv", [f"{COGS_URL}{name}.tsv"], sha256)]
+            for split, (name, sha256) in splits
+        }
 
     return of_files("cogs", ("en", "lf"), files, read_tagged)
 
@@ -153,23 +143,23 @@ def dataset(name: str) -> Corpus:
     folder = data_folder()  # tfds itself reads TFDS_DATA_DIR only once, when it is imported
     try:
         builder = tfds.builder(name, data_dir=folder)
-    except Exception as error:  # tfds documents none: ValueError, AssertionError, ParseError, …
-        # The reason is between the arguments and a long list of names.
-        reason = first_line(error).rpartition('": ')[2].partition(". ")[0].partition(" with ")[0]
-        raise CorpusError(
-            f"{name!r}: neither a file, a directory nor a dataset ({reason})"
-        ) from None
+    except Exception:  # tfds documents none: ValueError, AssertionError, ParseError, …
+        raise CorpusError(f"{name!r}: neither a file, a directory nor a dataset") from None
     features, keys = builder.info.features, builder.info.supervised_keys
+
+    def decode(text: bytes) -> str:
+        return without_markup(text.decode())
+
     kinds = [type(features[key]) for key in keys or ()]
     if isinstance(features, tfds.features.Translation) and len(features) == 2:
         # The features of a dataset that is read from disk are sorted; `supervised_keys` are not.
         task, keys = "translation", keys or tuple(features)
         columns, decoders = keys, (bytes.decode, bytes.decode)
     elif kinds == [tfds.features.Text, tfds.features.ClassLabel]:
-        task, columns = "classification", ("text", "label")
-        decoders = decode_markup, features[keys[-1]].int2str
-    elif "text" in features and isinstance(features["text"], tfds.features.Text):
-        task, keys, columns, decoders = TEXT, ("text",), ("text",), (decode_markup,)
+        task, columns = LABELS, ("text", "label")
+        decoders = decode, features[keys[-1]].int2str
+    elif "text" in features:
+        task, keys, columns, decoders = TEXT, ("text",), ("text",), (decode,)
     else:
         raise CorpusError(f"{name}: has no translations, labels or texts")
 
@@ -193,11 +183,6 @@ def dataset(name: str) -> Corpus:
     return Corpus(name, columns, files, rows, task)
 
 
-def decode_markup(text: bytes) -> str:
-    """Decode a text, and remove its markup."""
-    return without_markup(text.decode())
-
-
 def prepare(name: str, builder: "DatasetBuilder") -> None:
     """Download a dataset and write it to the data directory, unless it is there already.
 
@@ -207,9 +192,8 @@ def prepare(name: str, builder: "DatasetBuilder") -> None:
         return
     data_folder().mkdir(parents=True, exist_ok=True)
     waiting = f"waiting for another process that prepares {name}"
-    # tfds prints to standard output.
     with (
-        contextlib.redirect_stdout(sys.stderr),
+        contextlib.redirect_stdout(sys.stderr),  # to which tfds prints
         lock(data_folder() / f".{builder.name}.lock", wait=waiting),
     ):
         if builder.data_path.exists():
@@ -221,7 +205,5 @@ def prepare(name: str, builder: "DatasetBuilder") -> None:
         try:
             builder.download_and_prepare()
         except Exception as error:  # the code of a dataset may raise anything
-            raise CorpusError(
-                f"{name} cannot be prepared: {first_line(error)}; set TFDS_DATA_DIR to a directory "
-                "with the prepared dataset, or use --corpus mini"
-            ) from error
+            reason = f"{name} cannot be prepared: {first_line(error)}"
+            raise CorpusError(f"{reason}; set TFDS_DATA_DIR to prepared data") from error

@@ -3,7 +3,8 @@
 import hashlib
 import json
 import os
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from data.text import CorpusError, normalize_source, to_line, to_nfc, visible_te
 from utils import amount, progress_bar, warn
 
 SPLITS = ("train", "validation", "test")
-TEXT = "language modeling"
+TEXT, LABELS = "language modeling", "classification"
 
 # The texts of a reader's columns; in some corpora also a tag. Or a source, a target and a tag.
 Row = tuple[str, ...]
@@ -49,11 +50,10 @@ class Split(NamedTuple):
 class Summary(NamedTuple):
     """What one pass over a split collects."""
 
-    pairs: int  # their number
     sha256: str  # of the texts; depends on their order and on the direction
     sample: list[Row]  # all pairs, or evenly spaced ones if there are too many
     labels: set[str]  # the targets, in labelled corpora
-    sources: set[int]  # hashes of the different sources that were asked for
+    sources: array  # a hash of the source of each pair
 
 
 @dataclass(frozen=True)
@@ -70,13 +70,7 @@ class Corpus:
     files: Callable[[], Files]  # returns the files of each part
     rows: Callable[[str], Iterator[Row]]  # yields the rows of a part
     task: str = "translation"  # what it is for: a value of `config.TASKS`
-    local: bool = False  # whether the files are the user's own
     documents: bool = True  # of texts: whether they are separate, not the lines of one file
-
-    @property
-    def labelled(self) -> bool:
-        """Whether the targets are labels."""
-        return self.task == "classification"
 
     @property
     def splits(self) -> list[str]:
@@ -93,29 +87,24 @@ class Corpus:
         """Load a split into memory. Raises CorpusError if it does not exist."""
         return Split.of(self.read(split))
 
-    def summarize(
-        self, split: str, limit: int, sources: Container[int] | None = frozenset()
-    ) -> Summary:
+    def summarize(self, split: str, limit: int) -> Summary:
         """Read a split once, keeping at most `limit` of its pairs in memory.
 
         If there are more, keeps every second, fourth, … pair: between limit / 2 and limit. Of texts
         other than those of the training split, keeps the first ones, because they belong together.
-        sources: the hashes of the sources to look for; None collects all.
         """
         in_order = self.task == TEXT and split != "train"
-        digest, count, sample, step, labels, matches = hashlib.sha256(), 0, [], 1, set(), set()
+        digest, sample, step, labels, sources = hashlib.sha256(), [], 1, set(), array("q")
         for pair in progress_bar(self.read(split), desc=f"reading {split}", unit="pair"):
             digest.update(json.dumps(pair[:2]).encode())
-            if count % step == 0 and not (in_order and count >= limit):
+            if len(sources) % step == 0 and not (in_order and len(sources) >= limit):
                 sample.append(pair)
             if len(sample) > limit:
                 sample, step = sample[::2], 2 * step
-            if self.labelled:
+            if self.task == LABELS:
                 labels.add(pair[1])
-            if sources is None or hash(pair[0]) in sources:
-                matches.add(hash(pair[0]))
-            count += 1
-        return Summary(count, digest.hexdigest(), sample, labels, matches)
+            sources.append(hash(pair[0]))
+        return Summary(digest.hexdigest(), sample, labels, sources)
 
     def fingerprint(self) -> str:
         """Hex digest of the corpus' files. Does not depend on where they are."""
@@ -176,7 +165,7 @@ def assign_rows(
     if part == "train":
         count = sum(1 for _ in corpus.rows(part))
         size = int(count * (share or 0.2))
-        size = size if corpus.labelled or share else min(size, 5_000)
+        size = size if corpus.task == LABELS or share else min(size, 5_000)
         held_out = np.zeros(count, bool)
         held_out[np.random.default_rng(0).permutation(count)[:size]] = True
         for is_held_out, row in zip(held_out, corpus.rows(part), strict=True):
@@ -228,10 +217,7 @@ def for_task(corpus: Corpus, config: Config) -> Corpus:
     columns = columns_of(corpus, config)
     if config.task not in (TEXT, corpus.task):
         model = next(model for model, task in TASKS.items() if task == corpus.task)
-        raise CorpusError(
-            f"{corpus.name} is for {corpus.task}, not {config.task}: train with --model {model}, "
-            "or choose another corpus"
-        )
+        raise CorpusError(f"{corpus.name} is for {corpus.task}: train with --model {model}")
     if config.train_share is not None and not corpus.documents:
         raise CorpusError(f"--train-share cannot shorten {corpus.name}, which is one text")
     languages = tuple(corpus.languages[i] for i in columns)
@@ -243,11 +229,9 @@ def columns_of(corpus: Corpus, config: Config) -> list[int]:
     """Return the indices of the columns to use, of which the last is the target."""
     names = config.languages.split(",") if config.languages else corpus.languages
     if {*names} != {*corpus.languages}:
-        raise CorpusError(
-            f"{corpus.name} has {', '.join(corpus.languages)}, not {config.languages}: change or "
-            "remove --languages"
-        )
-    if corpus.labelled:
+        languages = ", ".join(corpus.languages)
+        raise CorpusError(f"{corpus.name} has {languages}: change or remove --languages")
+    if corpus.task == LABELS:
         return [0] if config.task == TEXT else [0, 1]
     columns = [corpus.languages.index(name) for name in names][:: -1 if config.reverse else 1]
     return columns[-1:] if config.task == TEXT else columns
@@ -268,11 +252,10 @@ def normalized(
     for row in corpus.rows(split):
         source = "" if texts else normalize_source(row[columns[0]])
         target = (to_nfc if texts else to_line)(row[columns[-1]])
-        target = target.strip() if corpus.labelled else target
+        target = target.strip() if corpus.task == LABELS else target
         if corpus.documents and not ((texts or source) and target.strip()):
             empty += 1
         elif share is None or hash_share(source or target) < share:
             yield source, target, *(() if texts else row[2:])
     if empty:
-        pairs = amount(empty, "pair")
-        warn(f"{corpus.name}: skipped {pairs} of the {split} split that had an empty text")
+        warn(f"{corpus.name}: skipped {amount(empty, 'pair')} with an empty text in {split}")

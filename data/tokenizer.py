@@ -14,7 +14,7 @@ from pathlib import Path
 import sentencepiece
 
 from config import Config
-from data.splits import Split
+from data.splits import LABELS, TEXT, Split
 from data.text import to_nfc
 from utils import UserError, first_line
 
@@ -25,29 +25,32 @@ RESERVED = re.compile("\u2585|(?<=<)(?=(?:unk|pad|s|/s)>)")
 
 
 class Tokenizer:
-    """A SentencePiece model: byte-pair encoding, and characters and words in runs of older code.
+    """Byte-pair encoding by SentencePiece.
 
     Decoding undoes encoding, except that letters and accents are composed (NFC), that U+2581,
     SentencePiece's symbol for a space, becomes a space, and that text is in lower case with
-    `lowercase`. With `words`, spaces surround punctuation. What is unknown is omitted.
+    `lowercase`.
     """
 
+    file = "tokenizer{}.model"
     ending = [EOS]  # the last ids of a target
+    words = False
 
-    def __init__(self, model: bytes, lowercase: bool = False, words: bool = False):
+    def __init__(self, model: bytes, lowercase: bool = False):
         """model: a serialized SentencePiece model. Raises UserError if it is not a valid one."""
-        self.model, self.lowercase, self.words = model, lowercase, words
+        self.model, self.lowercase = model, lowercase
         self.processor = sentencepiece.SentencePieceProcessor()
         try:
             self.processor.LoadFromSerializedProto(model)
         except RuntimeError as error:
-            reason = " ".join(str(error).split())
-            raise UserError(f"not a SentencePiece model: {reason}") from None
+            raise UserError(f"not a SentencePiece model, restore it: {first_line(error)}") from None
+        if not self.processor.is_byte(EOS + 1):  # SentencePiece's own words or characters
+            raise UserError("is of a run of older code, and cannot be read any more: train again")
         self.vocab_size = self.processor.get_piece_size()
 
     def encode(self, texts: Iterable[str]) -> list[list[int]]:
         """Encode texts, without bos and eos."""
-        return self.processor.encode(preprocess(texts, self.lowercase, self.words))
+        return self.processor.encode(preprocess(texts, self.lowercase))
 
     def decode(self, rows: Iterable[Iterable[int]]) -> list[str]:
         """Decode rows of ids, each up to its first eos. Padding, bos and unk are left out."""
@@ -65,7 +68,8 @@ class Symbols:
     lower case with `lowercase`. Spaces surround words and punctuation. What is unknown is omitted.
     """
 
-    ending = [EOS]  # the last ids of a target
+    file = "tokenizer{}.json"
+    ending = [EOS]
     SPLIT = {
         "byte": lambda text: text.encode().decode("latin-1"),
         "char": list,
@@ -77,7 +81,7 @@ class Symbols:
         `EOS` + 1.
         """
         self.kind, self.symbols, self.lowercase = kind, [*symbols], lowercase
-        self.words = kind == "word"
+        self.words = kind == "word"  # an unknown one occurs in training, and can be read
         self.model = json.dumps({"kind": kind, "symbols": self.symbols}).encode()
         self.ids = {symbol: i for i, symbol in enumerate(symbols, EOS + 1)}
         self.vocab_size = EOS + 1 + len(self.ids)
@@ -123,6 +127,7 @@ def text_ids(row: Iterable[int]) -> list[int]:
 class Labels(Symbols):
     """A tokenizer of labels: each is one token, without eos."""
 
+    file = "labels.txt"
     ending = []
 
     def __init__(self, names: Sequence[str]):
@@ -135,21 +140,14 @@ class Labels(Symbols):
         """Encode each label as a list of one id. Raises UserError if a label is unknown."""
         texts = list(texts)
         if unknown := sorted({*texts} - self.ids.keys()):
-            raise UserError(
-                f"the label {unknown[0]!r} is not among those of the training texts, "
-                f"{', '.join(self.names[:9])}: add training texts with this label, or remove it"
-            )
+            names = ", ".join(self.names[:9])
+            raise UserError(f"the label {unknown[0]!r} is not one of the training texts, {names}")
         return [[self.ids[text]] for text in texts]
 
 
-def preprocess(texts: Iterable[str], lowercase: bool, words: bool = False) -> list[str]:
-    """Convert texts to the form that is encoded. words: for a SentencePiece model of words."""
-    texts = map(to_nfc, texts)
-    if lowercase:
-        texts = (text.lower() for text in texts)
-    if words:
-        texts = (" ".join(word_pattern().findall(text)) for text in texts)
-    return list(texts)
+def preprocess(texts: Iterable[str], lowercase: bool) -> list[str]:
+    """Convert texts to the form that is encoded."""
+    return [text.lower() if lowercase else text for text in map(to_nfc, texts)]
 
 
 @cache
@@ -222,11 +220,6 @@ def train_bpe(
             character_coverage=0.9999,
         )
     except RuntimeError as error:
-        if needed := re.search(r"required_chars\. \d+ vs (\d+)", str(error)):
-            raise UserError(
-                f"--vocab-size {vocab_size} is too small for the characters of these texts: "
-                f"raise it to {needed[1]}"
-            ) from None
         raise UserError(f"no tokenizer can be trained on these texts: {error}") from error
     return Tokenizer(model.getvalue(), lowercase)
 
@@ -242,12 +235,10 @@ def train_pair(
 
     labels: those of a labelled corpus; not used for translations.
     """
-    options = (config.vocab_size, config.lowercase, config.tokenizer)
-    if config.task == "classification":
+    # Texts of a language model follow one another, and so do parts of a text.
+    options = config.vocab_size, config.lowercase, config.tokenizer, config.task != TEXT
+    if config.task == LABELS:
         return train(split.sources, *options), Labels(sorted(labels))
-    if config.task == "language modeling":  # texts follow one another, and so do parts of a text
-        shared = train(split.targets, *options, leading_space=False)
-        return shared, shared
     if config.shared_vocabulary:
         shared = train(split.sources + split.targets, *options)
         return shared, shared
@@ -260,31 +251,23 @@ def save_pair(folder: str | Path, source: AnyTokenizer, target: AnyTokenizer) ->
     """
     one = source is target or isinstance(target, Labels)
     for tokenizer, side in (source, ".source"), (target, ".target"):
-        suffix = ".json" if isinstance(tokenizer, Symbols) else ".model"
-        name = (
-            "labels.txt"
-            if isinstance(tokenizer, Labels)
-            else f"tokenizer{side * (not one)}{suffix}"
-        )
-        (Path(folder) / name).write_bytes(tokenizer.model)
+        Path(folder, tokenizer.file.format("" if one else side)).write_bytes(tokenizer.model)
 
 
-def load_pair(
-    folder: str | Path, lowercase: bool = False, words: bool = False
-) -> tuple[AnyTokenizer, AnyTokenizer]:
+def load_pair(folder: str | Path, lowercase: bool = False) -> tuple[AnyTokenizer, AnyTokenizer]:
     """Load the tokenizers that `save_pair` wrote. Raises OSError, and UserError for a bad file."""
     folder, pair = Path(folder), []
     for path in (*sorted(folder.glob("tokenizer*.[mj]*")), *folder.glob("labels.txt")):
         content = path.read_bytes()
         try:
-            if path.name == "labels.txt":
+            if path.suffix == ".txt":
                 pair.append(Labels(content.decode().splitlines()))
             elif path.suffix == ".json":
                 pair.append(Symbols(**json.loads(content), lowercase=lowercase))
             else:
-                pair.append(Tokenizer(content, lowercase, words))
+                pair.append(Tokenizer(content, lowercase))
         except (ValueError, TypeError) as error:
-            raise UserError(f"{path}: {first_line(error)}; restore the file") from None
+            raise UserError(f"{path}: {first_line(error)}") from None
     if not pair:
         raise FileNotFoundError(f"{folder} has no tokenizer.model or tokenizer.json")
     return pair[0], pair[-1]

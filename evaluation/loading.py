@@ -62,7 +62,7 @@ def load(
             f"{names[0]} has changed since {run} was trained: run the copy of the program in "
             f"{quote(source)}, or give --accept-changes to use the current code"
         )
-    tokenizers = tokenizer.load_pair(run, config.lowercase, config.tokenizer == "word")
+    tokenizers = tokenizer.load_pair(run, config.lowercase)
     config = dataclasses.replace(config, precision="float32")
     model = build(config, *(each.vocab_size for each in tokenizers))
     folder = checkpoint_folder(run, checkpoint, average)

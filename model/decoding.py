@@ -73,10 +73,8 @@ def decode_loop(
 
     def step(state: DecodeState) -> DecodeState:
         outputs, rows, token, done, model_state = state
-        position = tf.shape(outputs)[1]
         logits, model_state = model.decode_step(token, model_state)
-        token = choose(logits, position)
-        token = tf.where(done, PAD, token)
+        token = tf.where(done, PAD, choose(logits, tf.shape(outputs)[1]))
         # Rows that are no longer in the batch get 0, which is PAD.
         column = tf.scatter_nd(rows[:, tf.newaxis], token, [batch])
         outputs = tf.concat([outputs, column[:, tf.newaxis]], axis=1)  # (batch, length + 1)

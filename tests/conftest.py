@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import NamedTuple, TextIO
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("suite", max_examples=30, deadline=None, derandomize=True, database=None)
+options = {"max_examples": 30, "deadline": None, "derandomize": True, "database": None}
+fixtures = [HealthCheck.function_scoped_fixture]  # files that each example writes anew
+settings.register_profile("suite", suppress_health_check=fixtures, **options)
 settings.load_profile("suite")
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 ROOT = Path(__file__).resolve().parents[1]
@@ -53,7 +55,7 @@ def variants(*tasks):
 
 def pytest_collection_modifyitems(items):
     """Start the longest files first, so that parallel processes end at the same time."""
-    longest = ["test_evaluate", "test_run", "test_invariants", "test_export"]
+    longest = ["test_invariants", "test_evaluate", "test_run", "test_export"]
     places = {name: place for place, name in enumerate(longest)}
     items.sort(key=lambda item: places.get(item.path.stem, len(places)))
 
@@ -93,6 +95,16 @@ def tiny():
         return model
 
     return make
+
+
+@pytest.fixture
+def eager():
+    """Run functions without tracing them, which would take longer than a few calls."""
+    import tensorflow as tf
+
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
 
 
 class Result(NamedTuple):

@@ -14,7 +14,7 @@ from tensorflow.python.framework.config import disable_op_determinism
 
 import train
 from config import Config
-from data import corpora
+from data import corpora, mini
 from data.splits import Corpus, Split
 from training import description, machine, run
 from training.command_line import config_from_flags
@@ -54,17 +54,16 @@ def write_corpus(folder: Path) -> Path:
     """Write a small corpus, English to Portuguese: a directory with two files for each split."""
     folder.mkdir()
     for name, size in {"train": 300, "validation": 20, "test": 30}.items():
-        split = load_split("mini:300", name)
-        for language, texts in (("pt", split.sources), ("en", split.targets)):
-            lines = "".join(text + "\n" for text in texts[:size])
-            # The source is English, the first in alphabetical order.
-            (folder / f"{name}.{language}").write_text(lines, "utf-8")
+        sources, targets, _ = zip(*mini.generate(name, size), strict=True)
+        # The source is English, the first in alphabetical order.
+        (folder / f"{name}.pt").write_text("\n".join([*sources, ""]), "utf-8")
+        (folder / f"{name}.en").write_text("\n".join([*targets, ""]), "utf-8")
     return folder
 
 
 @contextlib.contextmanager
 def training_in_process() -> Iterator[pytest.MonkeyPatch]:
-    """Let train.py run in this process, and undo what it changes.
+    """Let train.py run in this process, without git and pictures, and undo what it changes.
 
     The number of threads stays: it cannot change once TensorFlow has started.
     """
@@ -73,6 +72,8 @@ def training_in_process() -> Iterator[pytest.MonkeyPatch]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(machine, "set_parallelism", lambda tasks: None)
         patch.setattr(run, "fingerprint", lambda: "code")  # takes half a second
+        patch.setattr(description, "checkout_state", lambda names: (None, ""))
+        patch.setattr(train, "attention_image", lambda *_: None)  # takes a second
         try:
             yield patch
         finally:
@@ -124,10 +125,8 @@ def run_loop(
 
     with training_in_process() as patch:
         patch.setattr(train, "make_train_step", make_train_step)
-        patch.setattr(description, "checkout_state", lambda names: (None, ""))  # without git
         if validation_losses is not None:
             patch.setattr(train, "validation_metrics", validation_metrics)
-        patch.setattr(train, "attention_image", lambda translator, texts: None)
         try:
             train.train(config)
         except SystemExit as stop:

@@ -3,8 +3,9 @@
 Not part of the suite; takes minutes. Prints how often an experiment without effect is called
 different, and how often a planted gain is detected: for equal spreads, for spreads that vary, for a
 share of outliers, for an edit that breaks the pairing (judged with and without pairs), for several
-weights of the prior, and for the delta of the recipe spa-eng. Then, the share of loops of 100 edits
-without effect that commit one.
+weights of the prior, and for the delta of the recipe spa-eng. Then, the same for edits that need
+another learning rate, with and without --tune; and the share of loops of 100 edits without effect
+that commit one.
 """
 
 import numpy as np
@@ -15,6 +16,9 @@ from ablation.verdicts import BETTER, STAGES, UNDECIDED, Sigma, Verdict, decide
 
 ROWS, SEEDS = 55, 3  # of the stored experiments
 NO_DELTA, SPA_ENG = 0.001, 1.95  # in σ: none is too small to matter; 0.0065 / 0.00333
+# Loss of half or twice the best learning rate, in σ: 0.0207 nats per character on spa-eng, seeds 0
+# and 8 at 1, 2 and 4 times the paper's rate; on shakespeare 0.038 at ¼, ½ and 1, which is 6.1 σ.
+CURVATURE = 6.2
 RUN = 1.11  # standard deviation of an unpaired run in σ, on spa-eng
 OUTLIERS = {"tau": 0.19, "outliers": 0.09}
 
@@ -73,6 +77,30 @@ def simulate(
     return dict.fromkeys((verdicts.BETTER, verdicts.WORSE, verdicts.SMALL), 0.0) | shares
 
 
+def simulate_rates(
+    gain: float, octaves: float, tune: bool, tries: int = 4000, delta: float = NO_DELTA
+) -> dict[str, float]:
+    """Return the share of each outcome of an edit whose best learning rate is `octaves` above that
+    of the baseline, which is the recipe's. gain: in σ, each side at its best rate.
+
+    tune: whether three seeds choose the rate of each side, and others judge.
+    """
+    random, recipe = np.random.default_rng(0), Recipe("simulated", "", "exact_match", delta)
+    shares = dict.fromkeys((verdicts.BETTER, verdicts.WORSE, verdicts.SMALL, UNDECIDED), 0.0)
+
+    def loss(best: float) -> float:
+        def measure(rates: list[float]) -> np.ndarray:
+            return random.normal(-CURVATURE * (np.log2(rates) - best) ** 2, RUN / SEEDS**0.5)
+
+        rate = verdicts.best_rate(1.0, measure) if tune else 1.0
+        return CURVATURE * (np.log2(rate) - best) ** 2
+
+    for _ in range(tries):
+        gains = random.normal(gain + loss(0.0) - loss(octaves), 1, STAGES[-1])
+        shares[first_decision(recipe, gains, Sigma(1.0, ROWS)).outcome] += 1 / tries
+    return shares
+
+
 def loop(edits: int = 100, tries: int = 2000, tau: float = 0.0, outliers: float = 0.0) -> float:
     """Return the share of loops of edits without effect that commit at least one.
 
@@ -109,6 +137,15 @@ def main() -> None:
             none, some = (simulate(x, delta=delta, **case) for x in (0.0, gain))
             rates = f"{100 * (none['better'] + none['worse']):.1f}; {100 * some['better']:.0f}"
             print(f"prior {prior:2}, delta {delta}, {name}: {rates}", flush=True)
+    print("the same for edits with another best learning rate: without, with --tune")
+    for octaves in (0, 0.25, 0.5, 1, 2):
+        rates = []
+        for tune in (False, True):
+            none, some = (simulate_rates(x, octaves, tune) for x in (0.0, gain))
+            rates.append(
+                f"{100 * (none['better'] + none['worse']):.1f}; {100 * some['better']:.0f}"
+            )
+        print(f"{octaves} octaves: {', '.join(rates)}", flush=True)
     print("per cent of loops of 100 edits without effect that commit one")
     for name, case in (("equal spreads", {}), ("τ = 0.19 and 9 % of outliers", OUTLIERS)):
         print(f"{name}: {100 * loop(**case):.1f}", flush=True)

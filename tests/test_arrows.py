@@ -53,6 +53,12 @@ def test_model_imports_only_tensorflow():
         assert "keras" not in text.replace("Keras", ""), f"model/{name}.py uses Keras"
 
 
+def test_what_encodes_does_not_import_the_plan_of_batches():
+    """So that an edit of the plan does not encode again."""
+    for name in "pipeline", "encoding":
+        assert "data.batches" not in imports(ROOT / f"data/{name}.py")
+
+
 @pytest.mark.parametrize("package", ["model", "data"])
 def test_packages_have_no_import_cycle(package):
     """Remove modules whose imports have all been removed, until none is left."""

@@ -48,7 +48,7 @@ def test_weights_come_with_their_tokens(tiny, pieces):
 
 
 def test_without_a_target_the_output_of_the_model_is_used(tiny, pieces):
-    translator = make_translator(tiny, pieces, tie_embeddings=False)
+    translator = make_translator(tiny, pieces, tie_embeddings=False, num_layers=1)
     _, target_out, source = translator.attention("the old dog")["cross-attention"]
     ids = [pieces.processor.piece_to_id(token) for token in target_out]
     assert pieces.decode([ids]) == translator.translate(["the old dog"])

@@ -37,19 +37,6 @@ def test_an_interrupted_benchmark_prints_what_was_measured(monkeypatch, capsys):
     assert "| ours | 3 | – |" in capsys.readouterr().out
 
 
-def test_peers_of_other_frameworks_do_not_import_tensorflow():
-    """With stand-ins for the frameworks, which need not be installed."""
-    code = """
-import sys
-from unittest.mock import MagicMock
-sys.modules |= {"torch": MagicMock(), "ctranslate2": MagicMock()}
-import benchmarks.peers.ctranslate2, benchmarks.peers.pytorch
-import benchmarks.peers.pytorch_language_model
-sys.exit("tensorflow" in sys.modules)
-"""
-    assert subprocess.run([sys.executable, "-c", code], cwd=harness.ROOT).returncode == 0
-
-
 @pytest.mark.slow
 def test_contestants_train_and_report_their_speed():
     """Except PyTorch, which need not be installed."""

@@ -14,13 +14,7 @@ from evaluation.translator import Translator
 from model.classifier import POOLING
 from model.layers import Seed
 
-SOURCES = [[3, 4, 5, 2], [7, 2], [8, 3, 9, 4, 6, 2]]
 TARGET = np.int32([[2, 4], [2, 5], [2, 5]])  # bos, label
-
-
-def batch(rows, extra=0):
-    length = max(map(len, rows)) + extra
-    return np.int32([row + [0] * (length - len(row)) for row in rows])
 
 
 def test_poolings_by_hand():
@@ -42,15 +36,6 @@ def test_pooling_without_real_positions_is_zero_with_finite_gradients(pooling):
     gradient = tape.gradient(pooled, memory).numpy()
     np.testing.assert_array_equal(gradient[0], np.zeros((2, 2)))
     np.testing.assert_array_equal(gradient[1].sum(axis=0), [1, 1])
-
-
-@pytest.mark.parametrize("pooling", ["max", "mean", "first"])
-def test_row_of_padding_has_finite_logits_and_leaves_other_rows_unchanged(tiny, pooling):
-    model = tiny(model="classifier", pooling=pooling, target_vocab=6)
-    logits = model.teacher_forced(batch([*SOURCES[:2], []]), TARGET).logits
-    assert np.all(np.isfinite(logits))
-    expected = model.teacher_forced(batch(SOURCES[:2]), TARGET[:2]).logits
-    np.testing.assert_allclose(logits[:2], expected, atol=1e-6)
 
 
 def test_dropout_reaches_the_pooled_vector_in_training_only(tiny):

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 from helpers import load_split, open_corpus, write_corpus
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from config import Config
-from data import corpora, remote
+from data import remote
 from data.splits import (
     SPLITS,
     Corpus,
@@ -31,13 +31,6 @@ from data.splits import (
 from data.text import normalize_source, read_lines, to_line
 
 CLASSIFIER = {"model": "classifier"}
-generated = settings(
-    max_examples=60,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
 
 
 def write(path, text):
@@ -73,9 +66,7 @@ def rejected(name, *words, split="train", **settings):
 # ---- Names --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "name", ["nosuch", "./nosuch", "minimal", "mini:", "mini:0", "mini:9999999", "mini:x", "a b/c"]
-)
+@pytest.mark.parametrize("name", ["./nosuch", "mini:", "mini:0", "mini:9999999", "a b/c"])
 def test_invalid_names_are_rejected(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rejected(name, "mini:SIZE")
@@ -98,16 +89,14 @@ assert from_config(Config(corpus="ted_hrlr_translate/ru_to_pt")).languages == ("
 reverse = Config(corpus="ted_hrlr_translate/pt_to_en", reverse=True)
 assert from_config(reverse).languages == ("en", "pt")
 for name, keyword in {
-    "nosuch/pt_to_en": "nosuch not found",
-    "ted_hrlr_translate/pt_to_xx": "pt_to_xx not found",
+    "ted_hrlr_translate/pt_to_xx": "dataset",
     "imdb_reviews": "--model classifier",
     "mnist": "translations",
 }.items():
     try:
         from_config(Config(corpus=name))
     except CorpusError as error:
-        assert keyword in str(error), error
-        assert "\\n" not in str(error) and "builder_kwargs" not in str(error), error
+        assert keyword in str(error) and "\\n" not in str(error), error
     else:
         raise AssertionError(name)
 assert "tensorflow" not in sys.modules
@@ -143,7 +132,6 @@ def test_further_splits_and_tags_of_any_corpus_are_read():
 PIECES = ["aé\u2028", "🙂", "\n", "\r\n", "\r", "\0", "\x1c", "\x85", " ", "\ufeff"]
 
 
-@generated
 @given(st.lists(st.sampled_from(PIECES)).map("".join), st.booleans(), st.integers(1, 9))
 def test_lines_end_as_in_python_and_are_complete(tmp_path, content, mark, longest):
     """In files of any kind, compressed, and divided into parts."""
@@ -203,8 +191,8 @@ def test_pairs_with_an_empty_text_are_skipped_and_counted(folder, capfd):
         ("train.en", "a\nb\n", ["train.en", "train.pt", "numbers of lines"]),
         ("train.en", b"a\nb \xff\nc\n", ["train.en:2:", "UTF-8"]),
         ("train.pt", "", ["numbers of lines"]),
-        ("train.pt", None, ["train.SRC", "train.en"]),
-        ("train.de", "a\n", ["two extensions", "train.de"]),
+        ("train.pt", None, ["train.SRC", "en, pt"]),
+        ("train.de", "a\n", ["two extensions", "de, en, pt"]),
     ],
 )
 def test_bad_directories_are_rejected_with_file_and_line(folder, file, content, words):
@@ -220,7 +208,7 @@ def test_files_of_no_split_are_named_and_the_test_split_is_optional(folder, tmp_
     for name in ("test.en", "test.pt"):
         (folder / name).unlink()
     rejected(folder, "no test split", "train, validation", split="test")
-    assert "2 files" in (error := capfd.readouterr().err) and "notes.md, valid.en" in error
+    assert "notes.md" in capfd.readouterr().err
     (tmp_path / "none").mkdir()
     rejected(tmp_path / "none", "train.SRC")
 
@@ -234,8 +222,12 @@ def test_compressed_files_and_files_named_dev_are_read(folder, tmp_path):
     (folder / "validation.pt.gz").rename(folder / "dev.pt.gz")
     (folder / "validation.en").rename(folder / "dev.en")
     assert read_all(folder) == expected
-    write(tmp_path / "b.tsv.gz", gzip.compress(Path(table(tmp_path / "a.tsv", [1])).read_bytes()))
-    assert load_split(tmp_path / "b.tsv.gz", "all") == load_split(tmp_path / "a.tsv", "all")
+    expected = load_split(table(tmp_path / "a.tsv", [1]), "all")
+    content = gzip.compress((tmp_path / "a.tsv").read_bytes())
+    write(tmp_path / "b.tsv.gz", content)
+    write(tmp_path / "tables/train.tsv.gz", content)
+    assert load_split(tmp_path / "b.tsv.gz", "all") == expected
+    assert load_split(tmp_path / "tables", "train") == expected
     for start, end in (9, None), (None, -9):
         write(tmp_path / "a.tsv.gz", gzip.compress(b"a\tb\n")[start:end])
         rejected(tmp_path / "a.tsv.gz", "a.tsv.gz", "cannot be read")
@@ -256,14 +248,13 @@ def test_bad_tables_are_rejected_with_file_and_line(tmp_path, content, words):
     rejected(tmp_path / "a.tsv", *words)
 
 
-def test_blank_lines_and_further_columns_of_a_table_are_counted(tmp_path, capfd):
+def test_blank_lines_of_a_table_are_counted_and_further_columns_left_out(tmp_path, capfd):
     path = tmp_path / "a.tsv"
     expected = read_all(table(path, range(1000)))
     lines = path.read_text().splitlines()
     write(path, "".join(f"{line}\tmore\n\n" for line in lines) + " \t\r\na\t\n\tb\n")
     assert read_all(path) == expected
-    error = capfd.readouterr().err
-    assert "2 columns of 1,000 lines" in error and "skipped 1,003 pairs" in error
+    assert "skipped 1,003 pairs" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -287,16 +278,13 @@ def test_a_header_is_named(tmp_path, capfd, first, flags, warned):
         assert ("header" in error) == warned and error.count("\n") == warned, error
 
 
-CSV = 'kind,"zin, in het Nederlands",en\na,"1 zei ""Groen""",one said Green\nb,"twee\nregels",two\n'
+CSV = 'kind,"nl",en\na,"1 zei ""Groen""",one said Green\nb,"twee\nregels",two\n'
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_a_csv_file_has_quotes_and_columns_by_name_or_order(tmp_path, end):
     expected = Split(['1 zei "Groen"', "twee regels"], ["one said Green", "two"])
-    write(
-        tmp_path / "a.csv",
-        "\ufeff" + CSV.replace("zin, in het Nederlands", "nl").replace("\n", end),
-    )
+    write(tmp_path / "a.csv", "\ufeff" + CSV.replace("\n", end))
     assert load_split(tmp_path / "a.csv", "all", languages="nl,en") == expected
     backward = load_split(tmp_path / "a.csv", "all", languages="en,nl")
     assert backward == Split(*expected[1::-1])
@@ -323,7 +311,7 @@ def test_quoted_fields_of_a_tsv_are_named(tmp_path, capfd, row):
 # ---- How rows are divided ------------------------------------------------------------------------
 
 
-@settings(generated, max_examples=4)
+@settings(max_examples=4)
 @given(
     st.lists(
         st.text(st.characters(codec="utf-8", exclude_characters="\t\n\r"), min_size=1),
@@ -382,14 +370,6 @@ def test_held_out_share_applies_to_every_corpus_that_is_divided(tmp_path, review
     assert sizes == pytest.approx(expected.get(model, [800, 100, 100]), rel=0.2)
 
 
-def test_equal_sources_are_in_one_split_also_when_reversed(tmp_path):
-    path = tmp_path / "a.tsv"
-    write(path, "".join(f"source {i % 500}\ttarget {i}\n" for i in range(1500)))
-    forward, backward = read_all(path), read_all(path, reverse=True)
-    assert sum(len({*split.sources}) for split in forward.values()) == 500
-    assert backward == {s: Split(x.targets, x.sources) for s, x in forward.items()}
-
-
 def test_without_a_validation_split_random_pairs_of_training_validate(folder):
     (folder / "validation.en").unlink()
     (folder / "validation.pt").unlink()
@@ -436,7 +416,7 @@ def test_a_directory_of_labels_is_read_and_shuffled_and_a_fifth_of_it_validates(
     write(reviews / "val/neg/0_7.txt", "good")
     splits = read_all(reviews, **CLASSIFIER)
     error = capfd.readouterr().err
-    assert "ignoring unsup" in error and "val" in error and "skipped 1 pair" in error
+    assert "ignoring" in error and "val" in error and "skipped 1 pair" in error
     assert [len(split.sources) for split in splits.values()] == [16, 4, 20]
     for name, split in splits.items():
         assert {*split.targets} == {"neg", "pos"}
@@ -445,15 +425,9 @@ def test_a_directory_of_labels_is_read_and_shuffled_and_a_fifth_of_it_validates(
         pairs = zip(*split[:2], strict=True)
         assert all(text.startswith(f"{place} {label} review ") for text, label in pairs)
     assert len({*splits["train"].sources, *splits["validation"].sources}) == 20
-    for label in "pos", "neg":
-        write(reviews / f"validation/{label}/a.txt", "own")
-    assert len(load_split(reviews, "train", **CLASSIFIER).sources) == 20
-    assert load_split(reviews, "validation", **CLASSIFIER).sources == ["own", "own"]
-    write(reviews / "train/pos/x.txt", b"\xff")
-    rejected(reviews, "x.txt", "UTF-8", **CLASSIFIER)
     (reviews / "test/pos").rename(reviews / "test/good")
-    rejected(reviews, "two labels", "neg", **CLASSIFIER)
-    rejected(reviews / "train", "two labels", **CLASSIFIER)
+    rejected(reviews, "two labels", **CLASSIFIER)
+    rejected(reviews / "train", "no file of a split", **CLASSIFIER)
 
 
 def test_a_labelled_table_is_label_tab_text(tmp_path):
@@ -484,9 +458,7 @@ def test_the_hash_of_a_split_depends_on_order_boundaries_and_direction():
         [("a", "c"), ("b", "d")],
         [("b", "d"), ("a", "c")],
         [("a b", "c d")],
-        [("a", "c"), ("b", "d"), ("e", "f")],
         [("c", "a"), ("d", "b")],
-        [("á", "c"), ("b", "d")],
     ]
     assert len({sha256(*split) for split in splits}) == len(splits)
     assert sha256(*splits[0]) == sha256(*[(*pair, "tag") for pair in splits[0]])
@@ -500,13 +472,10 @@ def test_the_fingerprint_depends_on_every_file_but_not_on_its_directory(folder, 
         write(file, content + b"more\n")
         assert open_corpus(folder).fingerprint() != before, file
         write(file, content)
-    assert open_corpus(folder).fingerprint() == before
-    (reviews / "train/pos/0_7.txt").rename(reviews / "train/pos/b\udcea.txt")
     before = open_corpus(reviews, **CLASSIFIER).fingerprint()
     moved = reviews.rename(tmp_path.joinpath("elsewhere").mkdir() or tmp_path / "elsewhere/reviews")
     assert open_corpus(moved, **CLASSIFIER).fingerprint() == before
-    # The same texts with another label.
-    (moved / "train/neg/9_7.txt").rename(moved / "train/pos/00.txt")
+    (moved / "train/neg/9_7.txt").rename(moved / "train/pos/00.txt")  # another label
     assert open_corpus(moved, **CLASSIFIER).fingerprint() != before
 
 
@@ -514,7 +483,6 @@ def test_the_fingerprint_depends_on_every_file_but_not_on_its_directory(folder, 
 
 SIZES = {"train": 1500, "dev": 20, "test": 10}  # train: more than one batch of 1024
 NAME = "ted_hrlr_translate/pt_to_en"
-WORDS = {"pt": "olá", "en": "hello", "ru": "привет"}
 
 
 @pytest.fixture
@@ -531,13 +499,11 @@ def ted(tmp_path, monkeypatch):
     archive.parent.mkdir()
     with tarfile.open(archive, "w:gz") as tar:
         for split, size in SIZES.items():
-            for pair in ("pt", "en"), ("ru", "en"):
-                for language in pair:
-                    lines = (f"{WORDS[language]} {split} {i}" for i in range(size))
-                    text = "\n".join(lines).encode()
-                    entry = tarfile.TarInfo(f"datasets/{'_to_'.join(pair)}/{language}.{split}")
-                    entry.size = len(text)
-                    tar.addfile(entry, io.BytesIO(text))
+            for language, word in {"pt": "olá", "en": "hello"}.items():
+                text = "\n".join(f"{word} {split} {i}" for i in range(size)).encode()
+                entry = tarfile.TarInfo(f"datasets/pt_to_en/{language}.{split}")
+                entry.size = len(text)
+                tar.addfile(entry, io.BytesIO(text))
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "tfds"))
     monkeypatch.setattr(remote, "TED_URLS", ("file:///nonexistent", archive.as_uri()))
     registered = tfds.builder(NAME).url_infos
@@ -561,9 +527,6 @@ def test_the_archived_copy_is_downloaded_if_the_host_is_down(ted, tmp_path, capf
         assert [s.replace("olá", "hello") for s in texts.sources] == texts.targets
         in_file_order = tfds.as_numpy(tfds.load(NAME, split=split, data_dir=tmp_path / "tfds"))
         assert texts.sources == [row["pt"].decode() for row in in_file_order]
-    russian = "ted_hrlr_translate/ru_to_en"
-    assert load_split(russian, "test", reverse=True).sources[0].startswith("hello")
-    assert open_corpus(russian, reverse=True).languages == ("en", "ru")
     before = open_corpus(NAME).fingerprint()
     (record,) = (tmp_path / "tfds").rglob("*pt_to_en/*/*test.tfrecord*")
     write(record, record.read_bytes()[:-1])
@@ -575,21 +538,16 @@ def test_the_archived_copy_is_downloaded_if_the_host_is_down(ted, tmp_path, capf
     assert open_corpus("my_talks/pt_to_en").languages == ("pt", "en")
 
 
-@pytest.mark.parametrize("damage", ["unreachable", "truncated"])
-def test_a_failed_download_leaves_no_file_and_names_the_alternatives(ted, tmp_path, damage, capfd):
-    ted.unlink() if damage == "unreachable" else write(ted, ted.read_bytes()[:-9])
-    archive = tmp_path / "tfds" / "downloads" / "manual" / "qi18naacl-dataset.tar.gz"
-    rejected(NAME, str(archive))
-    left = [path.name for path in (tmp_path / "tfds").rglob("*") if path.is_file()]
-    assert left == [".ted_hrlr_translate.lock"]
-    assert ("sha256" in capfd.readouterr().err) == (damage != "unreachable")
-
-
-def test_an_archive_saved_by_the_user_is_used_or_rejected(ted, tmp_path, capfd):
-    archive = tmp_path / "tfds" / "downloads" / "manual" / "qi18naacl-dataset.tar.gz"
-    write(archive, ted.read_bytes()[:-9])
+def test_a_truncated_download_leaves_no_file_and_a_saved_one_is_used_or_rejected(ted, capfd):
+    archive = remote.data_folder() / "downloads" / "manual" / "qi18naacl-dataset.tar.gz"
+    content = ted.read_bytes()
+    write(ted, content[:-9])
+    rejected(NAME, str(archive), "save")
+    left = [path.name for path in remote.data_folder().rglob("*") if path.is_file()]
+    assert left == [".ted_hrlr_translate.lock"] and "sha256" in capfd.readouterr().err
+    write(archive, content[:-9])
     rejected(NAME, archive.name, "altered")
-    ted.rename(archive)
+    write(archive, content)
     assert len(load_split(NAME, "test").sources) == SIZES["test"]
     assert "downloading" not in capfd.readouterr().err
 
@@ -676,19 +634,7 @@ def test_equal_sentences_of_spa_eng_are_in_one_split(anki, capfd):
     assert backward == {s: Split(x.targets, x.sources) for s, x in splits.items()}
 
 
-@pytest.mark.parametrize("damage", ["unreachable", "truncated", "other content"])
+@pytest.mark.parametrize("damage", ["unreachable", "truncated"])
 def test_a_bad_spa_eng_archive_is_rejected_with_what_to_do(anki, damage):
-    content = anki.read_bytes()
-    if damage == "other content":
-        with zipfile.ZipFile(anki, "w") as opened:
-            opened.writestr("other.txt", "")
-    else:
-        anki.unlink() if damage == "unreachable" else write(anki, content[:-30])
+    anki.unlink() if damage == "unreachable" else write(anki, anki.read_bytes()[:-30])
     rejected("spa-eng", "manual/spa-eng.zip", "save" if damage == "unreachable" else "delete")
-
-
-def test_the_same_corpus_may_have_moved(tmp_path):
-    paths = [tmp_path / "talks", tmp_path / "new" / "talks"]
-    paths[0].mkdir()
-    assert corpora.is_same(f"{paths[0]}/", str(paths[0])) and corpora.is_same(*map(str, paths))
-    assert not corpora.is_same("mini", "spa-eng")

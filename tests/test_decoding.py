@@ -53,7 +53,7 @@ SEARCHED = [
 def varied(request, tiny):
     """A model with outputs of different length, and its log probabilities after a prefix."""
     # Untied and with initial weights, outputs vary; tied, a model repeats one token.
-    model = tiny(**request.param | {"tie_embeddings": False}, spread=0)
+    model = tiny(**request.param | {"tie_embeddings": False, "num_layers": 1}, spread=0)
     model.output.bias.assign(tf.one_hot(EOS, 11) * 0.3 - tf.one_hot(PAD, 11) * 20)
     if "model" in request.param:  # an untrained recurrent model has similar logits everywhere
         model.output.kernel.assign(model.output.kernel * 9)
@@ -166,7 +166,7 @@ def test_output_limit_of_a_sentence_does_not_depend_on_its_batch():
 
 
 def test_source_is_encoded_once_and_the_graph_traced_once(tiny):
-    model, calls = tiny(), []
+    model, calls = tiny(num_layers=1), []
     encode = model.encode
     model.encode = lambda *inputs: calls.append(inputs) or encode(*inputs)
     decode = tf.function(lambda source: greedy(model, source, BOS, EOS), [IDS], autograph=False)
@@ -331,24 +331,19 @@ def test_beam_search_equals_naive_search_on_single_sentences(varied, beam, lengt
     assert len(lengths) > 1 or beam == 1  # greedy outputs of an edited model may be equally long
 
 
-class CountSteps(CountTo):
-    """CountTo with probabilities near 1, counting its steps."""
-
-    def __init__(self):
-        self.steps = 0
-
-    def decode_step(self, token, state):
-        self.steps += 1
-        logits, state = super().decode_step(token, state)
-        return 50.0 * logits, state
-
-
 @pytest.mark.parametrize("length_penalty", [0.0, 0.6, 2.0])
 def test_beam_search_stops_when_no_other_output_can_win(length_penalty):
-    model = CountSteps()
+    model, steps = CountTo(), []
+    step = model.decode_step
+
+    def confident_step(token, state):
+        steps.append(token)
+        logits, state = step(token, state)
+        return 50.0 * logits, state  # probabilities near 1
+
+    model.decode_step = confident_step
     outputs, _ = beam_search(model, [[7, 2, 2, 2]], BOS, EOS, 4, length_penalty)  # limit 28
-    assert outputs.numpy().tolist() == [[[5, 6, 7, EOS]]]
-    assert model.steps == 4
+    assert outputs.numpy().tolist() == [[[5, 6, 7, EOS]]] and len(steps) == 4
 
 
 @pytest.mark.parametrize("length, k", [(5, 5), (63, 1), (320, 5), (321, 5), (8089, 8), (1000, 40)])
@@ -390,7 +385,7 @@ def test_filter_logits_keeps_the_most_likely_tokens():
 
 
 def test_samples_follow_the_softmax_and_depend_on_the_seed():
-    rows, probabilities = 20_000, np.array([0.5, 0.25, 0.15, 0.1])
+    rows, probabilities = 5_000, np.array([0.5, 0.25, 0.15, 0.1])
     model = Table(np.log(np.tile(probabilities, (20, rows, 1))))
 
     def draw(seed, **settings):
@@ -404,12 +399,12 @@ def test_samples_follow_the_softmax_and_depend_on_the_seed():
     share = np.bincount(first[unfinished, 1], minlength=4) / unfinished.sum()
     assert (abs(share - probabilities) < 6 * deviation).all()
     # Draws at two positions are independent.
-    assert abs(np.corrcoef(first[unfinished, 0], first[unfinished, 1])[0, 1]) < 0.04
+    assert abs(np.corrcoef(first[unfinished, 0], first[unfinished, 1])[0, 1]) < 0.07
     np.testing.assert_array_equal(first, draw(0))
     assert (draw(1)[:, 0] != first[:, 0]).mean() > 0.5
     sharper = np.bincount(draw(0, temperature=0.5)[:, 0], minlength=4) / rows
     expected = probabilities**2 / (probabilities**2).sum()
-    assert (abs(sharper - expected) < 0.02).all()
+    assert (abs(sharper - expected) < 0.035).all()
     assert set(draw(0, top_k=2)[:, 0]) == {0, 1}
     assert set(draw(0, top_p=0.8)[:, 0]) == {0, 1, 2}
     assert set(draw(0, top_p=0.8, temperature=0.5)[:, 0]) == {0, 1}

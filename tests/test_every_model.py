@@ -75,16 +75,6 @@ def test_a_classifier_learns_and_is_scored(classifier, run_program):
     assert drawn == {"confusion-test"}
 
 
-def test_texts_are_labelled(classifier, run_program):
-    result = run_program("translate.py", classifier, "a great film")
-    assert result.status == 0 and result.out.startswith("pos\t")
-    both = ("--beam", 2, "--n-best", 2, "--length-penalty", 0)
-    result = run_program("translate.py", classifier, "it was boring", *both)
-    rows = [line.split("\t") for line in result.out.splitlines()]
-    assert [row[2] for row in rows] == ["neg", "pos"]
-    assert sum(float(row[1]) for row in rows) == pytest.approx(1, abs=1e-3)
-
-
 @pytest.mark.parametrize("flags", ["--beam 3 --n-best 3", "--sample"])
 def test_there_are_not_more_labels_than_two_nor_are_they_sampled(classifier, run_program, flags):
     result = run_program("translate.py", classifier, "a film", *flags.split())

@@ -114,10 +114,8 @@ def test_answers_are_compared_with_stored_verdicts(run_program, tmp_path):
 
     verdicts = [Table(recipes()[recipe]).verdicts[x] for x, (recipe, _) in PREDICTIONS.items()]
     answers = "".join(f"{verdict.outcome[0]}\n" for verdict in verdicts)
-    out = run_program(PROGRAM, "predict", stdin=answers.encode()).out
-    assert "6 of 6" in out and all(verdict.numbers in out for verdict in verdicts)
-    wrong = run_program(PROGRAM, "predict", stdin=b"\n" * 6).out
-    assert "0 of 6" in wrong
+    out = run_program(PROGRAM, "predict", stdin=b"\n" + answers[2:].encode()).out
+    assert "5 of 6" in out and all(verdict.numbers in out for verdict in verdicts)
 
 
 # ---- What a test says ---------------------------------------------------------------------------

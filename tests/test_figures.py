@@ -138,19 +138,3 @@ def test_confusion_matrix_has_true_labels_in_rows(drawn):
     assert cells[0, 0] == "3\n75.0 %" and cells[0, 1] == "1\n25.0 %" and cells[1, 0] == "0"
     assert cells[1, 1] == "5\n100.0 %" and cells[2, 2] == "0"
     assert names(plot.get_yticklabels()) == ["a (4)", "b (5)", "c (0)"]
-
-
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize(
-    ("function", "data"),
-    [
-        ("heat_maps", (np.ones((1, 1, 1, 1)), ["▁a"], ["▁b"], "title")),
-        ("bleu_by_length", (outputs(5), "title")),
-        ("confusion", ({"the only one": {}}, "title")),
-    ],
-)
-def test_the_smallest_data_are_drawn_without_warnings(tmp_path, function, data):
-    getattr(attention if function == "heat_maps" else figures, function)(
-        tmp_path / "new" / "run-1.5", *data
-    )
-    assert {path.name for path in tmp_path.glob("new/*")} == {"run-1.5.png", "run-1.5.svg"}

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.invariant
 
 VOCAB = 11  # ids from FIRST_WORD on are words or labels
 LOCAL = "right only for local attention"
-MARGIN = 0.9  # by which ten updates lower the objective
+MARGIN = 0.9  # by which ten train steps lower the objective
 TOTAL_STEPS = 20_000  # of the training that the updates of these tests belong to
 TRANSLATION, CLASSIFICATION, TEXT = "translation", "classification", "language modeling"
 every_model = pytest.mark.parametrize("flags", variants(TRANSLATION, CLASSIFICATION, TEXT))
@@ -34,16 +34,28 @@ SOURCE = np.int32([[4, 5, 6, EOS]])
 TARGET = np.int32([[BOS, 4, 5, 6, 7, 8, EOS]])
 LONG = RANDOM.integers(4, VOCAB, 39)  # beyond the distances that relative positions distinguish
 # Sentence pairs of unlike lengths: in one batch, each side is padded.
-PAIRS = [
+SHORT_PAIRS = [
     (np.int32([[4, 5, 6, EOS]]), np.int32([[BOS, 7, EOS]])),
     (np.int32([[8, EOS]]), np.int32([[BOS, 6, 5, 4, 10, EOS]])),
-    (np.int32([[*LONG, EOS]]), np.int32([[BOS, *LONG[::-1], EOS]])),
 ]
+MODEL_OF = {}  # by the text of its flags
 
 
 def make(tiny, flags, vocab=VOCAB, **others):
     """Return a tiny model with random variables, which are as large as trained ones."""
     return tiny(vocab, vocab, max_length=45, total_steps=TOTAL_STEPS, **flags | others)
+
+
+def shared(tiny, flags):
+    """Return the model of these flags, which is created once. Tests that change it use `make`."""
+    key = repr(flags)
+    MODEL_OF[key] = MODEL_OF.get(key) or make(tiny, flags)
+    return MODEL_OF[key]
+
+
+def long_text(flags):
+    """Return ids. Those of a recurrent model are few, because it computes them in turn."""
+    return LONG[: 12 if flags["model"] == "recurrent" else None]
 
 
 def as_task(flags, source, target):
@@ -60,8 +72,10 @@ def batch_of(sentences, extra=0):
     return np.vstack([np.pad(s, [(0, 0), (0, length - s.shape[1])]) for s in sentences])
 
 
-def batch_for(flags, source_extra=0, target_extra=0, pairs=PAIRS):
+def batch_for(flags, source_extra=0, target_extra=0, pairs=None):
     """Return pairs as one batch, and one by one."""
+    text = long_text(flags)
+    pairs = pairs or [*SHORT_PAIRS, (np.int32([[*text, EOS]]), np.int32([[BOS, *text[::-1], EOS]]))]
     pairs = [as_task(flags, *pair) for pair in pairs]
     sources, targets = zip(*pairs, strict=True)
     if TASKS[flags["model"]] == TEXT:
@@ -86,13 +100,14 @@ def test_every_model_is_tested():
 
 @with_words
 def test_logits_do_not_depend_on_later_tokens(tiny, flags):
-    model, (source, target) = make(tiny, flags), as_task(flags, SOURCE, TARGET)
-    before = model.teacher_forced(source, target).logits  # row i predicts token i + 1
+    """Each text of a batch differs from the first one in one token."""
+    model, (source, target) = shared(tiny, flags), as_task(flags, SOURCE, TARGET)
+    source, target = (np.repeat(ids, 6, axis=0) for ids in (source, target))
     for j in range(1, 6):
-        changed = target.copy()
-        changed[0, j] = 9
-        after = model.teacher_forced(source, changed).logits
-        change = np.max(np.abs(after - before), axis=1)
+        target[j, j] = 9
+    logits = tf.reshape(model.teacher_forced(source, target).logits, (6, 6, VOCAB))
+    for j in range(1, 6):
+        change = np.max(np.abs(logits[j] - logits[0]), axis=1)  # row i predicts token i + 1
         assert np.all(change[:j] < 1e-6), f"token {j} is seen before it is predicted"
         assert np.all(change[j:] > 1e-4), f"token {j} is not seen by all later ones: {LOCAL}"
 
@@ -121,13 +136,12 @@ def test_no_gradient_reaches_later_tokens(tiny, flags):
 def test_every_logit_depends_on_every_source_token(tiny, flags):
     if flags.get("pooling") == "first" and flags.get("positions") == "none":
         pytest.skip("the first position reads the others as a bag of words")
-    model, (source, target) = make(tiny, flags), as_task(flags, SOURCE, TARGET)
-    before = model.teacher_forced(source, target).logits
-    for j in range(source.shape[1]):
-        changed = source.copy()
-        changed[0, j] = 9
-        after = model.teacher_forced(changed, target).logits
-        assert np.all(np.max(np.abs(after - before), axis=1) > 1e-4)
+    model, (source, target) = shared(tiny, flags), as_task(flags, SOURCE, TARGET)
+    source, target = (np.repeat(ids, 5, axis=0) for ids in (source, target))
+    for j in range(4):
+        source[j + 1, j] = 9
+    logits = tf.reshape(model.teacher_forced(source, target).logits, (5, -1, VOCAB))
+    assert np.all(np.max(np.abs(logits[1:] - logits[:1]), axis=2) > 1e-4)
 
 
 @with_words
@@ -156,7 +170,7 @@ def test_in_training_logits_do_not_depend_on_later_tokens(tiny, flags):
 
 @every_model
 def test_a_batch_equals_its_sentences_one_by_one(tiny, flags):
-    model, (together, pairs) = make(tiny, flags), batch_for(flags, 2, 5)
+    model, (together, pairs) = shared(tiny, flags), batch_for(flags, 2, 5)
     single = [model.teacher_forced(*pair).logits for pair in pairs]
     logits = model.teacher_forced(*together).logits
     np.testing.assert_allclose(logits, np.concatenate(single), rtol=1e-4, atol=1e-5)
@@ -167,12 +181,12 @@ def test_the_objective_does_not_depend_on_the_vectors_of_padding(tiny, flags):
     """The padding remains, because random draws depend on shapes."""
     model = make(tiny, flags, tie_embeddings=False)
     tables = [module.table for module in model.submodules if isinstance(module, Embedding)]
-    for seed in (None, Seed(0, 0), Seed(0, 1)):
+    batch, _ = batch_for(flags, 2, 5, SHORT_PAIRS)
+    for seed in (None, Seed(0, 1)):
         objectives = []
         for scale in (1.0, 5.0):
             for table in tables:
                 table.assign(tf.concat([scale * tf.ones_like(table[:1]), table[1:]], axis=0))
-            batch, _ = batch_for(flags, 2, 5, PAIRS[:2])
             objectives.append(batch_sums(model, batch, flags, seed)["objective"])
         np.testing.assert_allclose(*objectives, rtol=1e-5)
 
@@ -189,7 +203,7 @@ def batch_sums(model, batch, flags, seed=None):
 @every_model
 def test_the_objective_does_not_depend_on_padding(tiny, flags):
     """Nor do the other sums. The loss, but not every auxiliary loss, is a sum over sentences."""
-    model, (padded, pairs) = make(tiny, flags), batch_for(flags, 5, 5)
+    model, (padded, pairs) = shared(tiny, flags), batch_for(flags, 5, 5)
     sums = batch_sums(model, batch_for(flags)[0], flags)
     for name, value in batch_sums(model, padded, flags).items():
         np.testing.assert_allclose(value, sums[name], rtol=1e-5, err_msg=name)
@@ -198,67 +212,55 @@ def test_the_objective_does_not_depend_on_padding(tiny, flags):
 
 
 @every_model
-def test_the_objective_depends_on_exactly_the_trainable_variables(tiny, flags):
-    """A variable outside a tf.Module is never trained; an unused one does nothing."""
-    model = make(tiny, flags)
-    variables = trainable_variables(model)
-    with tf.GradientTape() as tape:
-        batch = batch_for(flags, pairs=PAIRS[:2])[0]
-        objective = batch_sums(model, batch, flags, Seed(0, 0))["objective"]
-    outside = {id(x) for x in tape.watched_variables()} - {id(x) for x in variables.values()}
-    gradients = zip(variables, tape.gradient(objective, [*variables.values()]), strict=True)
-    assert not outside, f"{len(outside)} variables are used, but never trained"
-    assert not [name for name, gradient in gradients if gradient is None]
+def test_the_objective_depends_on_exactly_the_trainable_variables(tiny, flags, monkeypatch):
+    """A variable outside a tf.Module is never trained; an unused one does nothing.
 
+    A scalar among the intermediates of a layer is an auxiliary loss, which it depends on, too.
+    """
+    model, inputs = shared(tiny, flags), {}
+    variables, forward = trainable_variables(model), model.teacher_forced
 
-@every_model
-def test_every_auxiliary_loss_is_part_of_the_objective(tiny, flags, monkeypatch):
-    """A scalar among the intermediates of a layer is an auxiliary loss."""
-    model, scalars = make(tiny, flags), []
-    forward = model.teacher_forced
-
-    def spy(*inputs):
-        predictions = forward(*inputs)
+    def spy(*words):
+        predictions = forward(*words)
         for number, layer in enumerate(predictions.intermediates):
-            scalars.extend((f"{name}, {number}", x) for name, x in layer.items() if x.ndim == 0)
+            inputs.update({f"{name}, {number}": x for name, x in layer.items() if x.ndim == 0})
         return predictions
 
     monkeypatch.setattr(model, "teacher_forced", spy)
     with tf.GradientTape() as tape:
-        batch = batch_for(flags, pairs=PAIRS[:2])[0]
+        batch = batch_for(flags, pairs=SHORT_PAIRS)[0]
         objective = batch_sums(model, batch, flags, Seed(0, 0))["objective"]
-    gradients = tape.gradient(objective, [value for _, value in scalars])
-    assert not [name for (name, _), x in zip(scalars, gradients, strict=True) if x is None]
+    outside = {id(x) for x in tape.watched_variables()} - {id(x) for x in variables.values()}
+    gradients = tape.gradient(objective, variables | inputs)
+    assert not outside, f"{len(outside)} variables are used, but never trained"
+    assert not [name for name, gradient in gradients.items() if gradient is None]
 
 
 @every_model
-def test_ten_updates_lower_the_objective_and_change_every_variable(tiny, flags):
-    """They begin in the middle of training, when no part of a model is frozen any more.
+def test_ten_train_steps_lower_the_objective_and_change_every_variable(tiny, flags):
+    """In the middle of training, when no part of a model is frozen any more.
 
     The first one goes downhill. The objective is compared without random draws. A variable without
-    a gradient need not change, such as that of an expert that no token chooses.
+    a gradient need not change, such as that of an expert that no token chooses. The train step is a
+    graph: there, a Python `if` or `float`, or a NumPy function, of a tensor fails.
     """
     model = make(tiny, flags, spread=0, num_layers=1)
-    batch, _ = batch_for(flags, pairs=PAIRS[:2])
-    settings = settings_of(flags | {"dropout_rate": 0.0})
+    batch, _ = batch_for(flags, pairs=SHORT_PAIRS)
+    settings = settings_of(flags)
     before = {name: each.numpy() for name, each in trainable_variables(model).items()}
-    tf.config.run_functions_eagerly(True)  # faster than tracing for so few updates
-    try:
-        with tf.GradientTape() as tape:
-            first = batch_sums(model, batch, flags)["objective"]
-        gradients = tape.gradient(first, trainable_variables(model))
-        optimizer = train.make_optimizer(model, settings)
-        optimizer.step.assign(TOTAL_STEPS // 2)
-        step = train.make_train_step(model, optimizer, settings)
+    with tf.GradientTape() as tape:
+        first = batch_sums(model, batch, flags)["objective"]
+    gradients = tape.gradient(first, trainable_variables(model))
+    optimizer = train.make_optimizer(model, settings)
+    optimizer.step.assign(TOTAL_STEPS // 2)
+    step = train.make_train_step(model, optimizer, settings)
+    step(*batch)
+    downhill = 0.0
+    for name, variable in trainable_variables(model).items():
+        downhill += tf.reduce_sum((variable - before[name]) * gradients[name])
+    for _ in range(9):
         step(*batch)
-        downhill = 0.0
-        for name, variable in trainable_variables(model).items():
-            downhill += tf.reduce_sum((variable - before[name]) * gradients[name])
-        for _ in range(9):
-            step(*batch)
-        last = batch_sums(model, batch, flags)["objective"]
-    finally:
-        tf.config.run_functions_eagerly(False)
+    last = batch_sums(model, batch, flags)["objective"]
     assert downhill < 0 and last < MARGIN * first
     optimizer.apply([tf.zeros_like(x) for x in before.values()], trainable_variables(model), 1e-3)
     for name, variable in trainable_variables(model).items():
@@ -267,28 +269,29 @@ def test_ten_updates_lower_the_objective_and_change_every_variable(tiny, flags):
         assert np.all(np.isfinite(variable)), f"{name} is not finite after a gradient of 0"
 
 
-@every_model
-def test_the_train_step_is_a_graph_of_tensors(tiny, flags):
-    """A Python `if` or `float`, or a NumPy function, of a tensor fails only in a graph."""
-    model, settings = make(tiny, flags, num_layers=1), settings_of(flags)
-    train_step = train.make_train_step(model, train.make_optimizer(model, settings), settings)
-    assert "objective" in train_step.get_concrete_function().structured_outputs
-
-
 # Decoding
+
+
+def traced_step(model, state):
+    """Return `decode_step` as a graph, in which all axes of the state may change their size."""
+    state = tf.nest.map_structure(tf.convert_to_tensor, state)
+    spec = tf.nest.map_structure(lambda x: tf.TensorSpec([None] * x.shape.rank, x.dtype), state)
+    signature = [tf.TensorSpec([None], tf.int32), spec]
+    return tf.function(model.decode_step, input_signature=signature, autograph=False)
 
 
 @with_words
 def test_cached_decoding_equals_full_decoding_at_every_step(tiny, flags):
-    model = make(tiny, flags)
-    outputs = RANDOM.integers(4, VOCAB, (3, 40), np.int32)
+    model, length = shared(tiny, flags), 1 + len(long_text(flags))
+    outputs = RANDOM.integers(4, VOCAB, (3, length), np.int32)
     outputs[:, 0] = BOS
     source = batch_for(flags)[0][0]
     logits = model.teacher_forced(source, np.pad(outputs, [(0, 0), (0, 1)], constant_values=EOS))
-    expected = tf.reshape(logits.logits, (3, 40, VOCAB))
+    expected = tf.reshape(logits.logits, (3, length, VOCAB))
     state = model.init_decode(source)
-    for i in range(40):
-        logits, state = model.decode_step(tf.constant(outputs[:, i]), state)
+    step = traced_step(model, state)
+    for i in range(length):
+        logits, state = step(outputs[:, i], state)
         message = f"token {i}"
         np.testing.assert_allclose(logits, expected[:, i], 1e-4, 1e-5, err_msg=message)
 
@@ -299,15 +302,16 @@ def test_text_that_is_read_in_one_pass_equals_token_by_token(tiny, flags):
 
     In both cases, it does not depend on the other texts of its batch.
     """
-    model = make(tiny, flags)
+    model = shared(tiny, flags)
     ids = RANDOM.integers(4, VOCAB, (3, 35), np.int32)
     states = [model.init_decode(text) for text in (ids[:, :30], ids[:1, :30], ids[:, :0])]
+    step = traced_step(model, states[0])
     for i in range(30):
-        _, states[2] = model.decode_step(tf.constant(ids[:, i]), states[2])
+        _, states[2] = step(ids[:, i], states[2])
     for i in range(30, 35):
-        one, states[0] = model.decode_step(tf.constant(ids[:, i]), states[0])
-        single, states[1] = model.decode_step(tf.constant(ids[:1, i]), states[1])
-        other, states[2] = model.decode_step(tf.constant(ids[:, i]), states[2])
+        one, states[0] = step(ids[:, i], states[0])
+        single, states[1] = step(ids[:1, i], states[1])
+        other, states[2] = step(ids[:, i], states[2])
         np.testing.assert_allclose(one[:1], single, rtol=1e-4, atol=1e-5)
         equal = np.allclose(one, other, rtol=1e-4, atol=1e-5)
         assert equal != model.bidirectional_prompt, f"token {i}"

@@ -7,11 +7,11 @@ import hashlib
 import numpy as np
 import pytest
 from helpers import load_split, open_corpus
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from config import Config
-from data import corpora, encoding, pipeline, readers, remote, tokenizer
+from data import encoding, pipeline, readers, remote, tokenizer
 from data.arrays import Ragged, Text
 from data.batches import plan_batches
 from data.splits import SPLITS, CorpusError
@@ -19,14 +19,6 @@ from data.tokenizer import EOS, UNK
 
 LANGUAGE_MODEL = {"model": "language_model"}
 LINES = "".join(f"Line {i}: it's “wörld” {i % 7}.\n" + "\n" * (i % 5 == 0) for i in range(400))
-
-generated = settings(
-    max_examples=100,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
 
 
 def write(path, content):
@@ -99,18 +91,11 @@ def test_a_text_without_line_feeds_is_read_in_parts(tmp_path):
     assert [texts(name, split) for split in SPLITS] == parts
 
 
-BAD_TEXTS = {
-    "missing": ("a.txt", None, ["neither a file"]),
-    "Latin-1": ("a.txt", b"one\n" * 30 + b"\xff\n" + b"two\n" * 30, ["a.txt:31:", "UTF-8"]),
-    "long line": ("a.txt", b"x" * 9999 + b"\n" + b"y" * 9999 + b"\xff\n", ["a.txt:2:", "UTF-8"]),
-    "half a character": ("a.txt", b"one\n" * 30 + b"\xf0\x9f\x99", ["a.txt:31:", "UTF-8"]),
-}
-
-
-@pytest.mark.parametrize(("name", "content", "words"), BAD_TEXTS.values(), ids=BAD_TEXTS)
-def test_texts_that_cannot_be_used_are_rejected(tmp_path, name, content, words):
-    message = rejected(write(tmp_path / name, content) if content else tmp_path / name)
-    assert all(word in message for word in words), message
+@pytest.mark.parametrize("start", [b"one\n", b"x" * 9999 + b"\n"], ids=["short", "divided"])
+def test_a_line_that_is_not_utf8_is_named(tmp_path, start):
+    for end in b"\xff\n", b"\xf0\x9f\x99":  # half a character
+        message = rejected(write(tmp_path / "a.txt", start * 30 + end))
+        assert "a.txt:31:" in message and "UTF-8" in message
 
 
 def test_a_directory_has_one_text_per_split(tmp_path):
@@ -160,27 +145,20 @@ def test_a_share_of_texts_grows_and_one_text_has_none(talks, tmp_path):
 # ---- Shakespeare ---------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def shakespeare(tmp_path, monkeypatch):
-    """A short text in place of the real one: (its file on the host, where it is saved)."""
-    source = tmp_path / "host" / "input.txt"
+def test_shakespeare_is_downloaded_once(tmp_path, monkeypatch, capfd):
+    """Here, a short text in its place."""
+    source, saved = tmp_path / "input.txt", tmp_path / "downloads/manual/tinyshakespeare.txt"
     write(source, LINES)
-    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     monkeypatch.setattr(remote, "SHAKESPEARE_URL", source.as_uri())
     digest = hashlib.sha256(LINES.encode()).hexdigest()
     monkeypatch.setattr(remote, "SHAKESPEARE_SHA256", digest)
-    return source, tmp_path / "data" / "downloads" / "manual" / "tinyshakespeare.txt"
-
-
-def test_shakespeare_is_downloaded_once(shakespeare, capfd):
-    source, saved = shakespeare
     corpus = open_corpus("shakespeare", **LANGUAGE_MODEL)
     assert not saved.exists()  # not by its name only
     assert corpus.fingerprint() and saved.read_text("utf-8") == LINES
     source.unlink()
     assert "".join(line for s in SPLITS for line in texts("shakespeare", s)) == LINES
-    assert capfd.readouterr().err.count("downloading") == 1
-    assert not open_corpus("shakespeare", **LANGUAGE_MODEL).documents
+    assert capfd.readouterr().err.count("downloading") == 1 and not corpus.documents
 
 
 # ---- Encoded texts -------------------------------------------------------------------------------
@@ -215,36 +193,12 @@ def test_documents_end_in_eos(config, talks, tokenizer):
     assert decoded == expected
 
 
-def test_a_text_is_encoded_once_for_all_lengths_of_blocks_and_batches(config, monkeypatch):
-    before = pipeline.load(config)
-    monkeypatch.setattr(pipeline, "encode", lambda *_: pytest.fail("encoded again"))
-    other = dataclasses.replace(config, max_length=9, batch_tokens=50, batch_sentences=3)
-    after = pipeline.load(other)
-    assert (before.train.block, after.train.block) == (32, 9)
-    assert after.corpus_info["max_length"] == 9
-    np.testing.assert_array_equal(before.train.tokens.ids, after.train.tokens.ids)
-    monkeypatch.undo()
-    folders = {
-        pipeline.cache_folder(each, corpora.from_config(each))
-        for each in (config, other, dataclasses.replace(config, lowercase=True))
-    }
-    assert len(folders) == 2
-
-
 def test_of_too_many_validation_texts_the_first_are_used(config, monkeypatch):
     monkeypatch.setattr(pipeline, "VALIDATION_PAIRS", 5)
     data = pipeline.load(config)
     expected = texts(config.corpus, "validation")
     assert data.validation_texts.targets == expected[:5] and len(expected) > 5
     assert len(data.validation.tokens.ids) == len("".join(expected[:5]))
-
-
-def test_a_split_without_tokens_is_rejected(config, tmp_path):
-    write(tmp_path / "text" / "train.txt", LINES)
-    write(tmp_path / "text" / "validation.txt", "\n \n")
-    settings = dataclasses.replace(config, corpus=str(tmp_path / "text"), tokenizer="word")
-    with pytest.raises(CorpusError, match="validation split"):
-        pipeline.load(settings)
 
 
 @pytest.mark.parametrize("kind", ["char", "byte", "bpe"])
@@ -261,12 +215,12 @@ def test_the_share_of_a_text_that_training_has_seen_is_named(config, tmp_path, c
     assert splits["validation"]["seen"] == pytest.approx(0.5, abs=0.06)
     assert splits["test"]["seen"] == 0 and "seen" not in splits["train"]
     error = capfd.readouterr().err
-    assert "of the validation text" in error and "of the test text" not in error
+    assert "of validation is" in error and "of test is" not in error
     write(tmp_path / "thrice.txt", "".join(lines) * 3)  # divided by position
     thrice = dataclasses.replace(config, corpus=str(tmp_path / "thrice.txt"), tokenizer=kind)
     splits = pipeline.load(thrice).corpus_info["splits"]
     assert splits["validation"]["seen"] > 0.9 and splits["test"]["seen"] > 0.9
-    assert "of the test text" in capfd.readouterr().err
+    assert "of test is" in capfd.readouterr().err
 
 
 def test_windows_with_unknown_tokens_and_short_texts_are_not_seen():
@@ -287,7 +241,6 @@ def numbered(count, block):
     return Text(Ragged(np.arange(5, 5 + count), np.array([0, count])), start=4, block=block)
 
 
-@generated
 @given(
     st.integers(1, 300), st.integers(1, 40), st.integers(1, 90), st.integers(1, 9),
     st.none() | st.integers(0, 99), st.integers(0, 5),

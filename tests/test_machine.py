@@ -1,16 +1,11 @@
 """Behaviour that depends on the device."""
 
-import ctypes
 import os
-import subprocess
-import sys
-import textwrap
 
 import pytest
 import tensorflow as tf
 
 from config import Config
-from same_code import ROOT
 from training import machine
 
 
@@ -19,34 +14,6 @@ def test_the_default_number_of_shards_depends_on_the_device(devices, shards, mon
     monkeypatch.setattr("tensorflow.config.list_physical_devices", lambda kind: devices)
     assert machine.adapt_to_device(Config()).shards == shards
     assert machine.adapt_to_device(Config(shards=3)).shards == 3
-
-
-@pytest.mark.skipif(not hasattr(ctypes.pythonapi, "mallopt"), reason="needs glibc")
-def test_freed_memory_is_kept_for_the_next_tensors():
-    code = """
-        import resource
-        import sys
-        from concurrent.futures import ThreadPoolExecutor
-        import numpy as np
-        from training.machine import keep_freed_memory
-
-        def page_faults():
-            for _ in range(2):
-                before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
-                [np.ones(10_000_000, np.float32) for _ in range(3)]  # written and freed
-            return resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before
-
-        if sys.argv[1] == "keep":
-            keep_freed_memory()
-        with ThreadPoolExecutor(1) as thread:  # as in TensorFlow, not in the main thread
-            print(thread.submit(page_faults).result())
-    """
-
-    def page_faults(setting):
-        command = [sys.executable, "-c", textwrap.dedent(code), setting]
-        return int(subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout)
-
-    assert page_faults("keep") < page_faults("default") / 10
 
 
 def test_a_gpu_is_shared_and_computes_in_float32_unless_the_environment_says_otherwise(monkeypatch):

@@ -40,19 +40,6 @@ def test_sines_and_cosines_are_interleaved():
     expect(actual, expected, mistakes)
 
 
-@pytest.mark.parametrize("k", [1, 5, 17])
-def test_an_offset_of_k_is_the_same_rotation_at_every_position(k):
-    """E(p + k) is a linear map of E(p) that does not depend on p: why the paper chose sines."""
-    d_model, length = 16, 50
-    rotation = np.zeros((d_model, d_model))
-    for i in range(0, d_model, 2):
-        angle = k / 10000 ** (i / d_model)
-        cos, sin = math.cos(angle), math.sin(angle)
-        rotation[i : i + 2, i : i + 2] = [[cos, sin], [-sin, cos]]
-    encodings = Sinusoidal(d_model)(0, length + k).numpy()
-    np.testing.assert_allclose(encodings[:length] @ rotation.T, encodings[k:], atol=1e-4)
-
-
 @pytest.mark.parametrize("kind", [Sinusoidal, Learned, NoPositions])
 @pytest.mark.exercise("positions")
 def test_a_range_of_positions_is_a_slice_of_all(kind):
@@ -70,7 +57,3 @@ def test_learned_positions_after_the_table_repeat_its_last_row():
     table = positions.table.numpy()
     assert len(np.unique(table[:, 0])) == 5
     np.testing.assert_array_equal(positions(0, 7), table[[0, 1, 2, 3, 4, 4, 4]])
-
-
-def test_no_positions_are_zero():
-    assert not np.any(NoPositions(8)(3, 9))

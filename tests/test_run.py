@@ -1,6 +1,5 @@
 """train.py as a user runs it: the run directory, and a killed run that is resumed."""
 
-import json
 import os
 import re
 import shutil
@@ -30,6 +29,7 @@ import same_code
 from config import Config
 from model.optimizer import learning_rate
 from training import description
+from training.records import read_json
 
 ROOT = Path(__file__).resolve().parents[1]
 SETTINGS = TINY | {"corpus": "talks", "epochs": 2}
@@ -99,10 +99,6 @@ def trained(checkout, call):
 @pytest.fixture(scope="module")
 def run(trained):
     return trained[0]
-
-
-def read_json(path):
-    return json.loads(path.read_text("utf-8"))
 
 
 def validated_steps(run):
@@ -342,19 +338,3 @@ def test_a_run_is_resumed_with_its_own_code(run, call, tmp_path):
     process = call(folder / "source" / "train.py", *flags, "--accumulate=2", "--accept-changes")
     assert process.returncode == 0 and steps_saved(folder)[-1] == next_step, process.stderr
     assert "ANOTHER" in (folder / "source" / "model" / "loss.py").read_text()
-
-
-# train.py, with at most 3 GB of memory.
-LIMITED = """
-import resource, runpy
-resource.setrlimit(resource.RLIMIT_DATA, (3 * 2**30, 3 * 2**30))
-runpy.run_path("train.py", run_name="__main__")
-"""
-
-
-@pytest.mark.slow
-def test_running_out_of_memory_is_reported_in_one_line(call):
-    process = call("-c", LIMITED, *FLAGS, "--dff=9000000", "--name=too-large")  # 576 MB a matrix
-    assert process.returncode == 1 and "Traceback" not in process.stderr
-    line = process.stderr.splitlines()[-1]
-    assert line.startswith("error: out of memory") and "--batch-tokens" in line

@@ -8,8 +8,6 @@ import unicodedata
 import pytest
 import sentencepiece
 from helpers import load_split
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from config import Config
 from data import tokenizer
@@ -36,20 +34,14 @@ def round_trip(tokenizer, *texts):
 @pytest.mark.parametrize(
     "text",
     [
-        "o menino lê um livro.",
         "À noite, a avó e o avô não põem açúcar: três pães, lingüiça!",
         "½ ﬁ ² Ⅷ ｆｕｌｌ ﷺ",  # changed by NFKC
-        "👩‍👩‍👧‍👦 🇵🇹 👍🏽",
-        "日本語の文。 Русский текст. العربية 𓀀",  # in no training text
-        "two  spaces,   three",
-        "  in front",
-        "behind  ",
+        "日本語の文。 👩‍👩‍👧‍👦 🇵🇹 👍🏽 𓀀",  # in no training text
+        "  in front, two  spaces,   three, behind  ",
         " ",
-        "     ",
         "",
         "a\tb\rc\x00d\u2028e\xa0f\u3000g\ufeff",
         "<s> </s> <unk> <pad> <0x41>",  # looks like special tokens
-        "1999, 3.14",
         "x" * 10_000,
     ],
 )
@@ -90,10 +82,14 @@ def test_decoding_ends_at_the_first_eos_and_skips_special_ids(shared):
 # ---- Vocabularies -------------------------------------------------------------------------------
 
 
-def test_a_tokenizer_cannot_be_trained_without_text():
-    for texts in ([], ["\u2585"]):  # SentencePiece's own symbol
-        with pytest.raises(UserError, match="no tokenizer"):
-            tokenizer.train(texts, vocab_size=400)
+@pytest.mark.parametrize(
+    ("texts", "reason"),
+    [([], ""), (["\u2585"], ""), (["".join(map(chr, range(0x4E00, 0x4EC8)))] * 3, "300 vs 4")],
+    ids=["none", "SentencePiece's own symbol", "too many characters"],
+)
+def test_what_no_tokenizer_can_be_trained_on_is_rejected(texts, reason):
+    with pytest.raises(UserError, match=f"no tokenizer.*{reason}"):
+        tokenizer.train(texts, vocab_size=300)
 
 
 def test_separate_vocabularies_fit_their_languages(split):
@@ -122,9 +118,7 @@ def test_tokenizers_can_be_saved_and_loaded(split, tmp_path, shared_vocabulary):
 
 def test_lowercase_is_optional(split, tmp_path):
     trained = tokenizer.train(split.sources, 400, lowercase=True)
-    assert round_trip(trained, "Não É ÁGUA") == ["não é água"]
     assert split.match_case(True).targets[0] == split.targets[0].lower() != split.targets[0]
-    assert split.match_case(False) == split
     tokenizer.save_pair(tmp_path, trained, trained)
     for lowercase, text in (True, "não é água"), (False, "Não É ÁGUA"):
         assert round_trip(tokenizer.load_pair(tmp_path, lowercase)[0], "Não É ÁGUA") == [text]
@@ -133,29 +127,13 @@ def test_lowercase_is_optional(split, tmp_path):
 # ---- Characters ---------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", params=[True, False])
-def characters(split, request):
-    """A tokenizer of characters, for translations or for the text of a language model."""
-    texts = [text + "\n" for text in (*split.targets, "\ta  b")]
-    return tokenizer.train(texts, 600, kind="char", leading_space=request.param)
-
-
-def test_the_vocabulary_of_characters_is_that_of_the_text(characters, split):
-    tokens = characters.tokens(range(4, characters.vocab_size))
-    assert {token.replace("▁", " ") for token in tokens} == {*"".join(split.targets), "\t", "\n"}
-    assert len(set(tokens)) == len(tokens)
-
-
-def test_unknown_characters_are_left_out(characters):
-    assert round_trip(characters, "日 book🙂\n", "日本") == [" book\n", ""]
-
-
 def test_the_most_frequent_characters_are_kept():
-    letters = "".join(map(chr, range(0x4E00, 0x4E00 + 300)))
+    letters = "".join(map(chr, range(0x4E00 + 299, 0x4DFF, -1)))
     text = "".join(letter * (400 - i) for i, letter in enumerate(letters))
     trained = tokenizer.train([text], 270, kind="char", leading_space=False)
     assert trained.vocab_size == 270
-    assert {*trained.tokens(range(4, 270))} == {"\n", *letters[:265]}
+    assert trained.tokens(range(4, 270)) == ["\n", *letters[:265]]  # most frequent first
+    assert round_trip(trained, f"日{letters[0]}🙂\n", letters[-1]) == [f"{letters[0]}\n", ""]
 
 
 # ---- Every kind ----------------------------------------------------------------------------------
@@ -222,29 +200,6 @@ def test_bytes_need_no_training_and_broken_ones_are_decoded():
     assert trained.decode([[4 + 0xC3], [4 + 0x41, 4 + 0xFF]]) == ["\ufffd", "A\ufffd"]
 
 
-@pytest.mark.parametrize("kind", ["char", "word"])
-def test_symbols_have_the_ids_that_sentencepiece_gives_them(split, kind):
-    """Most frequent first, then in order of code points. Runs of older code have its models."""
-    texts = [f"{text}\n" for text in split.targets] if kind == "char" else split.targets
-    ours = tokenizer.train(texts, 2000, kind=kind, leading_space=False)
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(tokenizer.preprocess(texts, False, kind == "word")),
-        model_writer=model,
-        model_type=kind,
-        vocab_size=ours.vocab_size,
-        character_coverage=1.0,
-        add_dummy_prefix=kind == "word",
-        user_defined_symbols="\n" if kind == "char" else "",
-        normalization_rule_name="identity",
-        remove_extra_whitespaces=False,
-        hard_vocab_limit=False,
-        pad_id=0, unk_id=1, bos_id=2, eos_id=3, minloglevel=2,
-    )  # fmt: skip
-    old = tokenizer.Tokenizer(model.getvalue(), words=kind == "word")
-    assert old.encode(texts) == ours.encode(texts)
-
-
 # ---- Words and labels ---------------------------------------------------------------------------
 
 
@@ -254,16 +209,13 @@ def test_words_and_punctuation_are_separate_and_rare_words_unknown():
     (ids,) = trained.encode(["IT is,bad unheard"])
     assert [token.lstrip("▁") for token in trained.tokens(ids)] == ["it", "is", ",", "bad", "<unk>"]
     assert trained.decode([ids]) == ["it is , bad"]
+    words = tokenizer.train(["(हिन्दी) x\u0301y"], 300, kind="word")  # with combining marks
+    assert {*words.symbols} == {"(", "हिन्दी", ")", "x\u0301y"}
 
 
 def test_a_text_of_two_megabytes_is_learned_from():
     pieces = tokenizer.train(["𐐷𐐨" * tokenizer.PART], 270)
     assert "𐐷" in "".join(pieces.tokens(range(pieces.vocab_size)))
-
-
-@pytest.mark.parametrize("word", ["हिन्दी", "x\u0301y"])
-def test_combining_marks_do_not_split_words(word):
-    assert tokenizer.preprocess([f"({word})"], False, True) == [f"( {word} )"]
 
 
 def test_labels_are_ids_after_the_special_tokens(tmp_path):
@@ -281,14 +233,7 @@ def test_labels_are_ids_after_the_special_tokens(tmp_path):
 # ---- Bad files ----------------------------------------------------------------------------------
 
 
-@given(st.binary(max_size=99))
-@settings(
-    max_examples=20,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@pytest.mark.parametrize("content", [b"", b"x", b"\n\x00\n"])
 def test_damaged_tokenizers_are_rejected_by_name(tmp_path, content):
     (tmp_path / "tokenizer.model").write_bytes(content)
     with pytest.raises(UserError, match=r"tokenizer\.model: ") as error:
@@ -296,9 +241,14 @@ def test_damaged_tokenizers_are_rejected_by_name(tmp_path, content):
     assert "\n" not in str(error.value)
 
 
-def test_a_vocabulary_smaller_than_the_alphabet_is_rejected_with_the_size_needed():
-    letters = "".join(map(chr, range(0x4E00, 0x4E00 + 200)))
-    with pytest.raises(UserError, match="--vocab-size 300.*raise it to 4") as error:
-        tokenizer.train([letters] * 3, 300)
-    needed = int(str(error.value).split()[-1])
-    assert tokenizer.train([letters] * 3, needed).vocab_size == needed
+def test_words_of_sentencepiece_which_older_code_used_are_refused(tmp_path):
+    model = io.BytesIO()
+    ids = {"pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3}
+    options = {"model_type": "word", "hard_vocab_limit": False, "minloglevel": 2}
+    texts = iter(["some words"] * 9)
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=texts, model_writer=model, **ids, **options
+    )
+    (tmp_path / "tokenizer.model").write_bytes(model.getvalue())
+    with pytest.raises(UserError, match="older code"):
+        tokenizer.load_pair(tmp_path)

@@ -34,9 +34,8 @@ import train
 from config import Config
 from data import pipeline
 from data.batches import plan_batches
-from model import build
 from training import description, distribution, machine, run
-from training.checkpoints import assert_fits, readable_checkpoints
+from training.checkpoints import readable_checkpoints
 from training.command_line import config_from_flags
 from training.logs import Logs
 from training.records import (
@@ -146,12 +145,11 @@ def test_every_epoch_trains_on_all_batches_of_its_own_plan(loop, expected):
     assert (counter(loop.run, "epoch"), counter(loop.run, "position")) == (EPOCHS, 0)
 
 
-@pytest.mark.parametrize("epoch", [0, 1])
 def test_max_steps_stops_within_an_epoch_and_the_next_batch_follows(
-    settings, expected, epoch, tmp_path, capsys
+    settings, expected, tmp_path, capsys
 ):
     """The commands that the run prints can be pasted, whatever its path is."""
-    folder, last = tmp_path / "my runs" / "run", len(expected[0]) * epoch + 5
+    folder, last = tmp_path / "my runs" / "run", len(expected[0]) + 5
 
     def commands():
         lines = capsys.readouterr().out.splitlines()
@@ -163,7 +161,7 @@ def test_max_steps_stops_within_an_epoch_and_the_next_batch_follows(
         ["train.py", "--resume", str(folder), "--max-steps", "N"],
     ]
     assert steps_saved(folder)[-1] == last
-    assert (counter(folder, "epoch"), counter(folder, "position")) == (epoch, 5)
+    assert (counter(folder, "epoch"), counter(folder, "position")) == (1, 5)
     assert "validation_loss" in metrics_of(folder)[-1]  # a run that ends is validated
     batches += run_loop(resumed(folder, max_steps=None)).batches
     assert commands()[1][-2:] == ["--epochs", "N"]
@@ -217,6 +215,7 @@ def test_metrics_are_logged_at_the_first_and_every_fiftieth_step(finished, expec
     lines = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
     assert lines[0].keys() == first
     assert {frozenset(line) for line in lines[1:]} == {frozenset(training), frozenset(validation)}
+    assert all(line.get("tokens_per_second", 1) > 0 for line in lines)
     ends = np.cumsum([len(epoch) for epoch in expected])
     steps = [1, *range(50, ends[-1] + 1, 50)]
     assert [(x["step"], x["epoch"]) for x in lines if "loss" in x] == [
@@ -238,13 +237,6 @@ def test_logged_losses_are_means_since_the_last_point(settings, tmp_path):
     assert {step: x["grad_norm/encoder"] for step, x in points.items()} == {x: x for x in means}
 
 
-def test_speed_is_measured_from_the_second_step_on(finished):
-    """The first one traces the train step."""
-    lines = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
-    points = {line["step"]: line.get("tokens_per_second") for line in lines if "loss" in line}
-    assert points.pop(1) is None and points and all(speed > 0 for speed in points.values())
-
-
 def test_metrics_after_the_checkpoint_are_written_again(settings, finished, tmp_path):
     def crash(step, training):
         if step == 60:  # step 50 is logged, and not in a checkpoint
@@ -262,16 +254,13 @@ def test_metrics_after_the_checkpoint_are_written_again(settings, finished, tmp_
 # ---- Stopping and resuming -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_saves_and_the_next_batch_follows(
-    settings, expected, finished, tmp_path, capsys, number
-):
+def test_a_signal_saves_and_the_next_batch_follows(settings, expected, finished, tmp_path, capsys):
     def stop(step, training):
         if step == 55:
-            os.kill(os.getpid(), number)
+            os.kill(os.getpid(), signal.SIGINT)
 
     first = run_loop(settings, stop)
-    assert first.status == 128 + number
+    assert first.status == 128 + signal.SIGINT
     out, err = capsys.readouterr()
     assert f"--resume {tmp_path / 'run'}" in out and "My corpus is small" in err  # a long warm-up
     assert steps_saved(tmp_path / "run")[-1] == 55
@@ -382,38 +371,6 @@ def test_a_weight_or_loss_that_is_not_finite_is_not_saved(settings, tmp_path, pa
 # ---- Faults --------------------------------------------------------------------------------------
 
 
-def flip(path):
-    """Alter one byte."""
-    content = bytearray(path.read_bytes())
-    content[-1000] ^= 0x10
-    path.write_bytes(content)
-
-
-def truncate(path):
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-def empty(path):
-    path.write_bytes(b"")
-
-
-@pytest.mark.parametrize(
-    ("damage", "suffix"),
-    [(flip, "data-00000-of-00001"), (truncate, "data-00000-of-00001"), (truncate, "index"),
-     (empty, "index")],
-)  # fmt: skip
-def test_a_damaged_checkpoint_is_reported_and_an_older_one_is_used(copied, damage, suffix, capsys):
-    steps = steps_saved(copied)
-    damage(copied / "checkpoints" / f"ckpt-{steps[-1]}.{suffix}")
-    paths = readable_checkpoints(copied / "checkpoints", 9)
-    assert [Path(path).name for path in paths] == [f"ckpt-{step}" for step in steps[-2::-1]]
-    assert f"ckpt-{steps[-1]} is damaged" in capsys.readouterr().err
-    for step in steps[:-1]:
-        truncate(copied / "checkpoints" / f"ckpt-{step}.index")
-    with pytest.raises(UserError, match="damaged"):
-        readable_checkpoints(copied / "checkpoints")
-
-
 def test_a_checkpoint_that_a_running_training_replaces_is_not_reported(copied, capsys, monkeypatch):
     def replace(path):
         for file in folder.glob(f"{last}.*"):
@@ -429,16 +386,18 @@ def test_a_checkpoint_that_a_running_training_replaces_is_not_reported(copied, c
 
 def test_a_run_resumes_from_an_older_checkpoint(copied, finished, expected, capsys):
     """The last checkpoint is damaged, and so is TensorFlow's list of them."""
-    last = steps_saved(copied)[-1]
-    flip(copied / "checkpoints" / f"ckpt-{last}.data-00000-of-00001")
-    truncate(copied / "checkpoints" / "checkpoint")
+    last, folder = steps_saved(copied)[-1], copied / "checkpoints"
+    content = bytearray((folder / f"ckpt-{last}.data-00000-of-00001").read_bytes())
+    content[-1000] ^= 0x10
+    (folder / f"ckpt-{last}.data-00000-of-00001").write_bytes(content)
+    (folder / "checkpoint").write_bytes((folder / "checkpoint").read_bytes()[:30])
     assert_same_batches(run_loop(resumed(copied), change_weights).batches, expected[-1])
     assert f"ckpt-{last} is damaged" in capsys.readouterr().err
     assert metrics_of(copied) == metrics_of(finished)
     assert_same_state(state(copied), state(finished))
 
 
-def test_a_full_disk_leaves_older_checkpoints_intact(copied, finished):
+def test_a_full_disk_leaves_older_checkpoints_intact(copied):
     """No file may grow to the size of a checkpoint."""
     for path in copied.glob(f"checkpoints/ckpt-{steps_saved(copied)[-1]}*"):
         path.unlink()  # to be written again
@@ -452,8 +411,6 @@ def test_a_full_disk_leaves_older_checkpoints_intact(copied, finished):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert {path: path.read_bytes() for path in copied.glob("checkpoints/ckpt-*")} == before
-    run_loop(resumed(copied), change_weights)
-    assert_same_state(state(copied), state(finished))
 
 
 def test_metrics_that_do_not_fit_on_the_disk_are_reported(tmp_path):
@@ -602,18 +559,3 @@ def test_flags_that_contradict_the_initial_run_are_rejected(finished, copied, se
     with pytest.raises(UserError, match="no checkpoint"):
         run_loop(flags(copied, corpus="mini:50", reverse=True, name="new"))
     assert not (tmp_path / "new").exists()
-
-
-def test_a_checkpoint_of_other_variables_does_not_fit(tmp_path):
-    sizes = {"one": {}, "two": {"num_layers": 2}, "wide": {"d_model": 18}}
-    models = {name: build(Config(**SMALL | size), 9, 9) for name, size in sizes.items()}
-    for name, model in models.items():
-        tf.train.Checkpoint(model=model).write(str(tmp_path / name))
-    assert_fits(tmp_path / "one", models["one"])
-    for saved, model, keywords in (
-        ("one", "two", r"/1/\S+ is missing there"),
-        ("two", "one", r"/1/\S+ .* missing here"),
-        ("one", "wide", r"48.* there and .*54.* here"),
-    ):
-        with pytest.raises(RunError, match=keywords):
-            assert_fits(tmp_path / saved, models[model])

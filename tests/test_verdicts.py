@@ -15,6 +15,8 @@ from ablation.verdicts import BETTER, SMALL, STAGES, UNDECIDED, WORSE, Sigma, Ve
 RANDOM = np.random.default_rng(0)
 KNOWN = {"pair": [1.4, 60], "run": [1.0, 60]}
 POINTS = Recipe("points", "", "exact_match", 1.0, spread={"exact_match": KNOWN})
+SOME = Experiment("some", "1?")
+UNPAIRED = replace(SOME, paired=False)
 LOSS = Recipe("loss", "", "nats_per_character", 0.01)
 LOSS = replace(LOSS, spread={"nats_per_character": {"pair": [0.1, 60]}, "bleu": KNOWN})
 
@@ -34,7 +36,7 @@ def test_stages_spend_five_per_cent_and_less_at_first():
     """The means at two stages correlate as the root of the ratio of their pairs."""
     pairs = np.array(STAGES)
     ratios = pairs / pairs[:, np.newaxis]
-    for error, levels in verdicts.LEVELS.items():
+    for error, levels in zip((0.05, 0.1), zip(*verdicts.LEVELS, strict=True), strict=True):
         limits = scipy.stats.norm.isf(np.array(levels) / 2)
         for i, share in enumerate(pairs / pairs[-1], 1):
             cov = np.sqrt(np.minimum(ratios, 1 / ratios))[:i, :i]
@@ -42,10 +44,9 @@ def test_stages_spend_five_per_cent_and_less_at_first():
             inside = normal.cdf(limits[:i], lower_limit=-limits[:i])
             expected = error * np.expm1(4 * share) / np.expm1(4)
             assert 1 - inside == pytest.approx(expected, rel=1e-3), (error, i)
-    first, second, third = (scipy.stats.t.isf(x / 2, 50) for x in verdicts.LEVELS[0.05])
-    limits = [verdicts.limits(n, 50, STAGES)[0] for n in (2, 3, 4, 8, 9)]
-    assert limits == pytest.approx([first, first, second, third, third])
-    assert verdicts.limits(7, 50, (7,))[1] == scipy.stats.t.isf(0.05, 50)
+    levels = [verdicts.levels(n, STAGES) for n in (2, 3, 4, 8, 9)]
+    assert levels == [verdicts.LEVELS[stage] for stage in (0, 0, 1, 2, 2)]
+    assert verdicts.levels(7, (7,)) == (0.05, 0.1)
 
 
 def test_the_variance_is_shrunk_towards_the_pooled_one_by_hand():
@@ -85,9 +86,7 @@ def test_the_pooled_spread_is_that_of_the_runs_whatever_single_rows_do():
     y[:3] += random.normal(0, 30, (3, 4))
     y[5, 2] += 1000
     sigma = spread.pooled({i: list(enumerate(row)) for i, row in enumerate(y.tolist())})
-    assert sigma.value == pytest.approx(2**0.5, rel=0.12) and sigma.df == pytest.approx(
-        300, rel=0.01
-    )
+    assert sigma == (pytest.approx(2**0.5, rel=0.12), pytest.approx(300, rel=0.01))
     assert spread.pooled({"base": [(0, 1.0), (1, 2.0)]}) == (0, 0) == spread.pooled({})
     two = [(i, x) for i, x in enumerate((1.0, 4.0, 2.5, 7.0))]
     rows = {"base": two, "other": [(i, x + 3) for i, x in two]}
@@ -97,9 +96,8 @@ def test_the_pooled_spread_is_that_of_the_runs_whatever_single_rows_do():
 
 
 def test_the_spread_leaves_out_what_says_nothing_about_seeds(monkeypatch):
-    diverged = make_pairs([1.0, 2.0]) | {
-        2: (result(2, 0.0) | {"scores": {}, "diverged": "1"}, result(2, 0.0))
-    }
+    diverged = make_pairs([1.0, 2.0, 0.0])
+    diverged[2][0].update(scores={}, diverged="1")
     equal, base = make_pairs([0.0, 0.0]), [0.5, 0.1, 0.9, 0.2]
     some = {f"row {i}": make_pairs(RANDOM.normal(size=4), base) for i in range(3)}
     rows = spread.scores_by_row(POINTS, some)
@@ -107,31 +105,31 @@ def test_the_spread_leaves_out_what_says_nothing_about_seeds(monkeypatch):
     assert spread.scores_by_row(POINTS, some | {"lost": diverged, "same": equal}) == rows
     experiments = {name: Experiment(name, "1?") for name in some}
     pairs = {"order": make_pairs([9, -9, 30])}
-    monkeypatch.setattr(spread, "stored_pairs", lambda recipe: some | pairs)
+    monkeypatch.setattr(spread, "stored_pairs", lambda recipe: (some | pairs, []))
     for broken in ({"paired": False}, {"flags": "--vocab-size 300"}):
         experiments["order"] = Experiment("order", "1?", **broken)
         monkeypatch.setattr(spread, "saved", lambda: experiments)
         pooled = spread.pooled(rows)
         assert f"pair = [{pooled.value:.3g}, {pooled.df:.0f}]" in spread.table(POINTS)
-        assert [experiments[x].is_paired(POINTS) for x in ("order", "row 1")] == [False, True]
-    assert not experiments["row 1"].is_paired(replace(POINTS, paired=False))
+        assert [experiments[x].keeps_pairs for x in ("order", "row 1")] == [False, True]
+    assert not experiments["row 1"].for_recipe(replace(POINTS, paired=False)).keeps_pairs
 
 
 def test_the_first_stage_that_decides_ends_the_comparison():
-    verdict = verdicts.judge(POINTS, make_pairs([9, 9, 9, -99, -99]))
+    verdict = verdicts.judge(POINTS, SOME, make_pairs([9, 9, 9, -99, -99]))
     assert (verdict.outcome, verdict.seeds, verdict.gain) == (BETTER, 3, 9)
-    verdict = verdicts.judge(POINTS, make_pairs([1, -1, 0, 9, 9, 9, 9, 9]))
+    verdict = verdicts.judge(POINTS, SOME, make_pairs([1, -1, 0, 9, 9, 9, 9, 9]))
     assert verdict.seeds > 3
-    verdict = verdicts.judge(POINTS, make_pairs([1, -1, 0, 0.4]))
+    verdict = verdicts.judge(POINTS, SOME, make_pairs([1, -1, 0, 0.4]))
     assert (verdict.outcome, verdict.seeds) == (UNDECIDED, 4)
     late = {seed: pair for seed, pair in make_pairs([0] * 6 + [9, 9]).items() if seed > 5}
-    assert verdicts.judge(POINTS, late).seeds == 2  # none is of the first stage
+    assert verdicts.judge(POINTS, SOME, late).seeds == 2  # none is of the first stage
 
 
 def test_unpaired_runs_are_compared_with_all_runs_of_the_baseline_by_hand():
     own, base = [5.0, 6.0, 9.0], [1.0, 2.0, 3.0, 4.0, 2.5, 2.5]
     baseline = [result(i, x) for i, x in enumerate(base)]
-    verdict = verdicts.judge(POINTS, make_pairs(own, base), baseline, (3,))
+    verdict = verdicts.judge(POINTS, UNPAIRED, make_pairs(own, base), baseline, (3,))
     deviation = ((12 * 1.0 + 2 * np.var(own, ddof=1)) / 14) ** 0.5
     half = scipy.stats.t.isf(0.025, 14) * deviation * (1 / 3 + 1 / 6) ** 0.5
     gain = np.mean(own) - np.mean(base)
@@ -140,23 +138,44 @@ def test_unpaired_runs_are_compared_with_all_runs_of_the_baseline_by_hand():
 
 
 def test_gains_are_positive_where_a_loss_falls_and_the_gain_in_bleu_is_shown():
-    verdict = verdicts.judge(LOSS, make_pairs([-2.0, -2.1, -1.9]))
+    verdict = verdicts.judge(LOSS, SOME, make_pairs([-2.0, -2.1, -1.9]))
     assert str(verdict).startswith("better +2.0000 [+1.") and verdict.bleu == pytest.approx(-2)
     assert str(verdict).endswith(" after 3 seeds; BLEU -2.0")
-    judged = verdicts.judge(LOSS, make_pairs([-4.0, -4.1, -3.9]), score="bleu")
+    judged = verdicts.judge(LOSS, replace(SOME, score="bleu"), make_pairs([-4.0, -4.1, -3.9]))
     assert judged.outcome == WORSE and judged.bleu is None and judged.recipe.delta == 0.5
 
 
 def test_runs_that_diverge_or_are_equal():
     pairs = make_pairs([1.0, 2.0, 3.0])
     pairs[1][0]["diverged"] = "step 3"
-    assert str(verdicts.judge(POINTS, pairs)) == "worse after 3 seeds (diverged)"
-    for baseline in ([], [result(9, 0.0), result(1, 0.0, diverged="step 3")]):
-        pairs[1][1].update({} if baseline else {"diverged": "step 3"})
-        with pytest.raises(ExperimentError, match=r"seed 1 \(step 3\)"):
-            verdicts.judge(POINTS, make_pairs([1.0, 2.0]) if baseline else pairs, baseline)
-    verdict = verdicts.judge(POINTS, make_pairs([0.0, 0.0, 0.0]))
+    assert str(verdicts.judge(POINTS, SOME, pairs)) == "worse after 3 seeds (diverged)"
+    baseline = [result(9, 0.0), result(1, 0.0, diverged="step 3")]
+    pairs = make_pairs([1.0, 2.0])
+    with pytest.raises(ExperimentError, match=r"seed 1 \(step 3\)"):
+        verdicts.judge(POINTS, UNPAIRED, pairs, baseline)
+    pairs[1][1]["diverged"] = "step 3"
+    with pytest.raises(ExperimentError, match=r"seed 1 \(step 3\)"):
+        verdicts.judge(POINTS, SOME, pairs)
+    verdict = verdicts.judge(POINTS, SOME, make_pairs([0.0, 0.0, 0.0]))
     assert str(verdict) == "no effect after 3 seeds (equal to the baseline in every digit)"
+
+
+def test_the_best_rate_is_the_vertex_of_a_parabola_by_hand():
+    """Of -(log2(rate) - vertex)², with rates that start at 0.5."""
+    cases = {-1.2: [], -0.6: [], 0.5: [2], 1.4: [2, 4], 9: [2, 4, 8]}
+    for vertex, further in cases.items():
+        asked = []
+
+        def scores(rates, vertex=vertex, asked=asked):
+            asked += rates
+            return [-((np.log2(rate) - vertex) ** 2) for rate in rates]
+
+        best = verdicts.best_rate(0.5, scores)
+        assert {*asked[:3]} == {0.25, 0.5, 1} and asked[3:] == further
+        assert np.log2(best) == pytest.approx(min(vertex, 3))  # at the last rate that is tried
+    assert verdicts.best_rate(0.5, lambda rates: [0.0] * len(rates)) == 0.5  # without effect
+    diverged = {0.25: 1.0, 0.5: 2.0, 1.0: -np.inf}
+    assert verdicts.best_rate(0.5, lambda rates: [diverged[x] for x in rates]) == 0.5
 
 
 def test_no_end_of_an_interval_is_shown_as_zero():
@@ -201,6 +220,12 @@ def test_outliers_raise_false_alarms_and_broken_pairs_do_not_as_documented():
         assert shares["better"] + shares["worse"] == pytest.approx(rate, abs=error), case
 
 
+def test_an_edit_that_needs_another_rate_is_worse_unless_each_side_is_tuned():
+    for tune, least, most in ((False, 0.9, 1), (True, 0, 0.08)):
+        shares = power.simulate_rates(0.0, 0.5, tune, tries=300)
+        assert least <= shares["better"] + shares["worse"] <= most
+
+
 # ---- Tables --------------------------------------------------------------------------------------
 
 
@@ -212,9 +237,7 @@ def table(monkeypatch):
     own = [result(i, 60 + gain, parameters=12, final=False) for i, gain in gains]
     pairs = {"some": pair(own, baseline), "once": pair(own[:1], baseline)}
     experiments = {name: Experiment(name, "1?") for name in pairs}
-    lines = [line | {"experiment": "baseline"} for line in baseline]
-    monkeypatch.setattr(tables, "read_lines", lambda recipe: lines)
-    monkeypatch.setattr(tables, "stored_pairs", lambda recipe, final: pairs)
+    monkeypatch.setattr(tables, "stored_pairs", lambda recipe, final: (pairs, baseline))
     monkeypatch.setattr(tables, "saved", lambda: experiments)
     return tables.Table(POINTS)
 

@@ -8,17 +8,16 @@ import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import TINY, run_loop, steps_saved, training_in_process, write_corpus
+from helpers import training_in_process
 
 from ablation import experiments, worker
+from data import tokenizer
 from data.splits import Split
 from evaluation import generator, loading, scores
 from same_code import ROOT
 from training import machine
-from training.records import load_config
 from utils import UserError
 
 # Whether everything runs, in seconds.
@@ -40,30 +39,6 @@ def test_the_test_split_is_read_only_for_the_final_score(name, monkeypatch):
     flags = experiments.recipes()[name].flags.split()
     splits = [worker.load_texts(flags, 0, final) for final in (False, True)]
     assert splits == ["validation", "test"]
-
-
-@pytest.mark.slow
-def test_an_average_is_over_the_ends_of_epochs_however_often_a_run_saves(tmp_path, monkeypatch):
-    """A resumed run has more checkpoints within an epoch, and must get the same scores."""
-    write_corpus(tmp_path / "talks")
-    settings = {"corpus": str(tmp_path / "talks"), "batch_tokens": 1500, "runs_dir": str(tmp_path)}
-    settings = TINY | settings | {"cache_dir": str(tmp_path / "cache"), "epochs": 3}
-
-    def train(name, save_every, **changes):
-        def grow(step, training):
-            training.model.trainable_variables[0].assign_add(tf.ones([400, 16]) * 2.0**step)
-
-        monkeypatch.setattr("training.run.SAVE_EVERY", save_every)
-        run_loop(settings | {"name": name} | changes, grow)
-        folder = tmp_path / name
-        model = loading.load(folder, load_config(folder), average=2).model
-        return steps_saved(folder), model.trainable_variables[0].numpy()
-
-    (_, first, second, third), expected = train("seldom", 180)
-    for keep in (2, 99):
-        steps, average = train(f"keep-{keep}", 0, keep_checkpoints=keep)
-        assert {*steps} > ({second, third} if keep == 2 else {first, second, third})
-        np.testing.assert_array_equal(average, expected)
 
 
 def test_scoring_can_be_stopped_and_a_run_that_cannot_resume_starts_again(tmp_path, monkeypatch):
@@ -94,32 +69,31 @@ def test_scoring_can_be_stopped_and_a_run_that_cannot_resume_starts_again(tmp_pa
             (tmp_path / "run/checkpoints/ckpt-1.index").touch()
 
 
-def test_scores_exclude_phenomena_and_divide_the_loss_by_the_characters_that_fit(monkeypatch):
-    tokenizer = SimpleNamespace(lowercase=False, ending=[3], encode=lambda texts: map(list, texts))
-    fake = SimpleNamespace(labelled=False, max_length=2, num_parameters=9, search="greedy")
-    fake.source_tokenizer = fake.target_tokenizer = tokenizer
-    fake.n_best = lambda texts, progress: [[(0.0, text)] for text in ("ab", "b", "x")]
-    fake.loss_and_accuracy = lambda pairs: (1.5, 0.5)
-    lengths = SimpleNamespace(lengths=np.array([4, 3]))  # with bos and eos; the third is too long
-    encoded = SimpleNamespace(source=lengths, target=lengths)
-    monkeypatch.setattr("data.encoding.encode", lambda *_: (encoded, 1))
-    texts = Split(["1", "2", "3"], ["ab", "b", "cccc"], ["tense", "order", "sense"])
-    found = worker.score(fake, texts, True)
-    assert found["exact_match"] == 50 and found["loss"] == 1.5
-    assert found["nats_per_character"] == pytest.approx(1.5 * (3 + 2) / 3)
-    assert found["by_tag"] == {"tense": 100, "order": 100, "sense": 0}
-    assert scores.loss_scores(fake, texts)[0]["nats_per_character"] == found["nats_per_character"]
-    tokenizer.lowercase = True
-    texts = texts._replace(targets=[text.upper() for text in texts.targets])
-    assert worker.score(fake, texts, True)["exact_match"] == 50
-
-
-def test_a_language_model_is_scored_by_its_loss(monkeypatch):
-    found = {"loss": 2.0, "nats_per_character": 1.5, "accuracy": 0.5}
-    monkeypatch.setattr(scores, "measure_text", lambda *_: (found, {}))
+def test_stored_scores_exclude_phenomena_and_those_of_a_language_model_are_its_loss(monkeypatch):
+    losses = {"loss": 2.0, "nats_per_character": 1.5}
+    tags = {"tense": (2, 100.0), "order": (1, 100.0), "sense": (1, 0.0)}
+    found = losses | {"accuracy": 0.5, "exact_match": 75.0, "exact_match_by_tag": tags}
+    for name in ("measure", "measure_text"):
+        monkeypatch.setattr(scores, name, lambda *_: (found, {}))
+    stored = worker.score(SimpleNamespace(labelled=False), Split([""], ["text"]), True)
+    by_tag = {"tense": 100, "order": 100, "sense": 0}
+    assert stored == losses | {"exact_match": 50, "by_tag": by_tag}
+    stored = worker.score(SimpleNamespace(labelled=True), Split([""], ["text"]), True)
+    assert stored == losses | {"accuracy": 50}
+    found = losses | {"accuracy": 0.5}
     model = generator.Generator.__new__(generator.Generator)
-    stored = worker.score(model, Split([""], ["text"]), True)
-    assert stored == {"loss": 2.0, "nats_per_character": 1.5}
+    assert worker.score(model, Split([""], ["text"]), True) == losses
+
+
+def test_scores_are_those_of_the_pairs_that_fit():
+    """With eos, of three and two target tokens, one of them unknown. The third pair is too long."""
+    words = tokenizer.train(["a b", "b c"], 20, kind="word")
+    model = SimpleNamespace(source_tokenizer=words, target_tokenizer=words, labelled=False)
+    model.max_length, model.loss_and_accuracy = 2, lambda pairs: (1.5, 0.5)
+    found, too_long = scores.loss_scores(model, Split(["a", "b", "c"], ["a d", "b", "a b c"]))
+    assert found["nats_per_character"] == pytest.approx(1.5 * (3 + 2) / (3 + 1)) and too_long == 1
+    assert found["unknown"] == 1 / 5
+    assert "unknown" not in scores.loss_scores(model, Split(["d"], ["a"]))[0]
 
 
 def start(tmp_path, job, **environment):

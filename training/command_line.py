@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from config import MAY_CHANGE_ON_RESUME, OF_THE_MODEL, Config, no_effect
-from data import corpora, pipeline
+from data import corpora
 from training.records import check_path, find_run, load_config
 from utils import (
     UserError,
@@ -73,7 +73,7 @@ def parse_config(description: str) -> Config:
     flags = vars(parser.parse_args())
     with errors_in_one_line():
         config = config_from_flags(flags)
-        pipeline.check(config)
+        corpora.from_config(config)
     return config
 
 

@@ -9,7 +9,7 @@ from training.machine import cores
 
 def search(job: dict) -> dict:
     """Time decoding: batches in parallel, one per core, or all cores for one batch."""
-    source_tokenizer, target_tokenizer = tokenizer.load_pair(job["exported"], *job["preprocessing"])
+    source_tokenizer, target_tokenizer = tokenizer.load_pair(job["exported"], job["lowercase"])
     threads, parallel = len(cores()), job["parallel_batches"]
     translator = ctranslate2.Translator(
         job["exported"],

@@ -43,9 +43,7 @@ class Config:
         low=0.0001,
         high=0.5,
     )
-    vocab_size: int = setting(
-        8000, "maximum vocabulary size of the tokenizer", low=264, high=65_537
-    )
+    vocab_size: int = setting(8000, "maximum size of the vocabulary", low=264, high=65_537)
     tokenizer: Literal["bpe", "word", "char", "byte"] = setting(
         "bpe", "byte-pair encoding, whole words, characters, or bytes"
     )
@@ -156,9 +154,7 @@ class Config:
     name: str | None = setting(None, "name of the run [corpus, model, seed, time]", group="run")
     resume: str | None = setting(None, "run to resume, such as runs/latest", resume=True)
     init_from: str | None = setting(None, "run whose model, weights and tokenizer to start with")
-    accept_changes: bool = setting(
-        False, "with --resume: continue even if flags or code have changed", resume=True
-    )
+    accept_changes: bool = setting(False, "resume even if flags or code have changed", resume=True)
     runs_dir: str = setting("runs", "where run directories are created", resume=True)
     cache_dir: str = setting(
         ".cache", "where tokenized corpora are cached; give it again with --resume", resume=True

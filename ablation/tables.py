@@ -179,7 +179,8 @@ def write() -> None:
             forest(table).savefig(HERE / "results" / f"{table.recipe.name}.png", dpi=110)
     for name in {table.recipe.ladder for table in tables} - {""}:
         rungs = [table for table in tables if table.recipe.ladder == name]
-        ladder(rungs).savefig(HERE / "results" / f"{name}-sizes.png", dpi=110)
+        if len(rungs) > 1:
+            ladder(rungs).savefig(HERE / "results" / f"{name}-sizes.png", dpi=110)
     parts = [HEAD, *(table.summary() for table in tables), markdown(tables)]
     if lines := "".join(map(confirmed, recipes().values())):
         parts.append(f"## Confirmed\n\nWith new seeds, on held-out texts:\n\n{lines}")

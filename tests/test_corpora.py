@@ -327,7 +327,7 @@ def test_the_splits_of_a_table_contain_every_line_once_in_order(tmp_path, texts)
     splits = [[*zip(*x[:2], strict=True)] for x in read_all(tmp_path / "a.tsv").values()]
     assert sorted(sum(splits, [])) == sorted(expected)
     for pairs in splits:
-        assert pairs == sorted(pairs, key=expected.index) and pairs
+        assert pairs == sorted(pairs, key=expected.index)
 
 
 def test_a_larger_share_holds_out_more_and_the_default_is_two_per_cent_each():

@@ -41,16 +41,23 @@ def local(path: Path, config: Config) -> Corpus:
     first = next(iter(files.values()))[0]
     if first.name.endswith(PARQUET):
         return parquet(path, files, config)
-    single = {split: entries[:1] for split, entries in files.items()}
-    if first.name.endswith(TEXTS):
-        return of_files(path, ("text",), single, read_text, TEXT)
-    if first.name.endswith(TABLES):
+    ending = "." + first.name.partition(".")[2]  # train.en.txt is one side of a parallel text
+    if path.is_file():
+        ending = next((x for x in FILES if path.name.endswith(x)), "")
+    if ending in (*TEXTS, *TABLES):
+        for entry, *others in files.values():
+            if others:
+                warn(f"{path}: reading {entry.name}, not {others[0].name}")
+        files = {split: entries[:1] for split, entries in files.items()}
+    if ending in TEXTS:
+        return of_files(path, ("text",), files, read_text, TEXT)
+    if ending in TABLES:
         labelled = config.task == LABELS
         columns = ("text", "label") if labelled else ("source", "target")
         if config.languages and ".csv" in first.suffixes:
             columns = config.languages.split(",")
         read = functools.partial(read_table, columns=columns, labelled=labelled)
-        return of_files(path, columns, single, read, config.task if labelled else "translation")
+        return of_files(path, columns, files, read, config.task if labelled else "translation")
     if path.is_file():
         raise CorpusError(f"{path}: not a .tsv (source TAB target), .csv, .txt or .parquet file")
     return labelled_folder(path, files) if first.is_dir() else parallel(path, files)

@@ -213,6 +213,13 @@ def test_files_of_no_split_are_named_and_the_test_split_is_optional(folder, tmp_
     rejected(tmp_path / "none", "train.SRC")
 
 
+def test_the_sides_of_a_parallel_text_may_end_in_txt(folder):
+    expected = read_all(folder)
+    for path in [*folder.iterdir()]:
+        path.rename(f"{path}.txt")
+    assert read_all(folder) == expected
+
+
 def test_compressed_files_and_files_named_dev_are_read(folder, tmp_path):
     expected = read_all(folder)
     write(folder / "train.pt.gz", gzip.compress(b"not used\n"))

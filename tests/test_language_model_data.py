@@ -98,7 +98,7 @@ def test_a_line_that_is_not_utf8_is_named(tmp_path, start):
         assert "a.txt:31:" in message and "UTF-8" in message
 
 
-def test_a_directory_has_one_text_per_split(tmp_path):
+def test_a_directory_has_one_text_per_split(tmp_path, capfd):
     write(tmp_path / "train.txt", "a\r\nb\n")
     assert "no validation split" in rejected(tmp_path, split="validation")
     write(tmp_path / "validation.txt.gz", gzip.compress(b"\nc", mtime=0))
@@ -107,6 +107,7 @@ def test_a_directory_has_one_text_per_split(tmp_path):
     before = open_corpus(tmp_path, **LANGUAGE_MODEL).fingerprint()
     write(tmp_path / "validation.txt", "other\n")  # takes precedence
     assert texts(tmp_path, "validation") == ["other\n"]
+    assert "not validation.txt.gz" in capfd.readouterr().err
     assert open_corpus(tmp_path, **LANGUAGE_MODEL).fingerprint() != before
 
 

@@ -33,6 +33,8 @@ def parse_flags() -> argparse.Namespace:
 def read_prompts(flags: argparse.Namespace) -> list[str]:
     """Return the prompts: PROMPT, the lines of standard input, or else an empty one."""
     if flags.prompt is not None:
+        if r"\n" in flags.prompt:
+            utils.warn(r"the prompt has \n as two characters: for a line feed, write $'one\ntwo'")
         return [flags.prompt]
     file = getattr(sys.stdin, "buffer", None)  # a notebook's has none
     if file is None or file.isatty():

@@ -235,9 +235,11 @@ def test_without_a_prompt_a_text_is_generated_from_its_start(generate, greedy_te
 
 
 def test_unknown_characters_are_left_out_and_counted(generate, greedy_texts):
+    """A shell does not replace \\n by a line feed, and this model has no backslash."""
     odd = generate("We⊕⊗ meet", "--no-sample", "--tokens", 9)
     (plain,) = greedy_texts("We meet", tokens=9)
     assert odd.out == plain.replace("We", "We⊕⊗", 1) + "\n" and "2 tokens" in odd.err
+    assert "$'" in generate("We\\n", "--no-sample", "--tokens", 1).err
 
 
 @pytest.mark.parametrize(

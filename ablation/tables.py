@@ -115,15 +115,19 @@ def confirmed(recipe: Recipe) -> str:
 # ---- Plots ----
 
 
+def ticks(recipe: Recipe) -> FixedLocator:
+    """Return the powers of ten beyond delta, zero, and their negatives, as the ticks of gains."""
+    powers = [10.0**power for power in range(-4, 3) if 10.0**power > 1.4 * recipe.delta]
+    return FixedLocator([0, *powers, *(-x for x in powers)])
+
+
 def forest(table: Table) -> Figure:
     """Draw the gains with their intervals, best first, and the zone ±delta."""
     recipe, rows = table.recipe, sorted(table.shown().items(), key=lambda row: row[1].gain)
     figure = Figure(figsize=(9, 1.8 + 0.27 * len(rows)), layout="constrained")
     axes = figure.subplots()
     axes.set_xscale("asinh", linear_width=recipe.delta)  # some gains are a hundred times others
-    ticks = [10.0**power for power in range(-4, 3) if 10.0**power > 1.4 * recipe.delta]
-    ticks = FixedLocator([0, *ticks, *(-x for x in ticks)])
-    axes.xaxis.set(major_locator=ticks, minor_locator=NullLocator(), major_formatter="{x:+g}")
+    axes.xaxis.set(major_locator=ticks(recipe), minor_locator=NullLocator(), major_formatter="{x:+g}")
     axes.axvline(0, color="0.3", lw=1)
     zone = axes.axvspan(-recipe.delta, recipe.delta, color="0.92", lw=0, zorder=0)
     handles = {f"±{recipe.delta:g} {UNITS[recipe.score]}: too small to matter": zone}
@@ -145,7 +149,10 @@ def forest(table: Table) -> Figure:
 
 
 def ladder(tables: list[Table]) -> Figure:
-    """Draw the gains of each experiment at several sizes, over the baseline's parameters."""
+    """Draw the gains of each experiment at several sizes, over the baseline's parameters.
+
+    Grey: the zone ±delta.
+    """
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes, delta = figure.subplots(), tables[0].recipe.delta
     axes.set_yscale("asinh", linear_width=delta)
@@ -163,7 +170,9 @@ def ladder(tables: list[Table]) -> Figure:
     axes.set_xscale("log")
     axes.xaxis.set(major_locator=FixedLocator([x for x, _ in rungs]), minor_locator=NullLocator())
     axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.yaxis.set(major_locator=ticks(tables[0].recipe), minor_locator=NullLocator())
     axes.yaxis.set_major_formatter("{x:+g}")
+    axes.axhline(0, color="0.3", lw=1)
     axes.set(xlabel="parameters of the baseline", title=tables[0].recipe.ladder)
     axes.set_ylabel(f"gain in {UNITS[tables[0].recipe.score]}, with 95 % interval")
     figure.legend(loc="outside right", frameon=False)
@@ -177,11 +186,13 @@ def write() -> None:
     for table in tables:
         if table.shown():
             forest(table).savefig(HERE / "results" / f"{table.recipe.name}.png", dpi=110)
+    parts = [HEAD, *(table.summary() for table in tables)]
     for name in {table.recipe.ladder for table in tables} - {""}:
         rungs = [table for table in tables if table.recipe.ladder == name]
         if len(rungs) > 1:
             ladder(rungs).savefig(HERE / "results" / f"{name}-sizes.png", dpi=110)
-    parts = [HEAD, *(table.summary() for table in tables), markdown(tables)]
+            parts.append(f"Gains over the size of the model: [{name}](results/{name}-sizes.png).\n")
+    parts.append(markdown(tables))
     if lines := "".join(map(confirmed, recipes().values())):
         parts.append(f"## Confirmed\n\nWith new seeds, on held-out texts:\n\n{lines}")
     write_text(HERE / "RESULTS.md", "\n".join(parts))

@@ -74,6 +74,15 @@ def test_stored_results_are_of_the_present_experiments():
         assert all(line["baseline"] in keys for line in lines)
 
 
+def test_gains_at_several_sizes_are_drawn_in_one_plot():
+    rungs = [tables.Table(RECIPES[name]) for name in ("shakespeare-half", "shakespeare")]
+    (axes,) = tables.ladder(rungs).axes
+    drawn = {lines.get_label(): lines for lines in axes.containers}
+    assert drawn.keys() == rungs[0].shown().keys() & rungs[1].shown().keys()
+    gains = [table.verdicts["rope"].gain for table in rungs]
+    assert list(drawn["rope"].lines[0].get_ydata()) == gains
+
+
 def test_what_the_readme_quotes_is_stored():
     page = (experiments.HERE / "README.md").read_text("utf-8")
     example = re.search(r"A verdict looks like this: \*\*(.*?)\*\*", page)[1]

@@ -153,7 +153,7 @@ class Config:
     # Run
     name: str | None = setting(None, "name of the run [corpus, model, seed, time]", group="run")
     resume: str | None = setting(None, "run to resume, such as runs/latest", resume=True)
-    init_from: str | None = setting(None, "run whose model, weights and tokenizer to start with")
+    init_from: str | None = setting(None, "start from the model, weights and tokenizer of this run")
     accept_changes: bool = setting(False, "resume even if flags or code have changed", resume=True)
     runs_dir: str = setting("runs", "where run directories are created", resume=True)
     cache_dir: str = setting(

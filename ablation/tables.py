@@ -127,7 +127,9 @@ def forest(table: Table) -> Figure:
     figure = Figure(figsize=(9, 1.8 + 0.27 * len(rows)), layout="constrained")
     axes = figure.subplots()
     axes.set_xscale("asinh", linear_width=recipe.delta)  # some gains are a hundred times others
-    axes.xaxis.set(major_locator=ticks(recipe), minor_locator=NullLocator(), major_formatter="{x:+g}")
+    axes.xaxis.set(
+        major_locator=ticks(recipe), minor_locator=NullLocator(), major_formatter="{x:+g}"
+    )
     axes.axvline(0, color="0.3", lw=1)
     zone = axes.axvspan(-recipe.delta, recipe.delta, color="0.92", lw=0, zorder=0)
     handles = {f"±{recipe.delta:g} {UNITS[recipe.score]}: too small to matter": zone}

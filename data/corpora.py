@@ -58,5 +58,8 @@ def is_one_file(name: str) -> bool:
 
 
 def is_same(one: str, other: str) -> bool:
-    """Return whether two names are those of the same corpus, perhaps in another directory."""
-    return Path(one).name == Path(other).name
+    """Return whether two names are those of the same corpus, perhaps moved since."""
+    exist = [*map(os.path.exists, (one, other))]
+    if one == other or all(exist):
+        return one == other or os.path.samefile(one, other)
+    return any(exist) and Path(one).name == Path(other).name

@@ -132,6 +132,10 @@ def encode(folder: Path, config: Config, corpus: Corpus) -> None:
     for name in dict.fromkeys([*corpus.splits, "train", "validation"]):
         limit = TOKENIZER_PAIRS if name == "train" else VALIDATION_PAIRS
         splits[name] = corpus.summarize(name, limit)
+        if not splits[name].sources:
+            raise CorpusError(
+                f"{corpus.name}: its {name} split is empty: add texts, or give files for each split"
+            )
     train = splits["train"]
     if config.init_from:
         tokenizers = initial_tokenizers(config)

@@ -13,7 +13,7 @@ from config import Config
 from data import mini
 from data.splits import LABELS, SPLITS, TEXT, Corpus, CorpusError, Files, Row
 from data.text import read_lines, without_markup
-from utils import warn
+from utils import amount, first_line, warn
 
 TABLES, TEXTS = (".tsv", ".csv", ".tsv.gz", ".csv.gz"), (".txt", ".txt.gz")
 PARQUET = ".parquet"
@@ -38,29 +38,39 @@ def local(path: Path, config: Config) -> Corpus:
     `aclImdb`, or train.SRC and train.TGT. Raises CorpusError.
     """
     files = by_split(path) if path.is_dir() else {"all": [path]}
+    if config.task == TEXT:  # train.txt, and not another file next to it
+        texts = {x: [y for y in files[x] if has_ending(path, y, TEXTS)] for x in files}
+        files = texts if all(texts.values()) else files
     first = next(iter(files.values()))[0]
     if first.name.endswith(PARQUET):
         return parquet(path, files, config)
-    ending = "." + first.name.partition(".")[2]  # train.en.txt is one side of a parallel text
-    if path.is_file():
-        ending = next((x for x in FILES if path.name.endswith(x)), "")
-    if ending in (*TEXTS, *TABLES):
+    if has_ending(path, first, TEXTS + TABLES):
         for entry, *others in files.values():
             if others:
                 warn(f"{path}: reading {entry.name}, not {others[0].name}")
         files = {split: entries[:1] for split, entries in files.items()}
-    if ending in TEXTS:
+    if has_ending(path, first, TEXTS):
         return of_files(path, ("text",), files, read_text, TEXT)
-    if ending in TABLES:
+    if has_ending(path, first, TABLES):
         labelled = config.task == LABELS
         columns = ("text", "label") if labelled else ("source", "target")
         if config.languages and ".csv" in first.suffixes:
             columns = config.languages.split(",")
         read = functools.partial(read_table, columns=columns, labelled=labelled)
         return of_files(path, columns, files, read, config.task if labelled else "translation")
-    if path.is_file():
+    if not path.is_dir():
         raise CorpusError(f"{path}: not a .tsv (source TAB target), .csv, .txt or .parquet file")
     return labelled_folder(path, files) if first.is_dir() else parallel(path, files)
+
+
+def has_ending(path: Path, entry: Path, endings: tuple[str, ...]) -> bool:
+    """Return whether a file at `path`, or in the directory `path`, has one of these endings.
+
+    In a directory, train.en.txt has the ending .en.txt: it is one side of a parallel text.
+    """
+    if path.is_dir():
+        return "." + entry.name.partition(".")[2] in endings
+    return entry.name.endswith(endings)
 
 
 def of_files(
@@ -89,22 +99,25 @@ def visible(folder: Path) -> list[Path]:
 
 
 def by_split(path: Path) -> Files:
-    """Group the files of a directory by the split that their names begin with, of which `dev` is
-    validation. Parquet files without the name of a split, or of `train` only, are divided.
+    """Group the files of a directory by the split that their names begin with. Without files of
+    `validation`, those of `dev` are it. Parquet files without the name of a split, or of `train`
+    only, are divided.
     """
     entries = visible(path)
     tables = [entry for entry in entries if entry.name.endswith(PARQUET)]
-    files, ignored = {split: [] for split in SPLITS}, []
+    files = {split: [] for split in (*SPLITS, "dev")}
     for entry in tables or entries:
-        name = re.split(r"[^a-z]", entry.name)[0]
-        files.get("validation" if name == "dev" else name, ignored).append(entry)
-    files = {split: names for split, names in files.items() if names}
+        files.get(re.split(r"[^a-z]", entry.name)[0], []).append(entry)
+    files["validation"] = files["validation"] or files["dev"]
+    files = {split: files[split] for split in SPLITS if files[split]}
+    ignored = [x.name for x in entries if x not in itertools.chain(*files.values())]
     if tables and {*files} <= {"train"}:
-        return {"all": files.get("train", tables)}
+        ignored = ignored if files else []
+        files = {"all": files.get("train", tables)}
     if not files:
         raise CorpusError(f"{path}: no file of a split, such as train.SRC (see docs/data.md)")
     if ignored:
-        warn(f"{path}: ignoring what no split includes, such as {ignored[0].name}")
+        warn(f"{path}: ignoring {amount(len(ignored), 'file')} of no split: {ignored[0]}")
     return files
 
 
@@ -138,7 +151,9 @@ def parallel(path: Path, files: Files) -> Corpus:
     extensions = sorted(set().union(*sides.values()))
     if len(extensions) != 2 or any(len(side) != 2 for side in sides.values()):
         found = ", ".join(extensions[:9])
-        raise CorpusError(f"{path}: needs train.SRC and train.TGT, with two extensions: {found}")
+        raise CorpusError(
+            f"{path}: needs two files of each split, SPLIT.SRC and SPLIT.TGT: {found}"
+        )
     files = {split: [side[x] for x in extensions] for split, side in sides.items()}
     return of_files(path, extensions, files, read_parallel)
 
@@ -202,7 +217,9 @@ def read_table(
 
 def check_head(path: Path, rows: Sequence[Sequence[str]], labelled: bool, commas: bool) -> None:
     """Warn if the first of these rows seems to be a header, or if a .tsv file is quoted."""
-    words = [all(cell.strip('" ').isidentifier() for cell in cells) for cells in rows[:2]]
+    if not labelled and any(len(cells) > 2 for cells in rows):
+        warn(f"{path}: using only the first 2 columns")
+    words = [any(x) and all(y.strip('" ').isidentifier() for y in x) for x in rows[:2]]
     labels = [cells[0] for cells in rows if cells] if labelled else []
     if words == [True, False] or (labels and labels.count(labels[0]) == 1):
         warn(f"{path}: remove the first line if it is a header: {' '.join(rows[0])[:80]}")
@@ -223,7 +240,10 @@ def parquet(path: Path, files: Files, config: Config) -> Corpus:
     """
     import pyarrow.parquet  # late, because most corpora do not need it
 
-    schema = pyarrow.parquet.read_schema(next(iter(files.values()))[0])
+    try:
+        schema = pyarrow.parquet.read_schema(next(iter(files.values()))[0])
+    except (OSError, pyarrow.ArrowException) as error:
+        raise CorpusError(f"{path}: cannot be read: {first_line(error)}") from error
     columns = schema.empty_table().flatten().column_names
     paths = {name.removeprefix("translation."): name for name in columns}
     names = config.languages.split(",") if config.languages else []

@@ -83,7 +83,9 @@ def verify(path: Path, sha256: str | None) -> None:
     """Raise CorpusError if a file has another hash."""
     with path.open("rb") as file:
         if sha256 and hashlib.file_digest(file, "sha256").hexdigest() != sha256:
-            raise CorpusError(f"{path} is truncated or altered, by its sha256: delete it")
+            raise CorpusError(
+                f"{path} is truncated or altered: its sha256 differs; download it again"
+            )
 
 
 def spa_eng() -> Corpus:
@@ -143,8 +145,11 @@ def dataset(name: str) -> Corpus:
     folder = data_folder()  # tfds itself reads TFDS_DATA_DIR only once, when it is imported
     try:
         builder = tfds.builder(name, data_dir=folder)
-    except Exception:  # tfds documents none: ValueError, AssertionError, ParseError, …
-        raise CorpusError(f"{name!r}: neither a file, a directory nor a dataset") from None
+    except Exception as error:  # tfds documents none: ValueError, AssertionError, ParseError, …
+        # The reason is between the arguments and a long list of names.
+        reason = first_line(error).rpartition('": ')[2].partition(". ")[0].partition(" with ")[0]
+        text = f"{name!r}: neither a file, a directory nor a dataset ({reason})"
+        raise CorpusError(text) from None
     features, keys = builder.info.features, builder.info.supervised_keys
 
     def decode(text: bytes) -> str:

@@ -45,7 +45,7 @@ class Tokenizer:
         except RuntimeError as error:
             raise UserError(f"not a SentencePiece model, restore it: {first_line(error)}") from None
         if not self.processor.is_byte(EOS + 1):  # SentencePiece's own words or characters
-            raise UserError("is of a run of older code, and cannot be read any more: train again")
+            raise UserError("written by older code, which can no longer be read: train again")
         self.vocab_size = self.processor.get_piece_size()
 
     def encode(self, texts: Iterable[str]) -> list[list[int]]:
@@ -220,6 +220,11 @@ def train_bpe(
             character_coverage=0.9999,
         )
     except RuntimeError as error:
+        if needed := re.search(r"required_chars\. \d+ vs (\d+)", str(error)):
+            raise UserError(
+                f"--vocab-size {vocab_size} is too small for the characters of these texts: "
+                f"raise it to {needed[1]}"
+            ) from None
         raise UserError(f"no tokenizer can be trained on these texts: {error}") from error
     return Tokenizer(model.getvalue(), lowercase)
 

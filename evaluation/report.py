@@ -11,7 +11,7 @@ from data.splits import CorpusError, Split
 from data.tokenizer import EOS
 from evaluation.scores import Table
 from training.records import read_json
-from utils import UserError, quote, warn, write_json, write_text
+from utils import UserError, first_line, quote, warn, write_json, write_text
 
 LABELS_SHOWN = 20  # in a table; all are in the file
 FINE = (
@@ -76,8 +76,8 @@ def seen(config: Config, name: str, texts: Split, documents: bool) -> dict[str, 
     own = replace(config, corpus=name) if corpora.is_same(name, config.corpus) else config
     try:
         return {"seen": pipeline.seen_in_training(own, texts, [EOS] if documents else [])}
-    except UserError as error:
-        warn(f"not compared with the training texts: {error}")
+    except (UserError, OSError) as error:
+        warn(f"not compared with the training texts: {first_line(error)}")
         return {}
 
 

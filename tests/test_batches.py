@@ -390,6 +390,14 @@ def test_labels_missing_in_training_are_rejected(tmp_path):
 # ---- What is used of a corpus -------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_an_empty_split_is_named(settings, tmp_path, split):
+    for language in ("en", "pt"):
+        (tmp_path / "corpus" / f"{split}.{language}").write_text("\n\n", "utf-8")
+    with pytest.raises(UserError, match=f"{split} split is empty"):
+        pipeline.load(settings)
+
+
 def test_sources_that_are_also_in_train_are_counted(settings, tmp_path, capfd):
     for language, more in {"en": ["new", "new"], "pt": ["novo", "nova"]}.items():
         texts = (tmp_path / "corpus" / f"train.{language}").read_text("utf-8").split("\n")

@@ -191,8 +191,8 @@ def test_pairs_with_an_empty_text_are_skipped_and_counted(folder, capfd):
         ("train.en", "a\nb\n", ["train.en", "train.pt", "numbers of lines"]),
         ("train.en", b"a\nb \xff\nc\n", ["train.en:2:", "UTF-8"]),
         ("train.pt", "", ["numbers of lines"]),
-        ("train.pt", None, ["train.SRC", "en, pt"]),
-        ("train.de", "a\n", ["two extensions", "de, en, pt"]),
+        ("train.pt", None, ["two files", "en, pt"]),
+        ("train.de", "a\n", ["two files", "de, en, pt"]),
     ],
 )
 def test_bad_directories_are_rejected_with_file_and_line(folder, file, content, words):
@@ -213,8 +213,11 @@ def test_files_of_no_split_are_named_and_the_test_split_is_optional(folder, tmp_
     rejected(tmp_path / "none", "train.SRC")
 
 
-def test_the_sides_of_a_parallel_text_may_end_in_txt(folder):
+def test_the_sides_of_a_parallel_text_may_end_in_txt(folder, capfd):
     expected = read_all(folder)
+    write(folder / "dev.en", "not read\n")
+    assert read_all(folder) == expected and "dev.en" in capfd.readouterr().err
+    (folder / "dev.en").unlink()
     for path in [*folder.iterdir()]:
         path.rename(f"{path}.txt")
     assert read_all(folder) == expected

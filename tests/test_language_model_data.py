@@ -108,6 +108,10 @@ def test_a_directory_has_one_text_per_split(tmp_path, capfd):
     write(tmp_path / "validation.txt", "other\n")  # takes precedence
     assert texts(tmp_path, "validation") == ["other\n"]
     assert "not validation.txt.gz" in capfd.readouterr().err
+    write(tmp_path / "train.en", "not read\n")  # before .txt in the alphabet
+    write(tmp_path / "validation.bpe", "not read\n")
+    assert texts(tmp_path, "train") == ["a\n", "b\n"]
+    assert texts(tmp_path, "validation") == ["other\n"]
     assert open_corpus(tmp_path, **LANGUAGE_MODEL).fingerprint() != before
 
 

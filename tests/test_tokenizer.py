@@ -84,11 +84,15 @@ def test_decoding_ends_at_the_first_eos_and_skips_special_ids(shared):
 
 @pytest.mark.parametrize(
     ("texts", "reason"),
-    [([], ""), (["\u2585"], ""), (["".join(map(chr, range(0x4E00, 0x4EC8)))] * 3, "300 vs 4")],
+    [
+        ([], "no tokenizer"),
+        (["\u2585"], "no tokenizer"),
+        (["".join(map(chr, range(0x4E00, 0x4EC8)))] * 3, "--vocab-size 300 .* 461"),
+    ],
     ids=["none", "SentencePiece's own symbol", "too many characters"],
 )
 def test_what_no_tokenizer_can_be_trained_on_is_rejected(texts, reason):
-    with pytest.raises(UserError, match=f"no tokenizer.*{reason}"):
+    with pytest.raises(UserError, match=reason):
         tokenizer.train(texts, vocab_size=300)
 
 

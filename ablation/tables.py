@@ -156,9 +156,9 @@ def ladder(tables: list[Table]) -> Figure:
     Grey: the zone ±delta.
     """
     figure = Figure(figsize=(8, 5), layout="constrained")
-    axes, delta = figure.subplots(), tables[0].recipe.delta
-    axes.set_yscale("asinh", linear_width=delta)
-    axes.axhspan(-delta, delta, color="0.92", lw=0, zorder=0)
+    axes, recipe = figure.subplots(), tables[0].recipe
+    axes.set_yscale("asinh", linear_width=recipe.delta)
+    axes.axhspan(-recipe.delta, recipe.delta, color="0.92", lw=0, zorder=0)
     rungs = [(max(x.get("parameters", 0) for x in t.baseline), t.shown()) for t in tables]
     names = sorted({name for _, shown in rungs for name in shown})
     for place, name in enumerate(names):
@@ -172,11 +172,11 @@ def ladder(tables: list[Table]) -> Figure:
     axes.set_xscale("log")
     axes.xaxis.set(major_locator=FixedLocator([x for x, _ in rungs]), minor_locator=NullLocator())
     axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.yaxis.set(major_locator=ticks(tables[0].recipe), minor_locator=NullLocator())
+    axes.yaxis.set(major_locator=ticks(recipe), minor_locator=NullLocator())
     axes.yaxis.set_major_formatter("{x:+g}")
     axes.axhline(0, color="0.3", lw=1)
-    axes.set(xlabel="parameters of the baseline", title=tables[0].recipe.ladder)
-    axes.set_ylabel(f"gain in {UNITS[tables[0].recipe.score]}, with 95 % interval")
+    axes.set(xlabel="parameters of the baseline", title=recipe.ladder)
+    axes.set_ylabel(f"gain in {UNITS[recipe.score]}, with 95 % interval")
     figure.legend(loc="outside right", frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     return figure
@@ -189,7 +189,7 @@ def write() -> None:
         if table.shown():
             forest(table).savefig(HERE / "results" / f"{table.recipe.name}.png", dpi=110)
     parts = [HEAD, *(table.summary() for table in tables)]
-    for name in {table.recipe.ladder for table in tables} - {""}:
+    for name in sorted({table.recipe.ladder for table in tables} - {""}):
         rungs = [table for table in tables if table.recipe.ladder == name]
         if len(rungs) > 1:
             ladder(rungs).savefig(HERE / "results" / f"{name}-sizes.png", dpi=110)

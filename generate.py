@@ -10,7 +10,6 @@ import sys
 import utils
 from evaluation import command_line
 from evaluation.search import Sampling
-from translate import read_lines
 
 
 def parse_flags() -> argparse.Namespace:
@@ -39,7 +38,7 @@ def read_prompts(flags: argparse.Namespace) -> list[str]:
     file = getattr(sys.stdin, "buffer", None)  # a notebook's has none
     if file is None or file.isatty():
         return [""]
-    return [line for lines in read_lines(file) for line in lines] or [""]
+    return [line for lines in command_line.read_lines(file) for line in lines] or [""]
 
 
 def main(flags: argparse.Namespace) -> None:

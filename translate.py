@@ -4,21 +4,16 @@ probability; with --n-best N the N best: line number TAB score TAB text.
 """
 
 import argparse
-import codecs
 import math
 import os
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 import utils
 from evaluation import command_line
 from evaluation.search import Search
 from utils import UserError
-
-CHUNK_BYTES = 2**19  # at most as many are read before they are translated
 
 
 def parse_flags() -> argparse.Namespace:
@@ -38,26 +33,6 @@ def parse_flags() -> argparse.Namespace:
     return flags
 
 
-def read_lines(file: BinaryIO, fixed_size: bool = False) -> Iterator[list[str]]:
-    """Yield lists of lines of a UTF-8 file. Only a line feed ends a line.
-
-    A list is what can be read without waiting: one line of a terminal, thousands of a file. With
-    fixed_size, it is about CHUNK_BYTES, even if they arrive slowly. Bytes that are not UTF-8 become
-    U+FFFD, with a warning. Raises OSError.
-    """
-    read = file.read if fixed_size else file.read1
-    data = rest = read(CHUNK_BYTES).removeprefix(codecs.BOM_UTF8)
-    while data or rest:
-        *lines, rest = rest.split(b"\n")
-        if rest and not data:
-            lines, rest = [*lines, rest], b""
-        texts = [line.removesuffix(b"\r").decode("utf-8", "surrogateescape") for line in lines]
-        if texts:
-            yield [command_line.valid_text(text, file.name) for text in texts]
-        data = read(CHUNK_BYTES) if data else data
-        rest += data
-
-
 def main(flags: argparse.Namespace) -> None:
     """Print a translation or a label for each line. Raises UserError and OSError."""
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # does not wait for threads
@@ -70,7 +45,7 @@ def main(flags: argparse.Namespace) -> None:
         print("Type a sentence and press Enter; end with Ctrl-D", file=sys.stderr)
     # Samples depend on their batch, which must not depend on when the lines arrive.
     fixed_size, first = flags.search.sample and not interactive, 1
-    for chunk in [flags.texts] if flags.texts else read_lines(file, fixed_size):
+    for chunk in [flags.texts] if flags.texts else command_line.read_lines(file, fixed_size):
         outputs = translator.n_best(chunk, progress=not interactive, first=first)
         for number, best in enumerate(outputs, first):
             for score, text in best:

@@ -4,12 +4,13 @@ Does not import TensorFlow before `load`, so that mistakes on the command line a
 """
 
 import argparse
+import codecs
 import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import utils
 from evaluation.search import Search
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from evaluation.predictor import Predictor
 
 RUN_HELP = "run directory, such as runs/NAME; runs/latest is the one that started last"
+CHUNK_BYTES = 2**19  # at most as many are read before they are translated
 MEMORY_HINT = "lower --beam, shorten the longest lines, or use fewer cores (Linux: taskset -c 0 …)"
 
 
@@ -53,6 +55,26 @@ def valid_text(text: str, name: str = "the command line") -> str:
     if valid != text:
         utils.warn(f"{name} is not valid UTF-8; invalid bytes became \ufffd")
     return valid
+
+
+def read_lines(file: BinaryIO, fixed_size: bool = False) -> Iterator[list[str]]:
+    """Yield lists of lines of a UTF-8 file. Only a line feed ends a line.
+
+    A list is what can be read without waiting: one line of a terminal, thousands of a file. With
+    fixed_size, it is about CHUNK_BYTES, even if they arrive slowly. Bytes that are not UTF-8 become
+    U+FFFD, with a warning. Raises OSError.
+    """
+    read = file.read if fixed_size else file.read1
+    data = rest = read(CHUNK_BYTES).removeprefix(codecs.BOM_UTF8)
+    while data or rest:
+        *lines, rest = rest.split(b"\n")
+        if rest and not data:
+            lines, rest = [*lines, rest], b""
+        texts = [line.removesuffix(b"\r").decode("utf-8", "surrogateescape") for line in lines]
+        if texts:
+            yield [valid_text(text, file.name) for text in texts]
+        data = read(CHUNK_BYTES) if data else data
+        rest += data
 
 
 def parse(

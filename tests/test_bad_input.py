@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-import translate
+from evaluation.command_line import CHUNK_BYTES, read_lines
 from same_code import normalized_code
 from training import command_line, records
 from training.records import checkpoint_folder
@@ -21,7 +21,7 @@ from utils import UserError
 def test_a_file_to_translate_keeps_its_lines(capsys, tmp_path, content):
     (tmp_path / "lines.txt").write_bytes(content)
     with open(tmp_path / "lines.txt", "rb") as file:
-        lines = [line for chunk in translate.read_lines(file) for line in chunk]
+        lines = [line for chunk in read_lines(file) for line in chunk]
     content = content.removeprefix(b"\xef\xbb\xbf")
     assert len(lines) == content.count(b"\n") + (content[-1:] not in (b"\n", b""))
     assert all("\n" not in line for line in lines)
@@ -34,7 +34,7 @@ def test_lines_are_translated_as_soon_as_they_arrive():
     start = time.monotonic()
     reader, writer = os.pipe()
     with open(reader, "rb") as file:
-        chunks = translate.read_lines(file)
+        chunks = read_lines(file)
         for part, expected in (
             (b"a\n", ["a"]),
             ("é\n\nã".encode()[:-1], ["é", ""]),
@@ -70,10 +70,10 @@ def test_much_text_is_read_at_once():
 
     with open(reader, "rb") as file, ThreadPoolExecutor(1) as pool:
         pool.submit(write)
-        chunks = list(translate.read_lines(file, fixed_size=True))
+        chunks = list(read_lines(file, fixed_size=True))
     assert sum(chunks, []) == lines
     sizes = [sum(len(line) + 1 for line in chunk) for chunk in chunks]
-    assert all(abs(size - translate.CHUNK_BYTES) < 10 for size in sizes[:-1]) and len(sizes) == 3
+    assert all(abs(size - CHUNK_BYTES) < 10 for size in sizes[:-1]) and len(sizes) == 3
 
 
 def test_a_run_resumes_with_the_directories_of_the_command_line(tmp_path):

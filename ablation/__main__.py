@@ -45,16 +45,25 @@ def choose(flags: argparse.Namespace) -> tuple[Recipe, list[Experiment]]:
         what = " and ".join(sorted(names))
         raise ExperimentError(f"recipe {what}: choose one --recipe from {', '.join(recipes)}")
     recipe = recipes[names.pop()]
-    return recipe, [x.for_recipe(recipe) for x in chosen]
+    chosen = [x.for_recipe(recipe) for x in chosen]
+    if flags.tune and len({recipe.judged_by(x.score) for x in chosen}) > 1:
+        text = "--tune chooses the rates of all sides by one score"
+        raise ExperimentError(f"{text}: name the edits that are judged in BLEU separately")
+    return recipe, chosen
 
 
 class Comparison:
-    """Experiments, the baseline that they are compared with, and the verdicts."""
+    """Experiments, the baseline that they are compared with, and the verdicts.
+
+    sides: what is trained for each experiment and for the baseline, which --tune replaces by the
+    same at another of the `rates`.
+    """
 
     def __init__(self, flags: argparse.Namespace, workspace: Workspace, chosen: list[Experiment]):
         self.workspace, self.recipe, self.chosen = workspace, workspace.recipe, chosen
         seeds = flags.seeds or (verdicts.STAGES[-1] if flags.final else self.recipe.seeds)
         self.stages, self.tuned = (seeds,) if seeds else verdicts.STAGES, flags.tune
+        self.sides, self.rates = {x: x for x in (BASELINE, *chosen)}, {}
         self.pool = Pool(flags.cluster)
         ((_, machine),) = self.pool.run([workspace.probe()])
         self.results = Results(workspace, machine)
@@ -64,14 +73,14 @@ class Comparison:
         lines = [f"baseline: commit {self.workspace.commit[:7]}"]
         lines += map(self.describe, self.chosen)
         lines += map(self.results.describe, (BASELINE, *self.chosen))
-        sides = (BASELINE, *self.chosen)
-        if self.tuned:
-            rates = [[x.rate(self.recipe) * factor for factor in verdicts.FACTORS] for x in sides]
-            runs = sum(len(self.tuning_runs(*each)) for each in zip(sides, rates, strict=True))
-            lines.append(f"tuning: {self.cost(runs)}; at the rates that it chooses:")
+        for side in self.sides if self.tuned else ():
+            rates = [side.rate(self.recipe) * factor for factor in verdicts.FACTORS]
+            cost = self.cost(len(self.tuning_runs(side, rates)))
+            lines.append(f"tuning of {side.name}: at least {cost}")
+        most = "at most " if self.tuned else ""
         for stage in sorted({self.stages[0], self.stages[-1]}):
-            runs = stage * len(sides) if self.tuned else len(self.runs(self.chosen, stage))
-            lines.append(f"stage of {stage} seeds: {self.cost(runs)}")
+            runs = stage * len(self.sides) if self.tuned else len(self.runs(self.chosen, stage))
+            lines.append(f"stage of {stage} seeds: {most}{self.cost(runs)}")
         return "\n".join(lines)
 
     def cost(self, runs: int) -> str:
@@ -86,7 +95,8 @@ class Comparison:
     def describe(self, experiment: Experiment) -> str:
         """Describe a change, how it is judged, and the gains that are detected with 80 % power."""
         judged, paired = self.recipe.judged_by(experiment.score), experiment.keeps_pairs
-        sigma, baseline = verdicts.frozen(judged, paired), len(self.results.runs(BASELINE))
+        sigma = verdicts.frozen(judged, paired)
+        baseline = 0 if self.tuned else len(self.results.runs(BASELINE))
         average = f"average: {experiment.average}" if experiment.average else ""
         changes = " ".join(filter(None, [*experiment.files, experiment.flags, average]))
         text = f"{experiment.name} changes {changes}; "
@@ -103,11 +113,13 @@ class Comparison:
         """
         runs, here = set(), self.results.machine["machine"]
         for each in waiting:
-            left = {*self.workspace.seeds(each, stage)} - self.results.pairs(each).keys()
-            for side in (self.workspace.baseline, each):
+            own = self.sides[each]
+            left = {*self.workspace.seeds(own, stage)} - self.results.pairs(own).keys()
+            for side in (self.workspace.baseline, own):
                 done = {x["seed"] for x in self.results.runs(side) if x["machine"] == here}
                 runs |= {(side, seed) for seed in left - done}
-        return sorted(runs, key=lambda run: (run[1], run[0] in waiting, run[0].name))
+        baseline = self.workspace.baseline
+        return sorted(runs, key=lambda run: (run[1], run[0] != baseline, run[0].name))
 
     def results_of(self, runs: list[Run], brief: bool = False) -> Iterator[tuple[Run, dict]]:
         """Execute runs, and yield each with its result. Raises ExperimentError if one fails."""
@@ -116,16 +128,19 @@ class Comparison:
         for job, result in self.pool.run(jobs):
             yield run_of[job["job"]], result
 
-    def execute(self, runs: list[Run]) -> None:
-        """Execute runs, and print scores and mean gains. Raises ExperimentError if one fails."""
+    def execute(self, runs: list[Run], gains: bool = True) -> None:
+        """Execute runs, and print scores. Raises ExperimentError if one fails.
+
+        gains: whether to print the mean gains so far, too.
+        """
         for (experiment, seed), result in self.results_of(runs):
             self.results.lines.insert(0, result)
             recipe = self.recipe.judged_by(experiment.score)
             score = result.get("diverged") or recipe.format(recipe.value(result))
             tqdm.write(f"{experiment.name} seed {seed}: {score}")
-            for each in self.chosen:
-                sides = (self.workspace.baseline, each)
-                if experiment in sides and seed in self.results.pairs(each):
+            for each in self.chosen if gains else ():
+                sides = (self.workspace.baseline, self.sides[each])
+                if experiment in sides and seed in self.results.pairs(sides[1]):
                     verdict = self.judge(each)
                     gain = verdict.recipe.format(verdict.gain, "+")
                     pairs = amount(verdict.seeds, "pair")
@@ -145,13 +160,13 @@ class Comparison:
 
     def judge(self, experiment: Experiment, count: int = verdicts.STAGES[-1]) -> Verdict:
         """Return the verdict on the first pairs of an experiment. Raises ExperimentError."""
-        pairs, baseline = self.results.pairs(experiment, count), self.workspace.baseline
-        runs = [x for x in self.results.runs(baseline) if x["seed"] >= self.workspace.first_seed]
+        pairs = self.results.pairs(self.sides[experiment], count)
+        runs = self.results.runs(self.workspace.baseline)
+        runs = [x for x in runs if x["seed"] >= self.workspace.first_seed]
         verdict = verdicts.judge(self.recipe, experiment, pairs, runs, self.stages)
-        if self.workspace.first_seed:
-            rates = [f"{x.rate(self.recipe):.3g}" for x in (experiment, baseline)]
-            notes = [f"rate × {rates[0]}, baseline's × {rates[1]}", verdict.note]
-            verdict = verdict._replace(note="; ".join(filter(None, notes)))
+        if self.rates:
+            note = f"rate {self.rates[experiment]}, baseline's {self.rates[BASELINE]}"
+            verdict = verdict._replace(note="; ".join(filter(None, (note, verdict.note))))
         return verdict
 
     def tuning_runs(self, side: Experiment, rates: list[float]) -> list[Run]:
@@ -160,41 +175,48 @@ class Comparison:
         done = {(x, run["seed"]) for x in sides for run in self.results.runs(x)}
         return [run for run in itertools.product(sides, TUNING_SEEDS) if run not in done]
 
-    def tune(self, side: Experiment, recipe: Recipe) -> Experiment:
-        """Return a side at its best learning rate, by the score of a recipe, and print the rate."""
+    def tune(self, side: Experiment, recipe: Recipe) -> None:
+        """Find the best learning rate of a side, by the score of a recipe, and print it."""
 
         def mean_scores(rates: list[float]) -> Iterator[float]:
             if len(rates) == 1:
                 print(f"{side.name}: the best rate is at an end: trying × {rates[0]:.3g}")
-            self.execute(self.tuning_runs(side, rates))
+            self.execute(self.tuning_runs(side, rates), gains=False)
             for rate in rates:
                 runs = self.results.runs(side.at_rate(self.recipe, rate))
                 mean = statistics.fmean(recipe.value(x) for x in runs if x["seed"] in TUNING_SEEDS)
                 mean = -mean if recipe.lower_is_better else mean
                 yield -math.inf if math.isnan(mean) else mean
 
-        rate = verdicts.best_rate(side.rate(self.recipe), mean_scores)
-        print(f"{side.name}: best rate × {rate:.3g}", flush=True)
-        return side.at_rate(self.recipe, rate)
+        self.rates[side] = rate = verdicts.best_rate(side.rate(self.recipe), mean_scores)
+        self.sides[side] = side.at_rate(self.recipe, rate.value)
+        print(f"{side.name}: best rate {rate}", flush=True)
+
+    def report(self, decided: dict[Experiment, Verdict]) -> None:
+        """Print verdicts, and add them to the file of all comparisons."""
+        for experiment, verdict in decided.items():
+            print(f"{experiment.name}: {verdict}", flush=True)
+            self.results.record(experiment, verdict.outcome)
 
     def run(self) -> dict[Experiment, Verdict]:
         """Add seeds, stage by stage, until each experiment is decided. Raises ExperimentError."""
         decided = self.without_effect()
+        self.report(decided)
         waiting = [x for x in self.chosen if x not in decided]
         if any(map(self.results.must_verify, (BASELINE, *waiting))):
-            self.execute(self.runs(waiting, 1))
+            self.execute(self.runs(waiting, 1), gains=not self.tuned)
         if self.tuned and waiting:
-            recipe = self.recipe.judged_by(max(x.score for x in waiting))
-            self.workspace.baseline, *waiting = [self.tune(x, recipe) for x in (BASELINE, *waiting)]
-            self.workspace.first_seed, self.chosen = len(TUNING_SEEDS), [*decided, *waiting]
-        for stage in self.stages:
+            for side in (BASELINE, *waiting):
+                self.tune(side, self.recipe.judged_by(waiting[0].score))
+            self.workspace.baseline = self.sides[BASELINE]
+            self.workspace.first_seed = len(TUNING_SEEDS)
+        for stage in self.stages if waiting else ():
             self.execute(self.runs(waiting, stage))
-            decided |= {x: self.judge(x, stage) for x in waiting}
-            for each in waiting if stage > self.stages[0] else self.chosen:
-                print(f"{each.name}: {decided[each]}", flush=True)
-                count = self.results.record(each, decided[each].outcome)
+            latest = {x: self.judge(x, stage) for x in waiting}
+            self.report(latest)
+            decided |= latest
             waiting = [x for x in waiting if decided[x].outcome == UNDECIDED]
-        print(count, flush=True)
+        print(self.results.count(), flush=True)
         return decided
 
 
@@ -229,8 +251,9 @@ def run(flags: argparse.Namespace) -> int:
         if flags.plan:
             print(Comparison(flags, workspace, chosen).plan())
             return 0
-        folder = os.path.relpath(workspace.folder)
-        with lock(workspace.folder / ".lock", wait=f"waiting for another command in {folder}"):
+        folder, path = os.path.relpath(workspace.folder), workspace.folder.parent
+        waiting = f"waiting for another command with recipe {recipe.name}"
+        with lock(path / f".{recipe.name}.lock", wait=waiting):  # also with --final: see --store
             comparison = Comparison(flags, workspace, chosen)
             print(comparison.plan(), flush=True)
             print(f"logs: {folder}/NAME/seed-N.log; curves: tensorboard --logdir {quote(folder)}")

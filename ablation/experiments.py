@@ -186,8 +186,12 @@ class Experiment:
         return values.get("learning_rate_scale", Config.learning_rate_scale)
 
     def at_rate(self, recipe: Recipe, rate: float) -> "Experiment":
-        """Return the experiment with another factor of the learning rate, of three digits."""
-        if f"{rate:.3g}" == f"{self.rate(recipe):.3g}":
+        """Return the experiment with a factor of the learning rate, of three digits, in its flags.
+
+        It is the experiment itself if the flags have this rate: a default may be edited.
+        """
+        given = settings(f"{recipe.flags} {self.flags}").get("learning_rate_scale")
+        if given == float(f"{rate:.3g}"):
             return self
         flags = f"{self.flags} --learning-rate-scale={rate:.3g}".strip()
         return replace(self, name=f"{self.name}@{rate:.3g}", flags=flags)

@@ -130,16 +130,22 @@ class Results:
         verify = self.must_verify(experiment)
         return f"{text}; the others will if seed 0 has the same scores again" if verify else text
 
-    def record(self, experiment: Experiment, outcome: str) -> str:
-        """Add a verdict to the file of all comparisons. Returns how many edits were judged, and how
-        many of them chance would call better.
-        """
-        path = self.workspace.folder.parent / "comparisons.jsonl"
+    @property
+    def ledger(self) -> Path:
+        """The file of all comparisons on this machine."""
+        return self.workspace.folder.parent / "comparisons.jsonl"
+
+    def record(self, experiment: Experiment, outcome: str) -> None:
+        """Add a verdict to the file of all comparisons."""
         about = {"experiment": experiment.name, "change": experiment.change, "outcome": outcome}
         about |= {"recipe": self.recipe.name, "final": self.workspace.final}
-        with path.open("a", encoding="utf-8") as file:
+        with self.ledger.open("a", encoding="utf-8") as file:
             file.write(f"{json.dumps(about)}\n")
-        count = len({(line["change"], line["recipe"]) for line in read_json_lines(path)})
+
+    def count(self) -> str:
+        """Describe how many edits were judged, and how many of them chance would call better."""
+        lines = read_json_lines(self.ledger)
+        count = len({(line["change"], line["recipe"]) for line in lines})
         return f"comparisons: {count}; expected false positives: {ERROR / 2 * count:.2g}"
 
     def store(self, chosen: list[Experiment]) -> None:

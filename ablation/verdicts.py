@@ -213,21 +213,35 @@ def detectable(sigma: Sigma, n: int, stages: Stages = STAGES, runs: int = 0) -> 
     return errors * sigma.value * standard_error(n, runs)
 
 
-def best_rate(start: float, mean_scores: Callable[[list[float]], Iterable[float]]) -> float:
+class Rate(NamedTuple):
+    """A learning rate. at_end: whether the next one, which was not tried, may be better."""
+
+    value: float
+    at_end: bool
+
+    def __str__(self) -> str:
+        return f"× {self.value:.3g}{' (at an end)' if self.at_end else ''}"
+
+
+def best_rate(start: float, mean_scores: Callable[[list[float]], Iterable[float]]) -> Rate:
     """Return the learning rate with the best score, by a parabola over log(rate).
 
     Tries `start`, its half and its double, and one rate further as long as the best of them is at
-    an end, at most `MOST_RATES`. The result is the vertex of the parabola through the best rate and
-    its two neighbours; the best rate itself, if it is still at an end or a neighbour diverged.
+    an end, at most `MOST_RATES`; a lower one if all of them diverge. The result is the vertex of
+    the parabola through the best rate and its two neighbours; the best rate itself, if it is still
+    at an end or a neighbour diverged.
 
     mean_scores: returns the scores of rates; higher is better, -inf if a run diverged.
     """
     scores: dict[float, float] = {}
     rates = [start * factor for factor in FACTORS]
-    while rates:
+    while rates and len(scores) < MOST_RATES:
         scores |= zip(rates, mean_scores(rates), strict=True)
         best = max(scores, key=scores.get)
-        rates = [x for x in (best / 2, 2 * best) if x not in scores and len(scores) < MOST_RATES]
+        best = min(scores) if scores[best] == -math.inf else best
+        rates = [x for x in (best / 2, 2 * best) if x not in scores]
     low, middle, high = (scores.get(x, -math.inf) for x in (best / 2, best, 2 * best))
     bend = 2 * middle - low - high
-    return best * 2 ** ((high - low) / (2 * bend)) if 0 < bend < math.inf else best
+    if 0 < bend < math.inf:
+        best *= 2 ** ((high - low) / (2 * bend))
+    return Rate(best, at_end=bool(rates))

@@ -92,7 +92,7 @@ def simulate_rates(
         def measure(rates: list[float]) -> np.ndarray:
             return random.normal(-CURVATURE * (np.log2(rates) - best) ** 2, RUN / SEEDS**0.5)
 
-        rate = verdicts.best_rate(1.0, measure) if tune else 1.0
+        rate = verdicts.best_rate(1.0, measure).value if tune else 1.0
         return CURVATURE * (np.log2(rate) - best) ** 2
 
     for _ in range(tries):

@@ -584,34 +584,76 @@ def test_runs_that_are_not_paired_are_compared_with_all_of_the_baseline(reposito
     assert "stage of 4 seeds" in ask("more", "--plan")
 
 
+def with_rate(repository, rate):
+    """Give the recipe a learning rate."""
+    flags = f"--epochs=20 --learning-rate-scale={rate}"
+    edit(repository / "experiments/recipes.toml", '"--epochs=20"', f'"{flags}"')
+
+
 def test_each_side_is_tuned_by_three_seeds_and_judged_by_others(repository, ask):
     """The parabola of `more` is a point higher at its vertex, 2^¼; the baseline's is at 1."""
+    with_rate(repository, 1)
     add(repository, "shorter", flags="--vocab-size=300 --d-model=136")
-    assert "\ntuning: 18 runs" in (out := ask("more", "--tune", "--plan")) and ": 6 runs" in out
+    out = ask("more", "--tune", "--plan")
+    assert "\ntuning of more: at least 9 runs" in out and ": at most 6 runs" in out
     out = ask("more", "--tune", "--json")
-    assert verdict(out, "more@1.19", 3) == "better +9.0" and ask.status == 0
-    assert json.loads(out.splitlines()[-1])[0]["note"] == "rate × 1.19, baseline's × 1"
+    assert verdict(out, "more", 3) == "better +9.0" and ask.status == 0
+    assert "mean gain so far" not in out.partition("more: best rate")[0]
+    answer = json.loads(out.splitlines()[-1])[0]
+    assert answer["note"] == "rate × 1.19, baseline's × 1" and answer["experiment"] == "more"
     folder, seeds = repository / "comparisons/mini", {}
     for path in folder.glob("*/seed-?"):
         seeds[path.parent.name] = {*seeds.get(path.parent.name, ()), int(path.name[-1])}
     first = ["baseline@0.5", "baseline@2", "more", "more@0.5", "more@2"]
     judging = {"more@1.19": {3, 4, 5}, "baseline": {0, 1, 2, 3, 4, 5}}
     assert seeds == dict.fromkeys(first, {0, 1, 2}) | judging
-    assert "\ntuning: 0 runs" in ask("more", "--tune", "--plan")
+    assert "\ntuning of more: at least 0 runs" in ask("more", "--tune", "--plan")
     # The seeds that chose the baseline's rate do not count for runs that are not paired, either.
-    assert verdict(ask("shorter", "--tune"), "shorter@1.19", 3) == "better +9.00"
+    out = ask("shorter", "--tune")
+    assert verdict(out, "shorter", 3) == "better +9.00" and "comparisons: 2;" in out
     with pytest.raises(ExperimentError, match="--store"):
         ask("more", "--tune", "--store")
 
 
 def test_a_best_rate_at_an_end_is_followed_by_one_further(repository, ask):
-    """The best rates are 1 for the baseline, half of the recipe's, and 4 for the experiment."""
-    recipes, twice = repository / "experiments/recipes.toml", "--learning-rate-scale=2"
-    edit(recipes, "--epochs=20", f"--epochs=20 {twice}")
-    add(repository, "wide", flags="--d-model=192 --learning-rate-scale=0.5", average=1)
-    out = ask("wide", "--tune")
-    assert re.findall(r"at an end: trying × (\S+)", out) == ["0.5", "2", "4", "8"]
-    assert verdict(out, "wide@4", 3) == "better +128.0" and "baseline's × 1)" in out
+    """The best rates are 1 for the baseline, half of the recipe's, and 4 and 64 for experiments."""
+    with_rate(repository, 2)
+    for name, width in ("wide", 192), ("wider", 320):
+        add(repository, name, flags=f"--d-model={width} --learning-rate-scale=0.5", average=1)
+    out = ask("wide", "wider", "--tune")
+    assert re.findall(r"wide: .*at an end: trying × (\S+)", out) == ["2", "4", "8"]
+    assert verdict(out, "wide", 3) == "better +128.0" and "(rate × 4, baseline's × 1)" in out
+    assert "(rate × 8 (at an end), baseline's × 1)" in out  # not further
+
+
+def test_a_default_of_the_rate_has_no_effect_on_tuned_runs(repository, ask):
+    ask("more", "--tune")
+    folders = {path.parent.name for path in repository.glob("comparisons/mini/*/seed-4")}
+    assert folders == {"more@1.19", "baseline@1"}  # with the flag in both
+
+
+def test_tuning_ignores_a_baseline_that_diverges_at_its_own_rate(repository, ask, monkeypatch):
+    def diverge(job):
+        answer = fake_execute(job)
+        if "about" not in job or parse(job["flags"])["learning_rate_scale"] != 4:
+            return answer
+        result = json.dumps(json.loads(answer["result"]) | {"diverged": "step 3"})
+        Path(job["result"]).write_text(result)
+        return answer | {"result": result}
+
+    monkeypatch.setattr(executor, "execute", diverge)
+    with_rate(repository, 4)
+    assert verdict(ask("more", "--tune"), "more", 3) == "better +9.0"
+    with pytest.raises(ExperimentError, match="baseline diverged"):
+        ask("more")
+
+
+def test_one_score_chooses_the_rates(repository, ask):
+    add(repository, "smooth", flags="--label-smoothing=0.2")
+    with pytest.raises(ExperimentError, match="--tune .* BLEU"):
+        ask("more", "smooth", "--tune", "--recipe", "loss")
+    out = ask("smooth", "--tune", "--recipe", "loss")  # of which a lower one would be at an end
+    assert "\nbaseline: best rate × 1\n" in out
 
 
 def test_a_diverged_run_makes_an_experiment_worse(repository, ask):

@@ -172,10 +172,18 @@ def test_the_best_rate_is_the_vertex_of_a_parabola_by_hand():
 
         best = verdicts.best_rate(0.5, scores)
         assert {*asked[:3]} == {0.25, 0.5, 1} and asked[3:] == further
-        assert np.log2(best) == pytest.approx(min(vertex, 3))  # at the last rate that is tried
-    assert verdicts.best_rate(0.5, lambda rates: [0.0] * len(rates)) == 0.5  # without effect
+        assert np.log2(best.value) == pytest.approx(min(vertex, 3))  # the last one that is tried
+        assert best.at_end == (vertex == 9) == ("at an end" in str(best))
+    without_effect = verdicts.best_rate(0.5, lambda rates: [0.0] * len(rates))
+    assert without_effect == (0.5, False)
+
+
+def test_rates_that_diverge_are_not_chosen():
     diverged = {0.25: 1.0, 0.5: 2.0, 1.0: -np.inf}
-    assert verdicts.best_rate(0.5, lambda rates: [diverged[x] for x in rates]) == 0.5
+    assert verdicts.best_rate(0.5, lambda rates: [diverged[x] for x in rates]) == (0.5, False)
+    scores = {1 / 8: 1.0, 1 / 16: 2.0, 1 / 32: 1.0}  # lower ones are tried if all of three diverge
+    best = verdicts.best_rate(0.5, lambda rates: [scores.get(x, -np.inf) for x in rates])
+    assert best == (1 / 16, False)
 
 
 def test_no_end_of_an_interval_is_shown_as_zero():

@@ -15,7 +15,7 @@ from tensorflow.python.framework.config import disable_op_determinism
 import train
 from config import Config
 from data import corpora, mini
-from data.splits import Corpus, Split
+from data.splits import Corpus, CorpusError, Split
 from training import description, machine, run
 from training.command_line import config_from_flags
 from training.records import checkpoint_step, saved_checkpoints
@@ -45,6 +45,21 @@ def load_split(name: str | Path, split: str, **settings) -> Split:
     return open_corpus(name, **settings).load(split)
 
 
+def rejected(name: str | Path, *words: str, split: str = "train", **settings) -> None:
+    """Assert that a corpus is rejected in one line with these words, when it is opened or read."""
+    with pytest.raises(CorpusError) as error:
+        load_split(name, split, **settings)
+    message = str(error.value)
+    assert "\n" not in message and all(word in message for word in words), message
+
+
+def write(path: Path, content: str | bytes) -> str:
+    """Write a file and its directory. Returns the path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return str(path)
+
+
 def command_line(settings: dict) -> list[str]:
     """Return settings as flags."""
     return [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
@@ -52,12 +67,11 @@ def command_line(settings: dict) -> list[str]:
 
 def write_corpus(folder: Path) -> Path:
     """Write a small corpus, English to Portuguese: a directory with two files for each split."""
-    folder.mkdir()
     for name, size in {"train": 300, "validation": 20, "test": 30}.items():
         sources, targets, _ = zip(*mini.generate(name, size), strict=True)
         # The source is English, the first in alphabetical order.
-        (folder / f"{name}.pt").write_text("\n".join([*sources, ""]), "utf-8")
-        (folder / f"{name}.en").write_text("\n".join([*targets, ""]), "utf-8")
+        write(folder / f"{name}.pt", "\n".join([*sources, ""]))
+        write(folder / f"{name}.en", "\n".join([*targets, ""]))
     return folder
 
 

@@ -64,16 +64,3 @@ def train_and_decode(folder, flags):
     logits, _ = model.decode_step(tf.argmax(logits, axis=-1, output_type=tf.int32), state)
     assert np.isfinite(logits).all()
     return tuple(logits.shape)
-
-
-def embed_bigrams(folder, ids):
-    """Return the embeddings of ids by bigrams.patch, the table, and the vectors of pairs."""
-    enter(folder)
-    import numpy as np
-
-    from model.classifier import Bigrams
-    from model.layers import initial_seed
-
-    embedding = Bigrams(11, 4, initial_seed(0))
-    embedding.pairs.assign(np.random.default_rng(0).normal(size=embedding.pairs.shape))
-    return embedding(ids).numpy(), embedding.table.numpy(), embedding.pairs.numpy()

@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import sys
 
-import numpy as np
 import patched
 import pytest
 
@@ -161,17 +160,6 @@ def test_experiments_that_change_the_batches_are_known():
 def test_guard_fails_with_its_patch(name, copy):
     status = patched.call(patched.run_test, copy(SAVED[name]), SAVED[name].guard)
     assert status == pytest.ExitCode.TESTS_FAILED
-
-
-@pytest.mark.every_patch
-def test_bigrams_are_vectors_of_neighbouring_words(copy):
-    ids = np.int32([[5, 6, 7, 3, 0], [6, 0, 7, 10, 3]])  # two texts with eos; one word is dropped
-    folder = copy(SAVED["bigrams"])
-    embeddings, table, vectors = patched.call(patched.embed_bigrams, folder, ids)
-    expected = table[ids]
-    for place, (first, second) in {(0, 1): (5, 6), (0, 2): (6, 7), (1, 3): (7, 10)}.items():
-        expected[place] += vectors[(first * 1_000_003 + second) % 2**18]
-    np.testing.assert_allclose(embeddings, 2 * expected, rtol=1e-6)  # √d_model = 2
 
 
 @pytest.mark.parametrize("name", sampled([path.stem for path in CHECKS]))

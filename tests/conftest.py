@@ -3,6 +3,7 @@
 import os
 import runpy
 import sys
+import time
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
@@ -105,6 +106,14 @@ def eager():
     tf.config.run_functions_eagerly(True)
     yield
     tf.config.run_functions_eagerly(False)
+
+
+def wait_until(condition, seconds=60):
+    """Wait until a function returns something true."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "timed out"
+        time.sleep(0.05)
 
 
 class Result(NamedTuple):

@@ -4,14 +4,14 @@ import dataclasses
 import itertools
 import shutil
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import wait_until
 from expect import expect
-from helpers import load_split, open_corpus
+from helpers import load_split, open_corpus, write
 
 from config import Config
 from data import encoding, mini, pipeline, tokenizer
@@ -187,11 +187,10 @@ def test_a_source_ends_in_eos_and_a_target_is_bos_to_eos(trained_tokenizer):
 
 
 def test_long_pairs_are_dropped_and_counted(trained_tokenizer):
-    lengths = [len(ids) for ids in trained_tokenizer.encode(["o", "o livro" * 9])]
-    assert lengths[0] < 9 < lengths[1]
-    o, livro = "o", "o livro" * 9
-    split = Split([o, livro, o, livro], [o, o, livro, livro])
-    for max_length, kept in (9, 1), (lengths[1] - 1, 1), (lengths[1], 4):
+    short, long = "o", "o livro" * 9
+    length = len(trained_tokenizer.encode([long])[0])
+    split = Split([short, long, short, long], [short, short, long, long])
+    for max_length, kept in (9, 1), (length - 1, 1), (length, 4):
         pairs, dropped = encoding.encode(split, trained_tokenizer, trained_tokenizer, max_length)
         assert (len(pairs.source.lengths), dropped) == (kept, 4 - kept)
         assert len(pairs.target.lengths) == kept
@@ -203,14 +202,12 @@ def test_long_pairs_are_dropped_and_counted(trained_tokenizer):
 @pytest.fixture
 def settings(tmp_path):
     """A corpus in a directory, and an empty cache."""
-    corpus = tmp_path / "corpus"
-    corpus.mkdir()
     for split, texts in (("train", 80), ("validation", 8)):
-        numbers = range(texts)
         for language, words in (("en", "one house and {} books"), ("pt", "uma casa e {} livros")):
-            text = "".join(words.format(number) + "\n" for number in numbers)
-            (corpus / f"{split}.{language}").write_text(text, "utf-8")
-    return Config(corpus=str(corpus), cache_dir=str(tmp_path / "cache"), vocab_size=300)
+            text = "".join(words.format(number) + "\n" for number in range(texts))
+            write(tmp_path / "corpus" / f"{split}.{language}", text)
+    corpus, cache = str(tmp_path / "corpus"), str(tmp_path / "cache")
+    return Config(corpus=corpus, cache_dir=cache, vocab_size=300)
 
 
 @pytest.fixture
@@ -230,9 +227,12 @@ def equal(a, b):
 
 
 def test_a_cached_corpus_is_equal_and_is_not_encoded_again(settings, trained, monkeypatch):
+    """Though settings of other things differ."""
     first = pipeline.load(settings)
     monkeypatch.setattr(Corpus, "read", lambda *a: pytest.fail("read the texts again"))
-    assert equal(first, pipeline.load(settings)) and len(trained) == 1
+    changes = {"seed": 1, "epochs": 1, "d_model": 64, "batch_tokens": 99, "name": "x"}
+    assert equal(first, pipeline.load(dataclasses.replace(settings, **changes)))
+    assert len(trained) == 1
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -260,13 +260,6 @@ def test_changed_data_settings_are_encoded_separately(settings, trained, change)
     assert count > 1
     assert equal(before, pipeline.load(settings)) and equal(after, pipeline.load(other))
     assert len(trained) == count
-
-
-def test_other_settings_share_the_cache(settings, trained):
-    first = pipeline.load(settings)
-    changes = {"seed": 1, "epochs": 1, "d_model": 64, "batch_tokens": 99, "name": "x"}
-    assert equal(first, pipeline.load(dataclasses.replace(settings, **changes)))
-    assert len(trained) == 1
 
 
 @pytest.mark.parametrize("file", ["encoding.py", "mini/lexicon.tsv", "new.py", "batches.py"])
@@ -327,10 +320,7 @@ def test_a_second_process_waits_for_the_first(settings, monkeypatch, trained, ca
     def load_in_another_thread(*arguments):
         monkeypatch.setattr(pipeline, "write", write)
         others.append(ThreadPoolExecutor(1).submit(pipeline.load, settings))
-        deadline = time.monotonic() + 60
-        while "waiting" not in capfd.readouterr().err:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: "waiting" in capfd.readouterr().err)
         write(*arguments)
 
     monkeypatch.setattr(pipeline, "write", load_in_another_thread)
@@ -362,11 +352,9 @@ def test_a_corpus_without_short_pairs_is_rejected(settings, tmp_path):
 
 
 def labelled(path, rows):
-    path.write_text("".join(f"{label}\t{text}\n" for label, text in rows), "utf-8")
-    cache = str(path.parent / "cache")
-    return Config(
-        model="classifier", corpus=str(path), cache_dir=cache, vocab_size=300, max_length=4
-    )
+    corpus = write(path, "".join(f"{label}\t{text}\n" for label, text in rows))
+    flags = {"model": "classifier", "vocab_size": 300, "max_length": 4}
+    return Config(**flags, corpus=corpus, cache_dir=str(path.parent / "cache"))
 
 
 def test_labelled_texts_are_cut_and_targets_are_bos_and_a_label(tmp_path):

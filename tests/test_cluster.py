@@ -9,14 +9,15 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from conftest import wait_until
 
 from ablation.executor import Pool, execute
 from ablation.experiments import ExperimentError
 
 pytest.importorskip("distributed")
-ROOT = Path(__file__).resolve().parents[1]
 # Counts steps of 0.1 seconds, and saves their number when it is stopped.
 WORKER = """
 import json, os, signal, sys, threading, time
@@ -41,54 +42,35 @@ Path(job["result"]).write_text(json.dumps({"steps": step}))
 """
 
 
-def wait_until(condition, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "timed out"
-        time.sleep(0.05)
-
-
-class Cluster:
-    """A scheduler, a client, and the processes of workers."""
-
-    def __init__(self, folder):
-        from distributed import Client
-
-        self.folder, self.processes = folder, []
-        file = folder / "scheduler.json"
-        words = ("--port", "0", "--no-dashboard", "--host", "127.0.0.1", "--scheduler-file", file)
-        self.start("scheduler", *map(str, words))
-        self.client = Client(scheduler_file=str(file), set_as_default=False)
-        self.address = self.client.scheduler.address
-
-    def start(self, *words, **env):
-        """Start a command of Dask; its output is in a file."""
-        with open(self.folder / f"{words[0]}.log", "a") as log:
-            options = {"stdout": log, "stderr": log, "start_new_session": True}
-            options |= {"cwd": self.folder, "env": os.environ | env}
-            command = [sys.executable, "-m", "dask", *words]
-            self.processes.append(subprocess.Popen(command, **options))
-
-    def start_workers(self, count, **env):
-        """Start workers of one thread. One that is killed is started again."""
-        for _ in range(count):
-            self.start("worker", self.address, "--no-dashboard", "--nthreads", "1", **env)
-        self.client.wait_for_workers(count, timeout=60)
-
-    def close(self):
-        self.client.close()
-        for process in self.processes:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
 @pytest.fixture
 def cluster(tmp_path):
-    (tmp_path / "dask").mkdir()
-    cluster = Cluster(tmp_path / "dask")
-    yield cluster
-    cluster.close()
+    """The process of a scheduler, its address, and a function that starts workers of one thread.
+
+    A worker that is killed is started again.
+    """
+    from distributed import Client
+
+    def start(*words, **env):
+        with open(tmp_path / f"{words[0]}.log", "a") as log:
+            options = {"stdout": log, "stderr": log, "start_new_session": True}
+            options |= {"cwd": tmp_path, "env": os.environ | env}
+            command = [sys.executable, "-m", "dask", *words, "--no-dashboard"]
+            processes.append(subprocess.Popen(command, **options))
+
+    def start_workers(count, **env):
+        start("worker", address, "--nthreads", "1", "--nworkers", str(count), **env)
+        client.wait_for_workers(count, timeout=60)
+
+    processes, file = [], str(tmp_path / "scheduler.json")
+    start("scheduler", "--port", "0", "--host", "127.0.0.1", "--scheduler-file", file)
+    client = Client(scheduler_file=file, set_as_default=False)
+    address = client.scheduler.address
+    yield SimpleNamespace(scheduler=processes[0], address=address, start_workers=start_workers)
+    client.close()
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 @pytest.fixture
@@ -179,7 +161,7 @@ def test_a_lost_scheduler_is_an_error_in_one_sentence(cluster, make_job):
     cluster.start_workers(1)
     runs = Pool(cluster.address).run([make_job("quick", steps=1), make_job("long", steps=200)])
     assert next(runs)[1] == {"steps": 1}
-    os.killpg(cluster.processes[0].pid, signal.SIGKILL)
+    os.killpg(cluster.scheduler.pid, signal.SIGKILL)
     with pytest.raises(ExperimentError, match="Dask has lost a run .*repeat the command"):
         next(runs)
 

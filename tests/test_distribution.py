@@ -7,11 +7,11 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import wait_until
 from helpers import TINY, command_line, metrics_of, state, steps_saved, train_here, write_corpus
 
 from training import distribution
@@ -43,14 +43,9 @@ def single(settings):
 
 def start(settings, program=("train.py",), **environment):
     """Start training in a process."""
-    return subprocess.Popen(
-        [sys.executable, *program, *command_line(settings)],
-        cwd=ROOT,
-        env=os.environ | environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-    )
+    command, pipe = [sys.executable, *program, *command_line(settings)], subprocess.PIPE
+    options = {"cwd": ROOT, "env": os.environ | environment, "encoding": "utf-8"}
+    return subprocess.Popen(command, **options, stdout=pipe, stderr=pipe)
 
 
 def start_workers(settings, other=()):
@@ -77,13 +72,6 @@ def finish(*processes, status=0):
         assert process.returncode == status, err
         assert "Traceback" not in err
     return outputs
-
-
-def wait_for_an_epoch(run):
-    until = time.monotonic() + TIMEOUT
-    while max(steps_saved(run), default=0) == 0:
-        assert time.monotonic() < until, f"{run} has not saved an epoch"
-        time.sleep(0.05)
 
 
 def losses(run):
@@ -170,7 +158,7 @@ def test_a_signal_to_one_worker_stops_all_and_one_or_two_resume(settings, single
     run = single.with_name("stopped")
     changes = {"shards": 2, "name": run.name, "max_steps": 9999}
     processes = start_workers(settings | changes)
-    wait_for_an_epoch(run)
+    wait_until(lambda: max(steps_saved(run), default=0) > 0, TIMEOUT)
     processes[1].send_signal(signal.SIGTERM)  # not the chief, which saves
     outputs = finish(*processes, status=128 + signal.SIGTERM)
     assert f"train.py --resume {run}" in outputs[0][0]
@@ -188,7 +176,7 @@ def test_a_signal_to_one_worker_stops_all_and_one_or_two_resume(settings, single
 def test_the_steps_are_the_same_though_the_chief_is_killed(settings, single):
     run = single.with_name("killed")
     chief, other = start_workers(settings | {"shards": 2, "name": run.name, "max_steps": 9999})
-    wait_for_an_epoch(run)
+    wait_until(lambda: max(steps_saved(run), default=0) > 0, TIMEOUT)
     chief.kill()
     ((_, err),) = finish(other, status=1)
     assert err.splitlines()[-1].startswith("error: lost a worker")

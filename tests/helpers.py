@@ -148,6 +148,13 @@ def run_loop(
     return result
 
 
+def edit_json(path: Path, **changes) -> dict:
+    """Change values of a file. Returns those before."""
+    before = json.loads(path.read_text("utf-8"))
+    path.write_text(json.dumps(before | changes), "utf-8")
+    return before
+
+
 def metrics_of(folder: Path) -> list[dict]:
     """Return the lines of metrics.jsonl without those values that depend on the clock."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

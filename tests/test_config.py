@@ -20,24 +20,14 @@ FIELDS, HINTS = dataclasses.fields(Config), get_type_hints(Config)
 
 
 @pytest.fixture
-def train(tmp_path):
+def start(tmp_path):
     """Run a program with another module in place of TensorFlow: the completed process."""
 
-    def run(
-        *flags,
-        program="train.py",
-        tensorflow="raise SystemExit('TensorFlow was imported')",
-        **environment,
-    ):
+    def run(program, *flags, tensorflow="raise SystemExit('TensorFlow was imported')"):
         (tmp_path / "tensorflow.py").write_text(tensorflow)
-        return subprocess.run(
-            [sys.executable, str(ROOT / program), *flags],
-            env=os.environ | {"PYTHONPATH": str(tmp_path)} | environment,
-            cwd=tmp_path,
-            capture_output=True,
-            encoding="utf-8",
-            timeout=60,
-        )
+        command = [sys.executable, str(ROOT / program), *flags]
+        options = {"env": os.environ | {"PYTHONPATH": str(tmp_path)}, "cwd": tmp_path}
+        return subprocess.run(command, **options, capture_output=True, encoding="utf-8", timeout=60)
 
     return run
 
@@ -64,8 +54,8 @@ def parse(monkeypatch, capsys, tmp_path):
 # ---- Help ----------------------------------------------------------------------------------------
 
 
-def test_help_describes_every_flag_and_its_default_without_tensorflow(train):
-    process = train("--help")
+def test_help_describes_every_flag_and_its_default_without_tensorflow(start):
+    process = start("train.py", "--help")
     assert process.returncode == 0 and process.stderr == ""
     entries = re.split(r"\n  (?=--)", process.stdout)
     for field in FIELDS:
@@ -79,26 +69,20 @@ def test_help_describes_every_flag_and_its_default_without_tensorflow(train):
 # ---- From a command line to a Config -------------------------------------------------------------
 
 
-def test_without_flags_every_field_has_its_default(parse):
+def test_a_flag_sets_its_field_and_the_others_have_their_defaults(parse):
     assert parse() == Config()
-
-
-def test_a_flag_sets_its_field(parse):
     config = parse("--num-layers", "2", "--dropout-rate", "0", "--no-tie-embeddings", "--reverse",
-                  "--norm", "post", "--max-steps", "7")  # fmt: skip
-    assert config == Config(
-        num_layers=2, dropout_rate=0.0, tie_embeddings=False, reverse=True, norm="post", max_steps=7
-    )
+                  "--norm", "post")  # fmt: skip
+    flags = {"num_layers": 2, "dropout_rate": 0.0, "tie_embeddings": False, "reverse": True}
+    assert config == Config(**flags, norm="post")
 
 
 def test_everything_that_names_models_names_the_same_ones():
-    """Those of model/: see test_invariants.py."""
-    choices = get_args(HINTS["model"])
-    assert choices == tuple(TASKS)
-    assert {name for field in FIELDS for name in field.metadata["ignored_by"]} == {*choices}
-    for model in choices:
+    """Those of model/ and of the type of the flag: see test_invariants.py."""
+    assert {name for field in FIELDS for name in field.metadata["ignored_by"]} == {*TASKS}
+    for model, task in TASKS.items():
         assert set(no_effect(model)) < {field.name for field in FIELDS}
-        assert Config(model=model).task == TASKS[model]
+        assert Config(model=model).task == task
 
 
 def test_language_models_are_trained_without_label_smoothing_unless_it_is_given(parse):
@@ -115,13 +99,10 @@ INVALID = [
     "--d-model 100",  # not divisible by the 8 heads
     "--d-model 15 --num-heads 3",  # odd: a sine without a cosine
     "--epochs 1.5",
-    "--learning-rate-scale nan",
-    "--seed 99999999999999999999",
     "--norm batch",
     "--name a/b",
     "--name latest",
     "--corpus nosuch",
-    "--corpus mini:none",
     "--model classifier --corpus mini",
     "--runs-dir /dev/null",
     "--cache-dir /dev/null/cache",
@@ -142,13 +123,13 @@ def test_invalid_flags_are_rejected(parse, flags):
     assert re.split("[ =]", flags)[0] in line or flags.split()[-1] in line
 
 
-def test_mistakes_are_reported_before_tensorflow_loads(train, tmp_path):
+def test_mistakes_are_reported_before_tensorflow_loads(start):
     """Of the name of a corpus, and of a run."""
     for program, flags, keyword in (
         ("train.py", "--corpus a.tsv", "a.tsv"),
         ("translate.py", "nosuch", "nosuch"),
     ):
-        process = train(*flags.split(), program=program)
+        process = start(program, *flags.split())
         assert process.returncode == 2 and process.stdout == "" and keyword in process.stderr
         assert process.stderr.startswith("error: ") and process.stderr.count("\n") == 1
 
@@ -183,10 +164,9 @@ def test_a_flag_without_effect_is_noted(parse, capsys):
 # ---- While TensorFlow loads ----------------------------------------------------------------------
 
 
-def test_ctrl_c_is_not_a_traceback(train):
-    process = train(
-        tensorflow="import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(50)"
-    )
+def test_ctrl_c_is_not_a_traceback(start):
+    code = "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(50)"
+    process = start("train.py", tensorflow=code)
     assert process.returncode == 130 and "Traceback" not in process.stderr
 
 
@@ -205,7 +185,7 @@ def test_latest_is_the_run_that_started_last(tmp_path, parse):
     for time, name in enumerate(("b", "c", "a")):
         file = tmp_path / name / "config.json"
         file.parent.mkdir()
-        file.write_text(json.dumps(dataclasses.asdict(Config(corpus="mini:9", name=name))))
+        file.write_text(json.dumps({"corpus": "mini:9", "name": name}))
         os.utime(file, (time, time))
     assert parse("--resume", f"{tmp_path}/latest").name == "a"
     assert records.find_run(tmp_path / "none" / "latest").name == "latest"

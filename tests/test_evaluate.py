@@ -15,10 +15,9 @@ import numpy as np
 import pyarrow
 import pytest
 import tensorflow as tf
-from helpers import TINY, load_split, train_here, write_corpus
+from helpers import TINY, edit_json, load_split, metrics_of, train_here, write, write_corpus
 from pyarrow.parquet import write_table
 
-import utils
 from config import Config
 from data import corpora, pipeline
 from data.arrays import Pairs, Ragged
@@ -118,14 +117,13 @@ def test_the_table_and_the_file_have_every_score(copy, score, texts):
 
 def test_the_best_checkpoint_has_the_lowest_validation_loss(copy, score):
     """The loss in training is that of evaluate.py: without dropout, word dropout and smoothing."""
-    lines = map(json.loads, (copy / "metrics.jsonl").read_text("utf-8").splitlines())
-    lowest = min(line["validation_loss"] for line in lines if "validation_loss" in line)
+    losses = [line.get("validation_loss", np.inf) for line in metrics_of(copy)]
     for path in (copy / "checkpoints").glob("ckpt-[1-9]*"):
         path.unlink()  # the last checkpoint is not the best one
     assert score(copy, "--split", "validation", "--checkpoint", "best").status == 0
     assert written(copy) == files("validation-best")
     loss = read_json(copy / "scores-validation-best.json")["loss"]
-    assert loss == pytest.approx(lowest, rel=1e-5)
+    assert loss == pytest.approx(min(losses), rel=1e-5)
     assert len(report.read_outputs(copy, "validation-best")["output"]) == 20
 
 
@@ -138,8 +136,7 @@ def test_a_limit_writes_nothing(copy, score, measured):
 def test_a_changed_split_is_another_corpus(copy, score, tmp_path):
     """A corpus that has only moved keeps the names of its files."""
     talks = shutil.copytree(read_json(copy / "config.json")["corpus"], tmp_path / "talks")
-    config = read_json(copy / "config.json") | {"corpus": str(talks)}
-    (copy / "config.json").write_text(json.dumps(config))
+    edit_json(copy / "config.json", corpus=str(talks))
     moved = talks.rename(tmp_path / "moved")
     assert keyword(score(copy), "talks")
     config = load_config(copy)
@@ -180,8 +177,7 @@ def test_texts_that_training_has_seen_are_counted(copy, score, measured, texts, 
     """Four pairs of the test split, and twelve of training, in a table."""
     train = load_split(read_json(copy / "config.json")["corpus"], "train", reverse=True)
     pairs = [*zip(*train[:2], strict=True)][:12] + [*zip(*texts[:2], strict=True)][:4]
-    news = tmp_path / "news.tsv"
-    news.write_text("".join(f"{source}\t{target}\n" for source, target in pairs), "utf-8")
+    news = write(tmp_path / "news.tsv", "".join(f"{one}\t{other}\n" for one, other in pairs))
     result = score(copy, "--corpus", news)
     assert result.status == 0 and "75.0%" in result.err and "in train" in result.err
     (name,) = (name for name in written(copy) if name.startswith("scores-"))
@@ -191,8 +187,7 @@ def test_texts_that_training_has_seen_are_counted(copy, score, measured, texts, 
 def test_another_corpus_has_the_direction_of_the_run(copy, texts, tmp_path):
     config, corpus = load_config(copy), read_json(copy / "config.json")["corpus"]
     assert report.load_split(copy, config, "test", corpus) == (texts, "test", True)
-    facts = read_json(copy / "corpus.json")
-    (copy / "corpus.json").write_text(json.dumps(facts | {"languages": ["en", "pt"]}))
+    edit_json(copy / "corpus.json", languages=["en", "pt"])
     backward, *_ = report.load_split(copy, config, "test", corpus)
     assert (backward.sources, backward.targets) == (texts.targets, texts.sources)
 
@@ -219,6 +214,13 @@ def test_tensorflow_is_set_up_before_a_corpus_is_read(copy, score, monkeypatch):
         ("translate.py RUN --n-best 2 a", "--beam 2"),
         ("translate.py RUN FILE", "--file"),
         ("translate.py RUN --sample --temperature 0 a", "--no-sample"),
+        ("translate.py RUN --beam 0 a", "--beam"),
+        ("translate.py RUN --top-k 3 a", "--top-k"),
+        ("translate.py RUN --length-penalty 1 a", "--length-penalty"),
+        ("translate.py RUN --beam 2 --length-penalty nan a", "--length-penalty"),
+        ("translate.py RUN --sample --beam 2 a", "--beam"),
+        ("translate.py RUN --sample --top-p 0 a", "--top-p"),
+        ("translate.py RUN --sample --top-p 1.1 a", "--top-p"),
         ("evaluation/figures.py RUN nosuch", "nosuch"),
         ("evaluation/export.py RUN onnx DIR", "onnx"),
         ("evaluation/export.py RUN saved_model RUN", "exists"),
@@ -235,23 +237,6 @@ def test_mistakes_are_one_line_before_tensorflow_loads(
     words = {"RUN": str(run), "FILE": __file__}
     result = run_program(program, *(words.get(flag, flag) for flag in flags))
     assert keyword(result, word) and result.err.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"beam": 0},
-        {"top_k": 3},
-        {"length_penalty": 1.0},
-        {"beam": 2, "length_penalty": float("nan")},
-        {"sample": True, "beam": 2},
-        {"sample": True, "top_p": 0.0},
-        {"sample": True, "top_p": 1.1},
-    ],
-)
-def test_invalid_searches_are_rejected(settings):
-    with pytest.raises(UserError, match=utils.flag([*settings][-1])):
-        Search(**settings)
 
 
 @pytest.mark.parametrize(
@@ -288,10 +273,9 @@ def test_an_exception_in_an_edited_model_keeps_its_traceback(run, translate, mon
 
 def test_a_checkpoint_of_another_model_is_rejected(copy, translate):
     for change in ({"num_layers": 2}, {"dff": 16}):
-        config = read_json(copy / "config.json")
-        (copy / "config.json").write_text(json.dumps(config | change))
+        before = edit_json(copy / "config.json", **change)
         assert keyword(translate(copy, "a"), "does not fit")
-        (copy / "config.json").write_text(json.dumps(config))
+        edit_json(copy / "config.json", **before)
 
 
 def test_an_average_is_the_mean_of_the_weights(run, score):
@@ -322,8 +306,7 @@ def test_a_damaged_checkpoint_is_skipped_with_a_warning(copy, translate):
 
 def test_bfloat16_runs_are_evaluated_in_float32(run, copy, translate):
     """Whatever the precision of training, so that its rounding is not part of the score."""
-    config = read_json(copy / "config.json") | {"precision": "bfloat16"}
-    (copy / "config.json").write_text(json.dumps(config))
+    edit_json(copy / "config.json", precision="bfloat16")
     models = [loading.load(path, load_config(path)).model for path in (run, copy)]
     hidden = np.random.default_rng(0).normal(size=(3, 16)).astype(np.float32)
     np.testing.assert_array_equal(*(model.logits(hidden) for model in models))
@@ -366,13 +349,9 @@ def test_each_line_has_one_translation_which_does_not_depend_on_the_others(
 
 
 def test_a_closed_pipe_ends_without_a_traceback():
-    program = "import utils\n"
-    program += "utils.handle_signals()\n"
-    program += "while True: print('line')"
-    command = f'"{sys.executable}" -c "$0" | head -1'
-    done = subprocess.run(
-        ["bash", "-c", command, program], cwd=ROOT, capture_output=True, timeout=60
-    )
+    program = "import utils\nutils.handle_signals()\nwhile True: print('line')"
+    command = ["bash", "-c", f'"{sys.executable}" -c "$0" | head -1', program]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=60)
     assert (done.stdout, done.stderr) == (b"line\n", b"")
 
 
@@ -393,9 +372,8 @@ def test_outputs_have_the_length_that_training_targets_need(
 ):
     """Twice the source plus a margin, or --max-tokens. Outputs that reach it are counted."""
     model, warnings = tiny(300, 300, max_length=60, num_layers=1), []
-    monkeypatch.setattr(  # never eos
-        model, "logits", lambda hidden: tf.one_hot(tf.fill(tf.shape(hidden)[:1], 7), 300, 99.0)
-    )
+    never_eos = tf.one_hot([7], 300, 99.0)
+    monkeypatch.setattr(model, "logits", lambda x: tf.repeat(never_eos, tf.shape(x)[0], axis=0))
     pieces = SimpleNamespace(encode=lambda texts: [[9, 8]] * 2, decode=lambda rows: ["a"])
     translator = Translator(model, pieces, pieces, 60, search, margin)
     ids, _ = translator.decode(np.int32([[9, 8, EOS]]), 0)
@@ -414,8 +392,7 @@ def test_a_margin_suffices_for_all_but_one_in_a_thousand_training_targets():
 
 
 def test_a_model_has_the_margin_of_its_run(copy):
-    facts = read_json(copy / "corpus.json")
-    (copy / "corpus.json").write_text(json.dumps(facts | {"output_margin": 33}))
+    edit_json(copy / "corpus.json", output_margin=33)
     assert loading.load(copy).margin == 33
 
 
@@ -475,12 +452,9 @@ def test_sampling_flags_reach_the_search(run, translate, monkeypatch):
 
 def test_validation_translates_a_fixed_number_of_sentences_of_the_whole_split():
     texts = [f"a text of six words {i}" for i in range(100)]
-    model = SimpleNamespace(
-        labelled=False,
-        target_tokenizer=SimpleNamespace(lowercase=False),
-        loss_and_accuracy=lambda pairs: (1.0, 0.5),
-        translate=lambda x, **_: x,
-    )
+    words = SimpleNamespace(lowercase=False)
+    model = SimpleNamespace(labelled=False, target_tokenizer=words, translate=lambda x, **_: x)
+    model.loss_and_accuracy = lambda pairs: (1.0, 0.5)
     dataset = SimpleNamespace(validation=None, validation_texts=Split(texts, texts))
     values, samples = scoring.validation_metrics(model, dataset, 9)
     assert values["validation_bleu"] == pytest.approx(100)
@@ -489,16 +463,10 @@ def test_validation_translates_a_fixed_number_of_sentences_of_the_whole_split():
 
 def test_references_are_in_lower_case_if_translations_are():
     labels = SimpleNamespace(encode=lambda texts: [[5]] * len(texts), ending=[3], lowercase=True)
-    model = SimpleNamespace(
-        source_tokenizer=labels,
-        target_tokenizer=labels,
-        max_length=9,
-        labelled=False,
-        num_parameters=1,
-        search="greedy",
-        n_best=lambda texts, progress: [[(0.0, "a house")]] * len(texts),
-        loss_and_accuracy=lambda pairs: (1.0, 0.5),
-    )
+    facts = {"max_length": 9, "labelled": False, "num_parameters": 1, "search": "greedy"}
+    model = SimpleNamespace(source_tokenizer=labels, target_tokenizer=labels, **facts)
+    model.n_best = lambda texts, progress: [[(0.0, "a house")]] * len(texts)
+    model.loss_and_accuracy = lambda pairs: (1.0, 0.5)
     scores, table = scoring.measure(model, Split(["Uma Casa"], ["A House"]))
     assert scores["exact_match"] == 100
     assert (table["source"], table["reference"]) == (["Uma Casa"], ["a house"])
@@ -563,15 +531,17 @@ def programs():
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["saved_model", "ctranslate2"])
 def test_documented_programs_use_exports_which_are_never_overwritten(
-    run, run_program, translate, tmp_path, capsys, kind
+    run, run_program, translate, tmp_path, kind
 ):
+    """In a process that does not find the code of this project."""
     if kind == "ctranslate2":
         pytest.importorskip("ctranslate2")
     status, _, err = run_program("evaluation/export.py", run, kind, tmp_path / "out")
     assert status == 0, err
     (program,) = (text for text in programs() if f"{kind}." in text or f"import {kind}" in text)
-    exec(program.replace('"DIR"', repr(str(tmp_path / "out"))), {})
-    (translation,) = ast.literal_eval(capsys.readouterr().out)
+    command = [sys.executable, "-c", program.replace('"DIR"', repr(str(tmp_path / "out")))]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    (translation,) = ast.literal_eval(done.stdout)
     expected = translate(run, re.search(r'texts = \["(.*)"\]', program)[1]).out.strip()
     assert expected and translation.startswith(expected)  # CTranslate2 has a higher limit
     assert keyword(run_program("evaluation/export.py", run, kind, tmp_path / "out"), "exists")

@@ -41,14 +41,6 @@ def classifier(settings, folder):
     return train_here(**settings | flags, model="classifier", name="classifier")
 
 
-@pytest.fixture(scope="module")
-def recurrent(settings, folder):
-    """A recurrent model, trained for one epoch."""
-    flags = {"corpus": str(write_corpus(folder / "talks")), "max_length": 40, "epochs": 1}
-    flags |= {"model": "recurrent", "recurrent_attention": "dot"}
-    return train_here(**settings | flags, name="recurrent")
-
-
 def paths(result):
     """Return the paths that a program has printed."""
     assert result.status == 0, result.err
@@ -81,8 +73,11 @@ def test_there_are_not_more_labels_than_two_nor_are_they_sampled(classifier, run
     assert result.status == 2 and "label" in result.err.splitlines()[-1]
 
 
-def test_a_recurrent_model_is_trained_and_scored(recurrent, run_program):
-    result = run_program("evaluate.py", recurrent, "--beam", 2)
+def test_a_recurrent_model_is_trained_and_scored(settings, folder, run_program):
+    flags = {"corpus": str(write_corpus(folder / "talks")), "max_length": 40, "epochs": 1}
+    flags |= {"model": "recurrent", "recurrent_attention": "dot"}
+    run = train_here(**settings | flags, name="recurrent")
+    result = run_program("evaluate.py", run, "--beam", 2)
     assert result.status == 0 and "bleu" in result.out, result.err
-    drawn = {path.stem for path in paths(run_program("evaluation/figures.py", recurrent))}
+    drawn = {path.stem for path in paths(run_program("evaluation/figures.py", run))}
     assert drawn == {"bleu-by-length-test-beam2"}

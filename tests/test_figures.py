@@ -114,19 +114,14 @@ def test_svg_has_tokens_as_plain_text_and_is_deterministic(tmp_path):
         assert one.read_bytes() == two.read_bytes()
 
 
-def outputs(count):
-    references = [f"one two three four {n}" for n in range(count)]
-    sources = ["w " * n for n in (3, 5, 6, 10, 45)] * (count // 5)
-    return {"source": sources, "reference": references, "output": references}
-
-
 def test_bleu_by_length_is_that_of_each_group(drawn):
-    right = outputs(5)
-    wrong = right | {"output": [*right["output"][:3], "one two three four five", "quite another"]}
-    figures.bleu_by_length("", wrong, "title")
+    references = [f"one two three four {n}" for n in range(5)]
+    outputs = [*references[:3], "one two three four five", "quite another"]
+    table = {"source": ["w " * n for n in (3, 5, 6, 10, 45)], "reference": references}
+    figures.bleu_by_length("", table | {"output": outputs}, "title")
     plot = drawn[0].axes[0]
     assert names(plot.get_xticklabels()) == ["1–5\n2", "6–10\n2", "41 and more\n1"]
-    expected = [100, bleu(wrong["output"][2:4], wrong["reference"][2:4]), 0]
+    expected = [100, bleu(outputs[2:4], references[2:4]), 0]
     assert plot.lines[0].get_ydata() == pytest.approx(expected)
     assert plot.get_ylim()[0] == 0 and plot.get_ylim()[1] > 100
 

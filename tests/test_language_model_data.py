@@ -253,8 +253,3 @@ def test_the_first_block_and_the_order_are_drawn_anew_in_every_epoch():
     for plan in plans[:3]:
         assert np.any(np.diff(plan[:, 0]) < 0)
     assert plans[3][0].tolist() == [0, 16] and np.all(np.diff(plans[3][:, 0]) == 16)
-
-
-def test_the_text_begins_after_the_start():
-    _, target = numbered(10, 4).batch(np.array([[0, 4], [8, 10]]))
-    np.testing.assert_array_equal(target, [[4, 5, 6, 7, 8], [12, 13, 14, 0, 0]])

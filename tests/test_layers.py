@@ -11,21 +11,7 @@ from expect import expect
 import train
 from config import Config
 from model import build, layers, transformer
-from model.layers import (
-    Dense,
-    Embedding,
-    FeedForward,
-    LayerNorm,
-    Seed,
-    TiedProjection,
-    dropout,
-    fold_in,
-    in_float32,
-    initial_seed,
-    matmul,
-    named_variables,
-    step_seed,
-)
+from model.layers import Dense, Embedding, Seed, dropout, fold_in, initial_seed, named_variables
 from model.masks import word_dropout
 from model.transformer import Transformer
 
@@ -37,14 +23,6 @@ def randomize(module):
     for variable in module.variables:
         variable.assign(RNG.normal(size=variable.shape))
     return module
-
-
-@pytest.mark.parametrize("shape", [(4,), (2, 4), (2, 3, 4)])
-def test_dense_is_x_times_kernel_plus_bias(shape):
-    dense = randomize(Dense(4, 5, SEED))
-    x = np.float32(RNG.normal(size=shape))
-    expected = x @ dense.kernel.numpy() + dense.bias.numpy()
-    np.testing.assert_allclose(dense(x), expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.exercise("positions")
@@ -63,7 +41,7 @@ def test_embedding_is_scaled_by_the_root_of_d_model():
 
 @pytest.mark.exercise("feed-forward")
 def test_feed_forward_has_a_relu_between_two_projections():
-    net = randomize(FeedForward(Config(d_model=4, num_heads=2, dff=6), SEED))
+    net = randomize(layers.FeedForward(Config(d_model=4, num_heads=2, dff=6), SEED))
     x = np.float32(RNG.normal(size=(2, 3, 4)))
     inner = x @ net.inner.kernel.numpy() + net.inner.bias.numpy()
 
@@ -84,7 +62,7 @@ def test_feed_forward_has_a_relu_between_two_projections():
 
 @pytest.mark.exercise("layer-norm")
 def test_layer_norm_equals_keras():
-    norm = randomize(LayerNorm(8))
+    norm = randomize(layers.LayerNorm(8))
     keras = tf.keras.layers.LayerNormalization(epsilon=1e-6)
     x = np.float32(3 + 2 * RNG.normal(size=(2, 5, 8)))
     keras.build(x.shape)
@@ -150,7 +128,7 @@ def test_dropout_draws_are_independent():
 @pytest.mark.exercise("dropout")
 def test_dropout_depends_on_run_seed_step_and_name():
     def mask(run_seed, step, name):
-        return dropout(tf.ones(64), 0.5, fold_in(step_seed(run_seed, step), name)).numpy()
+        return dropout(tf.ones(64), 0.5, fold_in(layers.step_seed(run_seed, step), name)).numpy()
 
     random = {"the draws do not depend on the seed only: two equal calls differ": True}
     expect(mask(0, 1, "here"), mask(0, 1, "here"), random)
@@ -165,7 +143,7 @@ def test_a_rate_can_depend_on_the_number_of_updates(drop, value):
 
     @tf.function(autograph=False)
     def drop_from_update_5(update):
-        seed = step_seed(0, update)
+        seed = layers.step_seed(0, update)
         rate = tf.where(seed.step < 5, 0.0, 0.5)
         return drop(tf.fill((1, 1000), value), rate, seed)
 
@@ -245,11 +223,11 @@ def test_no_two_draws_of_a_model_share_a_seed(monkeypatch):
 def test_matmul_multiplies_in_its_dtype_and_returns_float32():
     x, w = (tf.constant(RNG.normal(size=(64, 64)), tf.float32) for _ in range(2))
     exact = x.numpy().astype(float) @ w.numpy().astype(float)
-    np.testing.assert_allclose(matmul(x, w, "float32"), exact, atol=1e-4)
-    low = matmul(x, w, "bfloat16")
+    np.testing.assert_allclose(layers.matmul(x, w, "float32"), exact, atol=1e-4)
+    low = layers.matmul(x, w, "bfloat16")
     assert low.dtype == tf.float32
     assert 1e-3 < np.abs(low - exact).max() < 0.3
-    transposed = matmul(x, tf.transpose(w), "bfloat16", transpose_b=True)
+    transposed = layers.matmul(x, tf.transpose(w), "bfloat16", transpose_b=True)
     np.testing.assert_allclose(transposed, low, atol=0.1)
 
 
@@ -271,31 +249,16 @@ def test_bfloat16_is_used_for_products_with_weights_only():
 def test_in_float32_shares_the_variables_and_multiplies_in_float32(flags):
     config = Config(num_layers=1, d_model=8, num_heads=2, dff=8, precision="bfloat16", **flags)
     model = build(config, 9, 9)
-    twin = in_float32(model)
+    twin = layers.in_float32(model)
     shared = {id(variable) for variable in twin.variables}
     assert shared == {id(variable) for variable in model.variables}
 
     def dtypes(model):
-        kinds = (Dense, TiedProjection)
+        kinds = (Dense, layers.TiedProjection)
         return {part.compute_dtype for part in model.submodules if isinstance(part, kinds)}
 
     assert dtypes(model) == {"bfloat16"} and dtypes(twin) == {"float32"}
     assert initial_seed(0) != initial_seed(1)
-
-
-def test_variables_are_named_by_their_path_wherever_they_are():
-    class Parts(tf.Module):
-        def __init__(self):
-            self._scale = tf.Variable(0.0)
-            self.dense = {"a": Dense(2, 3, SEED)}
-            self.pair = (tf.Variable(1.0), [tf.Variable(2.0)])
-            self.own = self  # a cycle
-            self.again = self.pair[0]
-
-    parts = Parts()
-    names = named_variables(parts)
-    assert set(names) == {"dense/a/kernel", "dense/a/bias", "again", "pair/1/0", "_scale"}
-    assert names["pair/1/0"] is parts.pair[1][0]
 
 
 def test_a_variable_that_has_no_path_is_described():
@@ -308,17 +271,20 @@ def test_a_variable_that_has_no_path_is_described():
         named_variables(Outer())
 
 
-def test_a_shared_variable_has_its_name_in_checkpoints(tmp_path):
-    class Tied(tf.Module):
+def test_variables_are_named_by_their_path_wherever_they_are_as_in_checkpoints(tmp_path):
+    class Parts(tf.Module):
         def __init__(self):
-            self.inner = Dense(2, 3, SEED)
-            self.deep = [[self.inner], tf.Variable(1.0)]
-            self.nested = {"x": self.deep[1]}
-            self.shallow = self.deep[1]  # a shorter path, set later
+            self._scale = tf.Variable(0.0)
+            self.dense = {"a": Dense(2, 3, SEED)}
+            self.pair = (tf.Variable(1.0), [tf.Variable(2.0)])
+            self.own = self  # a cycle
+            self.shallow = self.pair[0]  # a shorter path, set later
 
-    tied = Tied()
-    path = tf.train.Checkpoint(model=tied).save(str(tmp_path / "ckpt"))
-    suffix = "/.ATTRIBUTES/VARIABLE_VALUE"
+    parts = Parts()
+    names = named_variables(parts)
+    assert set(names) == {"dense/a/kernel", "dense/a/bias", "shallow", "pair/1/0", "_scale"}
+    assert names["pair/1/0"] is parts.pair[1][0]
+    path = tf.train.Checkpoint(model=parts).save(str(tmp_path / "ckpt"))
     saved = tf.train.load_checkpoint(path).get_variable_to_shape_map()
-    names = {x.removesuffix(suffix).removeprefix("model/") for x in saved if x.startswith("model/")}
-    assert set(named_variables(tied)) == names == {"inner/kernel", "inner/bias", "shallow"}
+    assert {f"model/{name}/.ATTRIBUTES/VARIABLE_VALUE" for name in names} < set(saved)
+    assert sum(name.startswith("model/") for name in saved) == len(names)

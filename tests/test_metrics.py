@@ -30,13 +30,6 @@ def no_wordnet(monkeypatch):
     monkeypatch.setattr(nltk.corpus, "wordnet", SimpleNamespace(synsets=missing))
 
 
-def wordnet_with(*synonyms):
-    """A WordNet with one synset, shaped as METEOR reads it: synset.lemmas() and lemma.name()."""
-    lemmas = [SimpleNamespace(name=lambda word=word: word) for word in synonyms]
-    synset = SimpleNamespace(lemmas=lambda: lemmas)
-    return SimpleNamespace(synsets=lambda word: [synset] if word in synonyms else [])
-
-
 @pytest.mark.parametrize(
     ("hypothesis", "matches", "length", "chunks"),
     [(CLOSE, [13, 10, 7, 4], 13, 3), (PARAPHRASE, [12, 8, 5, 3], 16, 4)],
@@ -57,29 +50,31 @@ def test_bleu_and_meteor_by_hand(hypothesis, matches, length, chunks):
 
 
 def test_wordnet_adds_synonyms(monkeypatch):
-    without = score([PARAPHRASE], [REFERENCE])
-    monkeypatch.setattr(nltk.corpus, "wordnet", wordnet_with("say", "state", "tell"))
-    with_synonyms = score([PARAPHRASE], [REFERENCE])
+    """A WordNet with one synset, shaped as METEOR reads it: synset.lemmas() and lemma.name()."""
+    without, words = score([PARAPHRASE], [REFERENCE]), ("say", "state", "tell")
+    lemmas = [SimpleNamespace(name=lambda word=word: word) for word in words]
+    synset = SimpleNamespace(lemmas=lambda: lemmas)
+    wordnet = SimpleNamespace(synsets=lambda word: [synset] if word in words else [])
+    monkeypatch.setattr(nltk.corpus, "wordnet", wordnet)
+    result = score([PARAPHRASE], [REFERENCE])
 
     # 13 of 16 tokens match, in three chunks: I am / to tell that I am getting a / boost of energy.
-    assert with_synonyms["meteor"] == pytest.approx(100 * 13 / 16 * (1 - 0.5 * (3 / 13) ** 3))
-    assert sentence_scores([PARAPHRASE], [REFERENCE])["meteor"] == [with_synonyms["meteor"]]
-    assert "match:exact+stem+wordnet|" in with_synonyms["signatures"]["meteor"]
+    assert result["meteor"] == pytest.approx(100 * 13 / 16 * (1 - 0.5 * (3 / 13) ** 3))
+    assert result["sentences"]["meteor"] == [result["meteor"]]
+    assert "match:exact+stem+wordnet|" in result["signatures"]["meteor"]
     assert "match:exact+stem, no WordNet|" in without["signatures"]["meteor"]
 
 
 def test_perfect_output_scores_100():
     result = score([REFERENCE, CLOSE], [REFERENCE, CLOSE])
-    by_sentence = sentence_scores([REFERENCE, CLOSE], [REFERENCE, CLOSE])
     assert list(result) == [*METRICS, "signatures", "sentences"]
-    assert list(by_sentence) == METRICS
-    for name in ("bleu", "chrf", "rouge_1", "rouge_2", "rouge_l", "exact_match"):
-        assert result[name] == pytest.approx(100)
-        assert by_sentence[name] == pytest.approx([100, 100])
+    assert list(result["sentences"]) == METRICS
+    expected = {name: [100, 100] for name in METRICS}
     # METEOR's penalty counts chunks, and a perfect sentence still is one chunk.
-    one_chunk = [100 * (1 - 0.5 / length**3) for length in (16, 13)]
-    assert by_sentence["meteor"] == pytest.approx(one_chunk)
-    assert result["meteor"] == pytest.approx(sum(one_chunk) / 2)
+    expected["meteor"] = [100 * (1 - 0.5 / length**3) for length in (16, 13)]
+    for name, values in expected.items():
+        assert result["sentences"][name] == pytest.approx(values)
+        assert result[name] == pytest.approx(sum(values) / 2)
 
 
 def test_bleu_is_of_the_corpus_not_a_mean_of_sentences():

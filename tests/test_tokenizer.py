@@ -31,28 +31,10 @@ def round_trip(tokenizer, *texts):
 # ---- Round trips --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "À noite, a avó e o avô não põem açúcar: três pães, lingüiça!",
-        "½ ﬁ ² Ⅷ ｆｕｌｌ ﷺ",  # changed by NFKC
-        "日本語の文。 👩‍👩‍👧‍👦 🇵🇹 👍🏽 𓀀",  # in no training text
-        "  in front, two  spaces,   three, behind  ",
-        " ",
-        "",
-        "a\tb\rc\x00d\u2028e\xa0f\u3000g\ufeff",
-        "<s> </s> <unk> <pad> <0x41>",  # looks like special tokens
-        "x" * 10_000,
-    ],
-)
-def test_decode_undoes_encode(shared, text):
-    """No character is unknown."""
-    assert round_trip(shared, text) == [text]
-    assert tokenizer.UNK not in shared.encode([text])[0]
-
-
-def test_decode_undoes_encode_for_any_characters(shared):
-    """Except line feeds, surrogates and U+2581, which is SentencePiece's symbol for a space."""
+def test_decode_undoes_encode(shared):
+    """No character is unknown. Except line feeds, surrogates and U+2581, which is SentencePiece's
+    symbol for a space, any may be in a text.
+    """
     draw = random.Random(0)
     alphabets = [range(32, 127), range(0x250), range(0x2580), b" "]
     alphabets += [range(0x2582, 0xD800), range(0xE000, 0x110000)]
@@ -60,8 +42,12 @@ def test_decode_undoes_encode_for_any_characters(shared):
         "".join(chr(draw.choice(draw.choice(alphabets))) for _ in range(draw.randrange(12)))
         for _ in range(3000)
     ]
+    texts += ["½ ﬁ ² Ⅷ ｆｕｌｌ ﷺ", "  in front, two  spaces,   three, behind  ", "x" * 10_000]
+    texts += ["日本語の文。 👩‍👩‍👧‍👦 🇵🇹 👍🏽 𓀀", "a\tb\rc\x00d\u2028e\xa0f\u3000g\ufeff"]
+    texts += ["<s> </s> <unk> <pad> <0x41>"]  # these look like special tokens
     texts = [text.replace("\n", " ") for text in texts]
     assert round_trip(shared, *texts) == [unicodedata.normalize("NFC", text) for text in texts]
+    assert all(tokenizer.UNK not in ids for ids in shared.encode(texts))
 
 
 # ---- Ids ----------------------------------------------------------------------------------------
@@ -106,18 +92,8 @@ def test_separate_vocabularies_fit_their_languages(split):
     assert count_tokens(source, split.sources) < count_tokens(target, split.sources)
     assert count_tokens(target, split.targets) < count_tokens(source, split.targets)
     assert tokenizer.train_pair(split, [], config)[0].model == source.model  # deterministic
-
-
-@pytest.mark.parametrize("shared_vocabulary", [True, False])
-def test_tokenizers_can_be_saved_and_loaded(split, tmp_path, shared_vocabulary):
-    config = Config(vocab_size=400, shared_vocabulary=shared_vocabulary)
-    saved = tokenizer.train_pair(split, set(split.targets), config)
-    tokenizer.save_pair(tmp_path, *saved)
-    assert (tmp_path / "tokenizer.model").exists() == shared_vocabulary
-    assert (saved[0] is saved[1]) == shared_vocabulary
-    for before, after, texts in zip(saved, tokenizer.load_pair(tmp_path), split[:2], strict=True):
-        assert after.vocab_size == before.vocab_size
-        assert after.encode(texts) == before.encode(texts)
+    one, other = tokenizer.train_pair(split, [], Config(vocab_size=600))
+    assert one is other
 
 
 def test_lowercase_is_optional(split, tmp_path):
@@ -172,16 +148,7 @@ def test_every_character_of_the_training_text_is_in_the_vocabulary(kind, tmp_pat
             expected = expected.replace("\u2581", " ") if kind == "bpe" else expected
             assert loaded.decode([ids]) == [expected]
     if kind == "bpe":
-        assert {*"<>&!"} <= {*"".join(loaded.tokens(range(260, loaded.vocab_size)))}
-
-
-def test_byte_pairs_are_learned_from_all_texts():
-    """Also from those with SentencePiece's own symbols."""
-    for text in "one\u2585two", "one<unk>two</s>", "<pad>one <s>two":
-        trained = tokenizer.train([text] * 9, 300)
-        learned = {*"".join(trained.tokens(range(260, trained.vocab_size)))}
-        assert {*text} - {*"\u2585 "} <= learned
-    assert trained.decode(trained.encode(["one\u2585"])) == ["one\u2585"]
+        assert {*"axbc<>&!"} <= {*"".join(loaded.tokens(range(260, loaded.vocab_size)))}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -22,6 +22,7 @@ from helpers import (
     TINY,
     assert_same_state,
     command_line,
+    edit_json,
     metrics_of,
     run_loop,
     state,
@@ -34,18 +35,11 @@ import train
 from config import Config
 from data import pipeline
 from data.batches import plan_batches
-from training import description, distribution, machine, run
+from training import description, distribution, machine, records, run
 from training.checkpoints import readable_checkpoints
 from training.command_line import config_from_flags
 from training.logs import Logs
-from training.records import (
-    Diverged,
-    RunError,
-    checkpoint_step,
-    find_run,
-    load_config,
-    saved_checkpoints,
-)
+from training.records import Diverged, RunError, saved_checkpoints
 from utils import UserError, lock
 
 EPOCHS = 3
@@ -71,29 +65,23 @@ def settings(corpus, tmp_path):
 
 @pytest.fixture(scope="module")
 def expected(corpus):
-    """The batches of each epoch."""
+    """The batches of each epoch, in an order of its own."""
     config = Config(**corpus)
     pairs = pipeline.load(config).train
     limits = (config.batch_tokens, config.batch_sentences, config.seed)
-    return [
-        [pairs.batch(rows) for rows in plan_batches(pairs, *limits, epoch)]
-        for epoch in range(EPOCHS)
-    ]
+    plans = [plan_batches(pairs, *limits, epoch) for epoch in range(EPOCHS)]
+    batches = [[pairs.batch(rows) for rows in plan] for plan in plans]
+    order = [[source.shape for source, _ in epoch] for epoch in batches]
+    assert order[0] != order[1] != order[2]  # otherwise tests would not see which plan was used
+    return batches
 
 
 @pytest.fixture(scope="module")
-def loop(corpus, tmp_path_factory):
-    """What `run_loop` returned for a whole run."""
-    folder = tmp_path_factory.mktemp("runs")
-    result = run_loop(corpus | {"runs_dir": str(folder), "name": "run"}, change_weights)
-    result.run = folder / "run"
-    return result
-
-
-@pytest.fixture
-def finished(loop):
+def finished(corpus, tmp_path_factory):
     """A finished run. Tests that change it use a copy."""
-    return loop.run
+    folder = tmp_path_factory.mktemp("runs")
+    run_loop(corpus | {"runs_dir": str(folder), "name": "run"}, change_weights)
+    return folder / "run"
 
 
 @pytest.fixture
@@ -110,10 +98,7 @@ def change_weights(step, training):
 
 def assert_same_batches(batches, expected):
     """Assert that two lists of (source, target) are equal."""
-    assert len(batches) == len(expected)
-    for pair, expected_pair in zip(batches, expected, strict=True):
-        for ids, expected_ids in zip(pair, expected_pair, strict=True):
-            np.testing.assert_array_equal(ids, expected_ids)
+    tf.nest.map_structure(np.testing.assert_array_equal, batches, expected)
 
 
 def counter(folder, name, step=None):
@@ -124,7 +109,7 @@ def counter(folder, name, step=None):
 def best_step(folder):
     """Return the step of the only checkpoint in best/."""
     (path,) = saved_checkpoints(folder / "checkpoints" / "best")
-    return checkpoint_step(path)
+    return records.checkpoint_step(path)
 
 
 def resumed(folder, **changes):
@@ -132,17 +117,13 @@ def resumed(folder, **changes):
     return {"resume": str(folder)} | changes
 
 
+def based(folder, settings, **changes):
+    """Return the settings of a run that starts from the weights of another."""
+    directories = {name: settings[name] for name in ("runs_dir", "cache_dir")}
+    return directories | {"init_from": str(folder)} | changes
+
+
 # ---- Batches and counters ------------------------------------------------------------------------
-
-
-def test_every_epoch_trains_on_all_batches_of_its_own_plan(loop, expected):
-    assert_same_batches(loop.batches, sum(expected, []))
-    order = [[source.shape for source, _ in epoch] for epoch in expected]
-    assert order[0] != order[1] != order[2]  # otherwise this would not show which plan was used
-    ends = np.cumsum([len(epoch) for epoch in expected])
-    assert steps_saved(loop.run) == [0, *ends]
-    assert counter(loop.run, "optimizer/step") == ends[-1]
-    assert (counter(loop.run, "epoch"), counter(loop.run, "position")) == (EPOCHS, 0)
 
 
 def test_max_steps_stops_within_an_epoch_and_the_next_batch_follows(
@@ -191,7 +172,7 @@ def test_resuming_a_finished_run_changes_nothing(copied, finished, capsys):
     assert run_loop(resumed(renamed, max_steps=9)).batches == []
     assert metrics_of(renamed) == metrics_of(finished)
     assert steps_saved(renamed) == steps_saved(finished)
-    assert find_run(renamed.with_name("latest")) == newer
+    assert records.find_run(renamed.with_name("latest")) == newer
 
 
 def test_an_epoch_begins_again_if_it_has_fewer_batches_than_are_done(settings, expected, tmp_path):
@@ -447,10 +428,8 @@ def test_changed_code_is_not_resumed_unless_accepted(copied):
 
 
 def test_other_versions_of_packages_are_named(copied, capsys):
-    path = copied / "provenance.json"
-    record = json.loads(path.read_text())
-    record["versions"] |= {"tensorflow": "2.1.0", "numpy": metadata.version("numpy")}
-    path.write_text(json.dumps(record))
+    versions = {"tensorflow": "2.1.0", "numpy": metadata.version("numpy")}
+    edit_json(copied / "provenance.json", versions=versions)
     description.check_code(copied, accept_changes=False)
     (line,) = (x for x in capsys.readouterr().err.splitlines() if "began with" in x)
     assert "tensorflow 2.1.0" in line and metadata.version("tensorflow") in line
@@ -514,48 +493,35 @@ def test_expected_errors_are_one_line_and_others_keep_their_traceback(
 def test_a_run_starts_from_the_weights_and_the_tokenizer_of_another(
     finished, settings, tmp_path, capsys
 ):
-    flags = {"init_from": str(finished), "corpus": "mini:50", "reverse": True}
-    flags |= {
-        "runs_dir": str(tmp_path),
-        "cache_dir": settings["cache_dir"],
-        "name": "new",
-        "epochs": 1,
-    }
-    run_loop(flags)
+    run_loop(based(finished, settings, corpus="mini:50", reverse=True, name="new", epochs=1))
     parent, first = state(finished), state(tmp_path / "new", step=0)
     weights = [name for name in parent if name.startswith("model/")]
     assert weights and all(np.array_equal(parent[name], first[name]) for name in weights)
     assert counter(tmp_path / "new", "optimizer/step", step=0) == 0
     name = "tokenizer.model"
     assert (tmp_path / "new" / name).read_bytes() == (finished / name).read_bytes()
-    total_steps = load_config(tmp_path / "new").total_steps
+    total_steps = records.load_config(tmp_path / "new").total_steps
     assert "starting from the weights of" in capsys.readouterr().out
     run_loop(resumed(tmp_path / "new", epochs=2, cache_dir=settings["cache_dir"]))
     assert "starting from the weights of" not in capsys.readouterr().out
     assert counter(tmp_path / "new", "epoch") == 2
-    assert load_config(tmp_path / "new").total_steps == total_steps  # the schedule stays
+    assert records.load_config(tmp_path / "new").total_steps == total_steps  # the schedule stays
 
 
 def test_flags_that_contradict_the_initial_run_are_rejected(finished, copied, settings, tmp_path):
-    def flags(run, **changes):
-        directories = {name: settings[name] for name in ("runs_dir", "cache_dir")}
-        return directories | {"init_from": str(run)} | changes
-
     for changes, keywords in (
         ({"d_model": 32}, "--d-model 32.* has 16"),
         ({"resume": str(finished)}, "remove --init-from"),
         ({"held_out_share": 0.2}, "--held-out-share 0.2"),
     ):
         with pytest.raises(UserError, match=keywords):
-            config_from_flags(flags(finished, **changes))
-    path = copied / "config.json"
-    old = {"positions": "learned", "held_out_share": 0.1}
-    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | old), "utf-8")
+            config_from_flags(based(finished, settings, **changes))
+    edit_json(copied / "config.json", positions="learned", held_out_share=0.1)
     with pytest.raises(UserError, match="--max-length 99"):
-        config_from_flags(flags(copied, max_length=99))
-    assert config_from_flags(flags(copied)).held_out_share == 0.1
-    assert config_from_flags(flags(copied, corpus="mini:50")).held_out_share is None
+        config_from_flags(based(copied, settings, max_length=99))
+    assert config_from_flags(based(copied, settings)).held_out_share == 0.1
+    assert config_from_flags(based(copied, settings, corpus="mini:50")).held_out_share is None
     shutil.rmtree(copied / "checkpoints")
     with pytest.raises(UserError, match="no checkpoint"):
-        run_loop(flags(copied, corpus="mini:50", reverse=True, name="new"))
+        run_loop(based(copied, settings, corpus="mini:50", reverse=True, name="new"))
     assert not (tmp_path / "new").exists()

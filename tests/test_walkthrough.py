@@ -20,11 +20,6 @@ QUOTE = re.compile(rf"\[([\w-]+){LINK}\s*(?:>\s*)?\*\*(.+?)\*\*")
 EDIT = re.compile(r"In `([\w./]+)`, replace\s`(.+?)`\swith\s`(.+?)`", re.DOTALL)
 
 
-def without_quotation(text: str) -> str:
-    """Remove the marks of a Markdown quotation, and join its lines."""
-    return re.sub(r"\n> ?", " ", text)
-
-
 def same_output(actual: str, expected: str) -> bool:
     """Compare texts; decimals may differ by two units of the last place, as on other processors."""
     if NUMBER.sub("#", " ".join(actual.split())) != NUMBER.sub("#", " ".join(expected.split())):
@@ -84,18 +79,13 @@ def test_verdicts_are_those_of_the_table_of_experiments():
 def test_every_section_has_something_to_try_and_edits_are_of_lines_that_exist():
     sections = re.split(r"^## \d+ ", PAGE, flags=re.MULTILINE)[1:]
     assert len(sections) == 20 and all("> **Try it.**" in section for section in sections)
-    edits = EDIT.findall(without_quotation(PAGE))
-    assert len(edits) == len(re.findall(r"replace\s`", without_quotation(PAGE))) > 15
+    text = re.sub(r"\n> ?", " ", PAGE)  # without the marks of quotations
+    edits = EDIT.findall(text)
+    assert len(edits) == len(re.findall(r"replace\s`", text)) > 15
     for path, old, new in edits:
         source = (ROOT / path).read_text("utf-8")
         assert source.count(old) == 1, f"{path}: {source.count(old)} times {old}"
         ast.parse(source.replace(old, new))  # still Python
-
-
-def anchors(text: str) -> set[str]:
-    """Return the anchors of the headings of a page."""
-    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings}
 
 
 def test_links_of_all_documents_lead_to_files_and_headings():
@@ -107,9 +97,9 @@ def test_links_of_all_documents_lead_to_files_and_headings():
         for path, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)", text):
             target = page.parent / path if path else page
             assert target.exists(), f"{page.name}: {path}"
-            assert not anchor or anchor in anchors(target.read_text("utf-8")), (
-                f"{page.name}: {anchor}"
-            )
+            headings = re.findall(r"^#+ (.+)$", target.read_text("utf-8"), re.M) if anchor else []
+            anchors = [re.sub(r"[^\w -]", "", x.lower()).replace(" ", "-") for x in headings]
+            assert not anchor or anchor in anchors, f"{page.name}: {anchor}"
 
 
 def test_the_notebook_is_made_from_the_page():

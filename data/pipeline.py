@@ -24,7 +24,7 @@ from utils import first_line, lock, names_in_group, print_line, progress_bar, wa
 
 TOKENIZER_PAIRS = 120_000  # maximum number of pairs used to train the tokenizers
 VALIDATION_PAIRS = 5_000  # maximum number of validation pairs used
-REMEDY = "raise --vocab-size, or use --tokenizer bpe or byte"
+REMEDY = "train with a larger --vocab-size, or with --tokenizer bpe or byte"
 
 
 class Dataset(NamedTuple):

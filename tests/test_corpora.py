@@ -307,8 +307,8 @@ def test_a_csv_file_has_quotes_and_columns_by_name_or_order(tmp_path, end):
         )
     write(tmp_path / "c.csv", "pos,very good\nneg,bad\n")  # in the order of a .tsv
     assert load_split(tmp_path / "c.csv", "all", **CLASSIFIER).targets == ["pos", "neg"]
-    write(tmp_path / "d.csv", "one,two\nonly one\n")
-    rejected(tmp_path / "d.csv", "d.csv:2:", split="all")
+    write(tmp_path / "d.csv", 'one,"two\nlines"\nonly one\n')
+    rejected(tmp_path / "d.csv", "d.csv:3:", split="all")
 
 
 @pytest.mark.parametrize("row", ['"1 zei ""Groen"""\tx', 'x\t"twee'])

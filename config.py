@@ -22,8 +22,8 @@ class Config:
     # Data
     corpus: str = setting(
         "mini",
-        "mini, mini:SIZE, spa-eng, shakespeare, the name of a tensorflow_datasets dataset, a "
-        "directory, or a .tsv, .csv, .txt (also .gz) or .parquet file",
+        "mini, mini:SIZE, spa-eng, shakespeare, cogs, the name of a tensorflow_datasets dataset, "
+        "a directory, or a .tsv, .csv, .txt (also .gz) or .parquet file",
         group="data",
     )
     languages: str | None = setting(
@@ -166,7 +166,8 @@ class Config:
         if self.label_smoothing is None:
             default = 0.0 if self.task == "language modeling" else 0.1
             object.__setattr__(self, "label_smoothing", default)
-        if self.model != "recurrent" and self.key_dim is None and self.d_model % self.num_heads:
+        has_heads = "num_heads" not in no_effect(self.model)
+        if has_heads and self.key_dim is None and self.d_model % self.num_heads:
             raise UserError(
                 f"--d-model {self.d_model} is not divisible by --num-heads {self.num_heads}: "
                 "change one of them, or set --key-dim"

@@ -160,15 +160,20 @@ def ladder(tables: list[Table]) -> Figure:
     axes.set_yscale("asinh", linear_width=recipe.delta)
     axes.axhspan(-recipe.delta, recipe.delta, color="0.92", lw=0, zorder=0)
     rungs = [(max(x.get("parameters", 0) for x in t.baseline), t.shown()) for t in tables]
-    names = sorted({name for _, shown in rungs for name in shown})
+    rungs.sort(key=lambda rung: rung[0])
+    points = {name: [] for _, shown in rungs for name in shown}
+    for size, shown in rungs:
+        for name, verdict in shown.items():
+            points[name].append((size, verdict))
+    points = {name: each for name, each in points.items() if len(each) > 1}
+    names = sorted(points, key=lambda name: -points[name][-1][1].gain)  # best first
     for place, name in enumerate(names):
-        points = [(size, shown[name]) for size, shown in rungs if name in shown]
-        if len(points) > 1:
-            # Next to each other, so that the intervals can be told apart.
-            sizes = [size * 1.012 ** (place - len(names) / 2) for size, _ in points]
-            gains = [verdict.gain for _, verdict in points]
-            errors = [verdict.high - verdict.gain for _, verdict in points]
-            axes.errorbar(sizes, gains, errors, marker="o", ms=4, lw=1, capsize=2, label=name)
+        # Next to each other, so that the intervals can be told apart.
+        sizes = [size * 1.012 ** (place - len(names) / 2) for size, _ in points[name]]
+        gains = [verdict.gain for _, verdict in points[name]]
+        errors = [verdict.high - verdict.gain for _, verdict in points[name]]
+        marker = "osv^D"[place // 10 % 5]  # there are ten colours
+        axes.errorbar(sizes, gains, errors, marker=marker, ms=4, lw=1, capsize=2, label=name)
     axes.set_xscale("log")
     axes.xaxis.set(major_locator=FixedLocator([x for x, _ in rungs]), minor_locator=NullLocator())
     axes.xaxis.set_major_formatter("{x:,.0f}")

@@ -19,8 +19,8 @@ NAMED = {
     "cogs": remote.cogs,
 }
 SUPPORTED = (
-    "mini, mini:SIZE, spa-eng, shakespeare, cogs, a dataset such as ted_hrlr_translate/pt_to_en, "
-    "a directory, or a .tsv, .csv, .txt or .parquet file (see docs/data.md)"
+    f"{', '.join(NAMED)}, mini:SIZE, a dataset such as ted_hrlr_translate/pt_to_en, a directory, "
+    "or a .tsv, .csv, .txt or .parquet file (see docs/data.md)"
 )
 
 

@@ -24,7 +24,7 @@ from utils import first_line, lock, names_in_group, print_line, progress_bar, wa
 
 TOKENIZER_PAIRS = 120_000  # maximum number of pairs used to train the tokenizers
 VALIDATION_PAIRS = 5_000  # maximum number of validation pairs used
-REMEDY = "raise --vocab-size, or use --tokenizer bpe or byte"
+REMEDY = "train with a larger --vocab-size, or with --tokenizer bpe or byte"
 
 
 class Dataset(NamedTuple):
@@ -88,7 +88,7 @@ def seen_in_training(config: Config, texts: Split, ending: Sequence[int]) -> flo
     if config.task == TEXT:
         dataset = load(config)
         return seen_share(dataset.train.tokens.ids, texts.targets, dataset.target_tokenizer, ending)
-    train = corpora.from_config(config).summarize("train", 1).sources
+    train = corpora.from_config(config).summarize("train", 1).hashes
     return float(np.isin([*map(hash, texts.sources)], train).mean())
 
 
@@ -132,7 +132,7 @@ def encode(folder: Path, config: Config, corpus: Corpus) -> None:
     for name in dict.fromkeys([*corpus.splits, "train", "validation"]):
         limit = TOKENIZER_PAIRS if name == "train" else VALIDATION_PAIRS
         splits[name] = corpus.summarize(name, limit)
-        if not splits[name].sources:
+        if not splits[name].hashes:
             raise CorpusError(
                 f"{corpus.name}: its {name} split is empty: add texts, or give files for each split"
             )
@@ -140,18 +140,18 @@ def encode(folder: Path, config: Config, corpus: Corpus) -> None:
     if config.init_from:
         tokenizers = initial_tokenizers(config)
     else:
-        count = f"{len(train.sample):,} of {len(train.sources):,} pairs"
+        count = f"{len(train.sample):,} of {len(train.hashes):,} pairs"
         print_line(f"training the tokenizer on {count}")
         tokenizers = tokenizer.train_pair(Split.of(train.sample), train.labels, config)
     tokenizer.save_pair(folder, *tokenizers)
     write_json(folder / "validation.json", Split.of(splits["validation"].sample))
-    counts = {name: {"sha256": x.sha256, "pairs": len(x.sources)} for name, x in splits.items()}
+    counts = {name: {"sha256": x.sha256, "pairs": len(x.hashes)} for name, x in splits.items()}
     ending = [EOS] if corpus.documents else []
     for name in ("validation", "train"):
         split = splits[name]
-        in_memory = name == "validation" or len(split.sample) == len(split.sources)
+        in_memory = name == "validation" or len(split.sample) == len(split.hashes)
         pairs = split.sample if in_memory else corpus.read(name)
-        bar = progress_bar(pairs, desc=f"encoding {name}", total=len(split.sources), unit="pair")
+        bar = progress_bar(pairs, desc=f"encoding {name}", total=len(split.hashes), unit="pair")
         counts[name] |= encode_split(folder, name, bar, tokenizers, config, ending)
         if not counts[name]["tokens"]:
             raise CorpusError(
@@ -170,7 +170,7 @@ def encode(folder: Path, config: Config, corpus: Corpus) -> None:
             texts = Split.of(splits[name].sample).targets
             counts[name]["seen"] = seen_share(sides[0].ids, texts, tokenizers[1], ending)
         else:
-            shared = np.isin(splits[name].sources, train.sources)
+            shared = np.isin(splits[name].hashes, train.hashes)
             counts[name]["in_train"] = int(shared.sum())
     write_json(folder / "corpus.json", info)
 

@@ -193,19 +193,21 @@ def read_table(
     columns are read, of which a label is the first; with TAB, all that follows it is its text.
     Raises CorpusError if a line has only one column.
     """
-    commas, places, start = ".csv" in path.suffixes, [1, 0] if labelled else [0, 1], 1
+    commas, places = ".csv" in path.suffixes, [1, 0] if labelled else [0, 1]
     if commas:
         csv.field_size_limit(1 << 30)
-        rows = csv.reader(read_lines(path))
+        reader = csv.reader(read_lines(path))
+        rows = ((reader.line_num, cells) for cells in reader)  # a row may have several lines
     else:
-        rows = (line.rstrip("\n").split("\t", 1 if labelled else -1) for line in read_lines(path))
+        lines = (line.rstrip("\n").split("\t", 1 if labelled else -1) for line in read_lines(path))
+        rows = enumerate(lines, 1)
     head = [*itertools.islice(rows, 1000)]
-    if commas and head and {*columns} <= {*head[0]}:
-        names, start = head.pop(0), 2
+    if commas and head and {*columns} <= {*head[0][1]}:
+        _, names = head.pop(0)
         places = [names.index(name) for name in columns]
     else:
-        check_head(path, head, labelled, commas)
-    for number, cells in enumerate(itertools.chain(head, rows), start):
+        check_head(path, [cells for _, cells in head], labelled, commas)
+    for number, cells in itertools.chain(head, rows):
         if not any(map(str.strip, cells)):
             yield "", ""
         elif len(cells) <= max(places):

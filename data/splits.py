@@ -19,7 +19,7 @@ from utils import amount, progress_bar, warn
 SPLITS = ("train", "validation", "test")
 TEXT, LABELS = "language modeling", "classification"
 
-# The texts of a reader's columns; in some corpora also a tag. Or a source, a target and a tag.
+# The texts of a reader's columns, or a source and a target; in some corpora, then a tag.
 Row = tuple[str, ...]
 Files = dict[str, list[Path]]  # of each part or split
 
@@ -53,7 +53,7 @@ class Summary(NamedTuple):
     sha256: str  # of the texts; depends on their order and on the direction
     sample: list[Row]  # all pairs, or evenly spaced ones if there are too many
     labels: set[str]  # the targets, in labelled corpora
-    sources: array  # a hash of the source of each pair
+    hashes: array  # of the source of each pair
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,9 @@ class Corpus:
 
     A reader returns one whose parts are splits, or a single part `all`. `divided` returns one whose
     parts are splits, and `for_task` one whose rows are pairs. `files` downloads the corpus if
-    necessary, and is called before `rows`. Both raise CorpusError.
+    necessary, and is called before `rows`. Both raise CorpusError. The files and the name identify
+    the texts: the parts of a generated corpus have no files, and its name has all that it depends
+    on.
     """
 
     name: str
@@ -94,17 +96,17 @@ class Corpus:
         other than those of the training split, keeps the first ones, because they belong together.
         """
         in_order = self.task == TEXT and split != "train"
-        digest, sample, step, labels, sources = hashlib.sha256(), [], 1, set(), array("q")
+        digest, sample, step, labels, hashes = hashlib.sha256(), [], 1, set(), array("q")
         for pair in progress_bar(self.read(split), desc=f"reading {split}", unit="pair"):
             digest.update(json.dumps(pair[:2]).encode())
-            if len(sources) % step == 0 and not (in_order and len(sources) >= limit):
+            if len(hashes) % step == 0 and not (in_order and len(hashes) >= limit):
                 sample.append(pair)
             if len(sample) > limit:
                 sample, step = sample[::2], 2 * step
             if self.task == LABELS:
                 labels.add(pair[1])
-            sources.append(hash(pair[0]))
-        return Summary(digest.hexdigest(), sample, labels, sources)
+            hashes.append(hash(pair[0]))
+        return Summary(digest.hexdigest(), sample, labels, hashes)
 
     def fingerprint(self) -> str:
         """Hex digest of the corpus' files. Does not depend on where they are."""

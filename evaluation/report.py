@@ -14,15 +14,9 @@ from training.records import read_json
 from utils import UserError, first_line, quote, warn, write_json, write_text
 
 LABELS_SHOWN = 20  # in a table; all are in the file
-FINE = (
-    "loss",
-    "nats_per_character",
-    "bits_per_byte",
-    "accuracy",
-    "f1",
-    "unknown",
-    "seen",
-)  # 4 decimals
+# The scores that are printed with four decimals; others have two.
+FOUR_DECIMALS = {"loss", "nats_per_character", "bits_per_byte"}
+FOUR_DECIMALS |= {"accuracy", "f1", "unknown", "seen"}
 
 
 def load_split(
@@ -94,7 +88,8 @@ def print_scores(scores: dict) -> None:
     } | scores.get("signatures", {})
     for name, value in scores.items():
         if isinstance(value, int | float):
-            decimals = 0 if isinstance(value, int) or value >= 1000 else 4 if name in FINE else 2
+            decimals = 4 if name in FOUR_DECIMALS else 2
+            decimals = 0 if isinstance(value, int) or value >= 1000 else decimals
             print(f"{name:28}{value:12,.{decimals}f}  {notes.get(name, '')}".rstrip())
     for tag, (count, exact) in scores.get("exact_match_by_tag", {}).items():
         print(f"  {tag:26}{exact:12.2f}  % of {count:,} sentences, exact match")

@@ -78,7 +78,7 @@ def measure(translator: "Translator", split: Split) -> tuple[dict, Table]:
     split = split.match_case(translator.target_tokenizer.lowercase)
     outputs = [best[0] for best in translator.n_best(split.sources, progress=True)]
     texts = [text for _, text in outputs]
-    loss, too_long = loss_scores(translator, split)
+    scores, too_long = loss_scores(translator, split)
     common = {
         "texts": len(texts),
         "texts_too_long": too_long,
@@ -89,14 +89,14 @@ def measure(translator: "Translator", split: Split) -> tuple[dict, Table]:
     if translator.labelled:
         table["probability"] = [f"{math.exp(score):.4f}" for score, _ in outputs]
         names = translator.target_tokenizer.names
-        return loss | label_scores(texts, split.targets, names) | common, table
+        return scores | label_scores(texts, split.targets, names) | common, table
     if split.tags:
-        loss["exact_match_by_tag"] = metrics.by_tag(texts, split.targets, split.tags)
+        scores["exact_match_by_tag"] = metrics.by_tag(texts, split.targets, split.tags)
         table["tag"] = split.tags
-    scores = metrics.score(texts, split.targets)
-    for metric, values in scores.pop("sentences").items():
+    of_outputs = metrics.score(texts, split.targets)
+    for metric, values in of_outputs.pop("sentences").items():
         table[metric] = [f"{value:.2f}" for value in values]
-    return scores | loss | common, table
+    return of_outputs | scores | common, table
 
 
 def loss_scores(translator: "Translator", split: Split) -> tuple[dict[str, float], int]:

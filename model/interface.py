@@ -33,7 +33,7 @@ class Model(Protocol):
     """
 
     source_embedding: Embedding  # TensorBoard shows its table, (source_vocab_size, d_model)
-    output: Callable  # hidden (rows, d_model) → logits (rows, vocab_size), of `make_embeddings`
+    output: Callable  # hidden (rows, d_model) → logits (rows, vocab_size)
 
     def encode(
         self, source: tf.Tensor, source_mask: tf.Tensor, seed: Seed | None = None
@@ -88,7 +88,8 @@ class Model(Protocol):
     def decode_step(self, token: tf.Tensor, state: dict) -> tuple[tf.Tensor, dict]:
         """The newest token of each hypothesis, (rows,), and the state → logits, next state.
 
-        The logits are (rows, vocab_size). Consecutive rows are hypotheses of one source.
+        The logits are (rows, vocab_size). Consecutive rows are hypotheses of one source, and every
+        source has the same number of them.
         """
 
 

@@ -147,10 +147,11 @@ def test_pairs_with_an_empty_text_are_skipped_and_counted(folder, capfd):
     [
         ("train.en", "a\nb\n", ["train.en", "train.pt", "numbers of lines"]),
         ("train.en", b"a\nb \xff\nc\n", ["train.en:2:", "UTF-8"]),
+        ("train.pt", "", ["numbers of lines"]),
         ("train.pt", None, ["two files", "en, pt"]),
         ("train.de", "a\n", ["two files", "de, en, pt"]),
         ("a.tsv", "a\tb\n\n\t \nno tab", ["a.tsv:4:", "TAB"]),  # blank lines count
-        ("a.csv", "one,two\nonly one\n", ["a.csv:2:", "comma"]),
+        ("a.csv", 'one,"two\nlines"\nonly one\n', ["a.csv:3:", "comma"]),
         ("a.tsv", None, ["a.tsv", "neither a file"]),
         ("a.tsv.gz", gzip.compress(b"a\tb\n")[9:], ["a.tsv.gz", "cannot be read"]),
         ("a.tsv.gz", gzip.compress(b"a\tb\n")[:-9], ["a.tsv.gz", "cannot be read"]),

@@ -57,7 +57,9 @@ def test_dropout_applies_to_a_sublayer_and_not_to_the_residual(norm):
 @pytest.mark.exercise("layer")
 def test_cross_attention_reads_the_memory_with_the_mask_of_the_source():
     layer = transformer.Layer(Config(d_model=8, num_heads=2, dff=4), Seed(0, -1), cross=True)
-    x, y = np.float32(np.random.default_rng(0).normal(size=(2, 1, 3, 8)))
+    x, y, z = np.float32(np.random.default_rng(0).normal(size=(3, 1, 3, 8)))
+    layer.attention.self_attend = lambda x, mask, seed, cache: (0.0, None, None)
+    layer.feed_forward = lambda inputs: z
     self_mask, source_mask = look_ahead_mask(3), padding_mask(np.int32([[5, 6, 7, 0]]))
     calls = []
     layer.cross_attention.cross_attend = lambda *inputs: calls.append(inputs) or (y, "weights")
@@ -70,6 +72,11 @@ def test_cross_attention_reads_the_memory_with_the_mask_of_the_source():
     }
     expect(mask is source_mask, True, mistakes)
     assert intermediates["cross"] == "weights"
+    mistakes = {
+        "the output of cross-attention is lost": x + z,
+        "the residual of cross-attention is missing": y + z,
+    }
+    expect(output, x + y + z, mistakes)
 
 
 @both_norms

@@ -228,8 +228,8 @@ def test_texts_without_tokens_have_no_nats(monkeypatch):
 
 
 def test_a_lowercase_model_is_scored_on_texts_in_lower_case(monkeypatch):
-    _, table = measured(monkeypatch, Characters(lowercase=True), ["Ab"], False)
-    assert table["text"] == ["ab"] and table["characters"] == ["2"]
+    _, table = measured(monkeypatch, Characters(lowercase=True), ["Éb"], False)
+    assert table["text"] == ["éb"] and table["characters"] == ["2"]
 
 
 # ---- evaluate.py ---------------------------------------------------------------------------------

@@ -82,7 +82,7 @@ def test_what_no_tokenizer_can_be_trained_on_is_rejected(texts, reason):
         tokenizer.train(texts, vocab_size=300)
 
 
-def test_separate_vocabularies_fit_their_languages(split):
+def test_separate_vocabularies_fit_their_languages(split, tmp_path):
     config = Config(vocab_size=600, shared_vocabulary=False)
     source, target = tokenizer.train_pair(split, [], config)
 
@@ -92,6 +92,9 @@ def test_separate_vocabularies_fit_their_languages(split):
     assert count_tokens(source, split.sources) < count_tokens(target, split.sources)
     assert count_tokens(target, split.targets) < count_tokens(source, split.targets)
     assert tokenizer.train_pair(split, [], config)[0].model == source.model  # deterministic
+    tokenizer.save_pair(tmp_path, source, target)
+    loaded = tokenizer.load_pair(tmp_path)
+    assert [each.model for each in loaded] == [source.model, target.model]
     one, other = tokenizer.train_pair(split, [], Config(vocab_size=600))
     assert one is other
 

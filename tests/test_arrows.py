@@ -2,11 +2,11 @@
 
 import ast
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from same_code import ROOT
+
 # What each part of the project may import of the others.
 LAYERS = {
     "utils": set(),

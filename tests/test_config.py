@@ -6,16 +6,15 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 from typing import get_args, get_type_hints
 
 import pytest
 
 from config import MAY_CHANGE_ON_RESUME, TASKS, Config, no_effect
+from same_code import ROOT
 from training import command_line, records
 from utils import UserError
 
-ROOT = Path(__file__).resolve().parents[1]
 FIELDS, HINTS = dataclasses.fields(Config), get_type_hints(Config)
 
 

@@ -135,13 +135,6 @@ def test_the_alphabetically_first_extension_is_the_source_unless_languages_are_c
     rejected("mini", "mini has pt, en", languages="pt,fr")
 
 
-def test_pairs_with_an_empty_text_are_skipped_and_counted(folder, capfd):
-    write(folder / "train.en", "\nb\nc\n\n")
-    write(folder / "train.pt", "a\n \t\nc\n\n")
-    assert load_split(folder, "train") == Split(["c"], ["c"])
-    assert "skipped 3 pairs" in capfd.readouterr().err
-
-
 @pytest.mark.parametrize(
     "file, content, words",
     [
@@ -246,9 +239,8 @@ def test_a_csv_file_has_quotes_and_columns_by_name_or_order(tmp_path, end):
     assert labels == Split(expected.sources, ["a", "b"])
     write(tmp_path / "b.csv.gz", gzip.compress(b"text,label\ngood,pos\n\nbad,neg\n"))
     for flags in (CLASSIFIER, CLASSIFIER | {"languages": "text,label"}):
-        assert load_split(tmp_path / "b.csv.gz", "all", **flags) == Split(
-            ["good", "bad"], ["pos", "neg"]
-        )
+        texts, labels, _ = load_split(tmp_path / "b.csv.gz", "all", **flags)
+        assert (texts, labels) == (["good", "bad"], ["pos", "neg"])
     write(tmp_path / "c.csv", "pos,very good\nneg,bad\n")  # in the order of a .tsv
     assert load_split(tmp_path / "c.csv", "all", **CLASSIFIER).targets == ["pos", "neg"]
 

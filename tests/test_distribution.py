@@ -7,17 +7,16 @@ import signal
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import wait_until
 from helpers import TINY, command_line, metrics_of, state, steps_saved, train_here, write_corpus
 
+from same_code import ROOT
 from training import distribution
 from training.records import RunError
 
-ROOT = Path(__file__).resolve().parents[1]
 STEPS = 40  # more than an epoch
 TIMEOUT = 240  # seconds that a process may take
 
@@ -52,13 +51,15 @@ def start_workers(settings, other=()):
     """Start two workers. other: settings that differ in the second one."""
     with contextlib.ExitStack() as stack:
         servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
-        cluster = {"worker": [f"127.0.0.1:{server.getsockname()[1]}" for server in servers]}
-    processes = []
-    for index in range(2):
-        tf_config = {"cluster": cluster, "task": {"type": "worker", "index": index}}
-        changes = {"strategy": "multi_worker"} | (dict(other) if index else {})
-        processes.append(start(settings | changes, TF_CONFIG=json.dumps(tf_config)))
-    return processes
+        addresses = [f"127.0.0.1:{server.getsockname()[1]}" for server in servers]
+    second = start_worker(1, addresses, settings | dict(other))
+    return [start_worker(0, addresses, settings), second]
+
+
+def start_worker(index, addresses, settings):
+    """Start one worker of several."""
+    task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+    return start(settings | {"strategy": "multi_worker"}, TF_CONFIG=json.dumps(task))
 
 
 def finish(*processes, status=0):
@@ -201,8 +202,6 @@ def test_an_invalid_tf_config_is_rejected(text, monkeypatch):
 def test_an_address_in_use_is_named(settings):
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        cluster = {"worker": [address, "127.0.0.1:9"]}
-        task = {"cluster": cluster, "task": {"type": "worker", "index": 0}}
-        changes = {"strategy": "multi_worker", "name": "in-use"}
-        ((_, err),) = finish(start(settings | changes, TF_CONFIG=json.dumps(task)), status=2)
+        worker = start_worker(0, [address, "127.0.0.1:9"], settings | {"name": "in-use"})
+        ((_, err),) = finish(worker, status=2)
     assert f"cannot listen on {address}" in err.splitlines()[-1]

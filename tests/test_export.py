@@ -187,11 +187,6 @@ def test_a_saved_classifier_gives_the_same_labels_and_scores(tiny, trained_token
     np.testing.assert_allclose(outcome["scores"], scores, atol=1e-5)
 
 
-def continued(ids):
-    """Return the first of the continuations of each prompt, (n_best, output_len), padded."""
-    return [[int(i) for i in best[0] if i != tokenizer.PAD] for best in ids]
-
-
 @pytest.mark.parametrize(
     "search",
     [Search(), pytest.param(Search(sample=True, temperature=0.7, seed=4), marks=pytest.mark.slow)],
@@ -211,7 +206,8 @@ def test_a_saved_language_model_continues_texts_as_the_generator_does(
         # The model reads 20 tokens; of a longer prompt, it reads the last 10 and has room for 11.
         room = 20 - length if length < 20 else 11
         for tokens in (room - 3, 100):
-            outputs = continued(served.generate(prompts, tokens)["ids"].numpy())
+            best = served.generate(prompts, tokens)["ids"].numpy()[:, 0]
+            outputs = [[int(i) for i in row if i != tokenizer.PAD] for row in best]
             rows = prompts[: 1 if search.sample else 4].tolist()
             expected = [[*ours.ids(row, min(tokens, room))] for row in rows]
             assert outputs[: len(rows)] == expected

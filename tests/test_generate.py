@@ -1,6 +1,7 @@
 """Texts that language models generate, and generate.py."""
 
 import io
+from functools import cache
 
 import numpy as np
 import pytest
@@ -44,14 +45,7 @@ def model(tiny, bpe):
 @pytest.fixture(scope="module")
 def make(model, bpe):
     """Create the Generator of each search once: a new one has to be traced."""
-    known = {}
-
-    def get(search=GREEDY):
-        if search not in known:
-            known[search] = Generator(model, bpe, MAX_LENGTH, START, search)
-        return known[search]
-
-    return get
+    return cache(lambda search=GREEDY: Generator(model, bpe, MAX_LENGTH, START, search))
 
 
 def full_log_probs(model):

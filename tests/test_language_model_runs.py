@@ -103,10 +103,8 @@ def test_samples_are_prompts_with_references_and_continuations(run):
         prompt, reference, _ = (text for _, text in rows)
         assert prompt and prompt + reference in validation  # with line feeds and “|”
         assert {len(prompt), len(reference)} <= {BLOCK // 2, BLOCK // 2 - 1}  # but for spaces
-    charts = {
-        f"metrics/{name}" for name in ("loss", "accuracy", "nats_per_character", "perplexity")
-    }
-    assert charts <= {*events.Tags()["tensors"]}
+    names = ("loss", "accuracy", "nats_per_character", "perplexity")
+    assert {f"metrics/{name}" for name in names} <= {*events.Tags()["tensors"]}
 
 
 def cells(html):

@@ -40,9 +40,8 @@ def test_bleu_and_meteor_by_hand(hypothesis, matches, length, chunks):
     reference_length = 16  # 15 words and the full stop
     log_precisions = [math.log(count / (length - n)) for n, count in enumerate(matches)]
     brevity_penalty = math.exp(1 - reference_length / length)
-    assert result["bleu"] == pytest.approx(
-        100 * brevity_penalty * math.exp(sum(log_precisions) / 4)
-    )
+    bleu = 100 * brevity_penalty * math.exp(sum(log_precisions) / 4)
+    assert result["bleu"] == pytest.approx(bleu)
 
     precision, recall = matches[0] / length, matches[0] / reference_length
     f_mean = 10 * precision * recall / (recall + 9 * precision)

@@ -154,14 +154,20 @@ def test_every_character_of_the_training_text_is_in_the_vocabulary(kind, tmp_pat
         assert {*"axbc<>&!"} <= {*"".join(loaded.tokens(range(260, loaded.vocab_size)))}
 
 
+def test_byte_pairs_are_learned_from_all_texts():
+    """Also from those with SentencePiece's own symbols."""
+    for text in "one\u2585two", "one<unk>two</s>", "<pad>one <s>two":
+        trained = tokenizer.train([text] * 9, 300)
+        learned = {*"".join(trained.tokens(range(260, trained.vocab_size)))}
+        assert {*text} - {*"\u2585 "} <= learned
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_id_of_a_text_has_a_text_and_every_token_another_name(kind):
     trained = tokenizer.train(RESERVED, 400, kind=kind, leading_space=False)
     ids = range(tokenizer.EOS + 1, trained.vocab_size)
-    texts = trained.decode([i] for i in ids)
-    assert all(
-        text or token in ("▁", " ") for text, token in zip(texts, trained.tokens(ids), strict=True)
-    )
+    names, texts = trained.tokens(ids), trained.decode([i] for i in ids)
+    assert all(text or name in ("▁", " ") for text, name in zip(texts, names, strict=True))
     names = trained.tokens(range(trained.vocab_size))
     assert len({*names}) == len(names)
     assert trained.decode([[0, 1, 2], [3, ids[0]]]) == ["", ""]

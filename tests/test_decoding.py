@@ -222,6 +222,24 @@ def test_extensions_have_the_highest_sums_of_log_probabilities():
     expect(extended.tokens[0], right_tokens)
 
 
+def test_beam_search_passes_the_test_of_tensor2tensor():
+    """Two sentences: the length penalty reverses the order of the outputs in the first only."""
+    table = [
+        [[0.1, 0.1, 0.8]] * 4,
+        [[0.4, 0.5, 0.1], [0.2, 0.4, 0.4], [0.3, 0.6, 0.1], [0.2, 0.4, 0.4]],
+        [[0.05, 0.9, 0.05], [0.4, 0.4, 0.2]] * 2,
+    ]
+    model, settings = Table(np.log(table)), {"beam": 2, "length_penalty": 3.5, "n_best": 2}
+    outputs, scores = beam_search(model, [[5], [5]], bos=0, eos=1, limit=[3, 3], **settings)
+    assert outputs.numpy().tolist() == [[[2, 0, 1], [2, 1, 0]], [[2, 1, 0], [2, 0, 1]]]
+    longer, shorter = (8 / 6) ** 3.5, (7 / 6) ** 3.5
+    expected = [
+        [np.log(0.8 * 0.4 * 0.9) / longer, np.log(0.8 * 0.5) / shorter],
+        [np.log(0.8 * 0.6) / shorter, np.log(0.8 * 0.3 * 0.9) / longer],
+    ]
+    np.testing.assert_allclose(scores, expected, rtol=1e-6)
+
+
 def test_beam_search_continues_while_a_longer_output_may_still_win():
     """The unfinished hypothesis has the lower score now, and the higher one at its end."""
     table = np.log([[1e-9, 0.45, 0.05, 0.5], [1e-9, 0.98, 0.01, 0.01], [1e-9, 0.01, 0.01, 0.98]])

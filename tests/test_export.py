@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -160,6 +162,31 @@ def test_an_edited_model_is_not_exported_to_ctranslate2(
             del attention.output
         with pytest.raises(UserError, match="edited"):
             export.export_ctranslate2(ours, tmp_path)
+
+
+SERVE = """
+import json, sys
+import tensorflow as tf
+served = tf.saved_model.load(sys.argv[1])
+outcome = served.translate(tf.constant(json.loads(sys.argv[2]), tf.int32))
+print(json.dumps({name: value.numpy().tolist() for name, value in outcome.items()}))
+"""
+
+
+@pytest.mark.slow
+def test_a_saved_model_needs_no_code_of_this_project(tiny, trained_tokenizer, tmp_path):
+    ours = make_translator(tiny, trained_tokenizer, Search(3, 0.6, n_best=2), norm="pre")
+    export.export_saved_model(ours, tmp_path)
+    rows = [[*row, 3] for row in trained_tokenizer.encode(TEXTS[:5])]
+    source = Ragged.of(rows).padded(np.arange(5))
+    command = [sys.executable, "-c", SERVE, str(tmp_path), json.dumps(source.tolist())]
+    served = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    outcome = json.loads(served.stdout)
+    ids, scores = decode_with(ours.search, ours.model, tf.constant(source))
+    np.testing.assert_array_equal(outcome["ids"], ids)
+    np.testing.assert_allclose(outcome["scores"], scores, rtol=1e-6)
+    pair = tokenizer.load_pair(tmp_path / "assets")
+    assert pair[0].encode(TEXTS) == trained_tokenizer.encode(TEXTS)
 
 
 def test_a_saved_classifier_gives_the_same_labels_and_scores(tiny, trained_tokenizer, tmp_path):

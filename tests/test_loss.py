@@ -9,10 +9,11 @@ import tensorflow as tf
 from expect import expect
 
 import train
-from config import Config
+from config import TASKS, Config
 from data.arrays import Pairs, Ragged
-from data.tokenizer import BOS, EOS
+from data.tokenizer import BOS, EOS, PAD
 from evaluation.translator import Translator
+from model import MODELS
 from model.interface import Predictions, TeacherForcing
 from model.layers import trainable_variables
 from model.loss import loss_sums
@@ -178,6 +179,25 @@ def test_the_means_of_training_are_over_the_predicted_tokens(tiny, monkeypatch, 
     values = step(SOURCE, TARGET)
     assert float(values["loss"]) == pytest.approx(float(sums.loss) / 3, rel=1e-4)
     assert float(values["grad_norm"]) == pytest.approx(float(norm), rel=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", MODELS)
+def test_random_words_end_at_the_loss_of_their_entropy(tiny, kind):
+    """Below it, training sees what it predicts; far above it, the update is wrong."""
+    flags = {"model": kind, "num_layers": 1, "d_model": 16}
+    model, random, losses = tiny(**flags, spread=0), np.random.default_rng(0), []
+    config = Config(**flags, warmup_steps=50, learning_rate_scale=0.3, total_steps=400, shards=1)
+    step = train.make_train_step(model, train.make_optimizer(model, config), config)
+    for _ in range(400):
+        source, target = random.integers(4, 11, (2, 16, 12), np.int32)  # seven words
+        target[:, 0], target[8:, 8:], source[:4, 6:] = BOS, PAD, PAD
+        if TASKS[kind] == "language modeling":
+            source = source[:, :0]
+        elif TASKS[kind] == "classification":
+            target = target[:, :2]
+        losses.append(step(source, target)["loss"])
+    assert -0.004 < np.mean(losses[-200:]) - log(7) < 0.1
 
 
 @pytest.mark.exercise("teacher-forcing")

@@ -1,7 +1,7 @@
 """The models, built from a config.
 
-To add a model, write a subclass of `interface.TeacherForcing`, and name it in `MODELS`, in `TASKS`
-and `Config.model` of config.py, and in `ignored_by` of the settings that it does not use.
+To add one, subclass `interface.TeacherForcing`, and name it in `MODELS`, in `TASKS` and
+`Config.model` of config.py, and in `ignored_by` of the settings that it does not use.
 
 Sections, equations and tables without a source are those of Vaswani et al. 2017.
 """

@@ -45,11 +45,10 @@ class GRU(tf.Module):
         candidate = tf.tanh(x_h + r * h_h)
         return z * h + (1.0 - z) * candidate
 
-    def __call__(self, x: tf.Tensor, real: tf.Tensor, h: tf.Tensor) -> tf.Tensor:
+    def __call__(self, x: tf.Tensor, real: tf.Tensor) -> tf.Tensor:
         """Compute h at every position: x (batch, length, d_in) → (batch, length, units).
 
-        real: (batch, length), bool; h does not change at padding. h: the initial state (batch,
-        units).
+        real: (batch, length), bool; h does not change at padding. It is zero at first.
         """
         projected = tf.transpose(self.input(x), (1, 0, 2))  # (length, batch, 3 · units)
         real = tf.transpose(real)[:, :, tf.newaxis]  # (length, batch, 1)
@@ -58,7 +57,8 @@ class GRU(tf.Module):
             projected, real = inputs
             return tf.where(real, self.step(projected, h), h)
 
-        return tf.transpose(tf.scan(step, (projected, real), h), (1, 0, 2))
+        start = tf.zeros((tf.shape(x)[0], projected.shape[-1] // 3))  # (batch, units)
+        return tf.transpose(tf.scan(step, (projected, real), start), (1, 0, 2))
 
 
 class Bidirectional(tf.Module):
@@ -73,9 +73,8 @@ class Bidirectional(tf.Module):
 
         The backward GRU reads the padding first, where its state remains zero.
         """
-        h = tf.zeros((tf.shape(x)[0], x.shape[-1] // 2))
-        forward = self.forward(x, real, h)  # (batch, length, size / 2)
-        backward = self.backward(tf.reverse(x, [1]), tf.reverse(real, [1]), h)
+        forward = self.forward(x, real)  # (batch, length, size / 2)
+        backward = self.backward(tf.reverse(x, [1]), tf.reverse(real, [1]))
         return tf.concat([forward, tf.reverse(backward, [1])], axis=-1)
 
 

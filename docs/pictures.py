@@ -303,3 +303,23 @@ def draw_attention(
     right.set(xlabel="key: source", ylabel="query: output", title="the same weights as a matrix")
     figure.colorbar(image, ax=right)
     figure.suptitle(title, fontsize=12)
+
+
+def draw_kinds(scores: dict[str, list[dict[str, float]]]) -> None:
+    """Draw the exact match of two models by kind of sentence, a point for each run.
+
+    scores: of each model, and each of its runs, {kind: exact match in per cent}.
+    """
+    runs = [run for each in scores.values() for run in each]
+    kinds = sorted(runs[0], key=lambda kind: np.mean([run[kind] for run in runs]))
+    _, axes = pyplot.subplots(figsize=(9, 5.6), layout="constrained")
+    for place, (title, runs) in enumerate(scores.items()):
+        y = np.arange(len(kinds)) + (place - 0.5) / 3
+        values = np.transpose([[run[kind] for kind in kinds] for run in runs])  # (kinds, runs)
+        axes.plot(values, y, "o", ms=5, alpha=0.7, color=COLOURS[place])
+        axes.plot([], "o", color=COLOURS[place], label=title)
+    axes.set_yticks(range(len(kinds)), kinds, fontsize=8)
+    axes.set(xlabel="exact match, %", xlim=(-2, 102))
+    axes.grid(axis="y", color="0.92")
+    axes.legend(frameon=False, loc="lower right")
+    axes.spines[["top", "right"]].set_visible(False)

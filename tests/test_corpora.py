@@ -146,8 +146,8 @@ def test_the_alphabetically_first_extension_is_the_source_unless_languages_are_c
         ("a.tsv", "a\tb\n\n\t \nno tab", ["a.tsv:4:", "TAB"]),  # blank lines count
         ("a.csv", 'one,"two\nlines"\nonly one\n', ["a.csv:3:", "comma"]),
         ("a.tsv", None, ["a.tsv", "neither a file"]),
-        ("a.tsv.gz", gzip.compress(b"a\tb\n")[9:], ["a.tsv.gz", "cannot be read"]),
-        ("a.tsv.gz", gzip.compress(b"a\tb\n")[:-9], ["a.tsv.gz", "cannot be read"]),
+        ("a.tsv.gz", gzip.compress(b"a\tb\n", mtime=0)[9:], ["a.tsv.gz", "cannot be read"]),
+        ("a.tsv.gz", gzip.compress(b"a\tb\n", mtime=0)[:-9], ["a.tsv.gz", "cannot be read"]),
     ],
 )
 def test_bad_files_are_rejected_with_file_and_line(folder, file, content, words):

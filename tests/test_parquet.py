@@ -101,3 +101,8 @@ def test_a_language_model_reads_one_column(tmp_path, languages, column):
 def test_bad_columns_are_rejected_in_one_line(tmp_path, columns, languages, words):
     name = write(tmp_path / "a.parquet", **columns)
     rejected(name, *words, "a.parquet", split="all", languages=languages)
+
+
+def test_a_damaged_file_is_rejected(tmp_path):
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 and nothing else")
+    rejected(tmp_path / "a.parquet", "a.parquet", "cannot be read", split="all")

@@ -19,22 +19,23 @@ WINDOW = 50  # characters, on average, of the parts of a text that training may 
 
 def encode(
     split: Split, source_tokenizer: AnyTokenizer, target_tokenizer: AnyTokenizer, max_length: int
-) -> tuple[Pairs, list[bool]]:
-    """Encode a split. Also returns whether each pair has at most `max_length` tokens on each side.
+) -> tuple[Pairs, int]:
+    """Encode a split. Also returns the number of pairs that are longer than `max_length` tokens.
 
-    Translations that are longer are dropped; texts with labels are cut. Raises UserError if a label
-    is not in the training split.
+    Translations that are too long are dropped; texts with labels are cut. Raises UserError if a
+    label is not in the training split.
     """
     cut = isinstance(target_tokenizer, Labels)
-    sources, targets, fits = [], [], []
+    sources, targets, too_long = [], [], 0
     for source, target in zip(
         source_tokenizer.encode(split.sources), target_tokenizer.encode(split.targets), strict=True
     ):
-        fits.append(max(len(source), len(target)) <= max_length)
-        if fits[-1] or cut:
+        fits = max(len(source), len(target)) <= max_length
+        too_long += not fits
+        if fits or cut:
             sources.append([*source[:max_length], EOS])
             targets.append([BOS, *target, *target_tokenizer.ending])
-    return Pairs(Ragged.of(sources), Ragged.of(targets)), fits
+    return Pairs(Ragged.of(sources), Ragged.of(targets)), too_long
 
 
 def encode_texts(
@@ -101,10 +102,10 @@ def encode_split(
         if config.task == TEXT:
             sides = {"text": encode_texts(Split.of(part).targets, tokenizers[1], ending)}
         else:
-            encoded, fits = encode(Split.of(part), *tokenizers, config.max_length)
+            encoded, too_long = encode(Split.of(part), *tokenizers, config.max_length)
             sides = encoded._asdict()
             counts["used"] += len(encoded.source.lengths)
-            counts["cut" if config.task == LABELS else "dropped"] += fits.count(False)
+            counts["cut" if config.task == LABELS else "dropped"] += too_long
         for side, rows in sides.items():
             counts["tokens"] += len(rows.ids)
             path = folder / f"{name}.{side}"

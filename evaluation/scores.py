@@ -1,6 +1,5 @@
 """The scores of a model on texts: in training, in evaluate.py and in experiments."""
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -107,8 +106,7 @@ def loss_scores(translator: "Translator", split: Split) -> tuple[dict[str, float
     character of the references.
     """
     tokenizers = translator.source_tokenizer, translator.target_tokenizer
-    pairs, fits = encoding.encode(split, *tokenizers, translator.max_length)
-    too_long = fits.count(False)
+    pairs, too_long = encoding.encode(split, *tokenizers, translator.max_length)
     if not len(pairs.source.lengths):
         return {}, too_long
     loss, accuracy = translator.loss_and_accuracy(pairs)
@@ -116,7 +114,10 @@ def loss_scores(translator: "Translator", split: Split) -> tuple[dict[str, float
         pairs.target.ids[pairs.target.ids != BOS]
     )
     if not translator.labelled:
-        characters = sum(map(len, itertools.compress(split.targets, fits)))
+        encoded = (x.encode(y) for x, y in zip(tokenizers, split[:2], strict=True))
+        rows = zip(split.targets, *encoded, strict=True)
+        limit = translator.max_length
+        characters = sum(len(text) for text, *ids in rows if max(map(len, ids)) <= limit)
         nats = loss * sum(pairs.target.lengths - 1)  # all tokens but bos
         scores["nats_per_character"] = float(nats / characters)
     return scores, too_long

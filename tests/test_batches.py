@@ -191,8 +191,8 @@ def test_long_pairs_are_dropped_and_counted(trained_tokenizer):
     length = len(trained_tokenizer.encode([long])[0])
     split = Split([short, long, short, long], [short, short, long, long])
     for max_length, kept in (9, 1), (length - 1, 1), (length, 4):
-        pairs, fits = encoding.encode(split, trained_tokenizer, trained_tokenizer, max_length)
-        assert (len(pairs.source.lengths), fits.count(False)) == (kept, 4 - kept)
+        pairs, dropped = encoding.encode(split, trained_tokenizer, trained_tokenizer, max_length)
+        assert (len(pairs.source.lengths), dropped) == (kept, 4 - kept)
         assert len(pairs.target.lengths) == kept
 
 

@@ -76,7 +76,7 @@ class Comparison:
         for side in self.sides if self.tuned else ():
             rates = [side.rate(self.recipe) * factor for factor in verdicts.FACTORS]
             cost = self.cost(len(self.tuning_runs(side, rates)))
-            lines.append(f"tuning of {side.name}: at least {cost}")
+            lines.append(f"tuning of {side.name}: about {cost}")
         most = "at most " if self.tuned else ""
         for stage in sorted({self.stages[0], self.stages[-1]}):
             runs = stage * len(self.sides) if self.tuned else len(self.runs(self.chosen, stage))

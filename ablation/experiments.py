@@ -188,7 +188,8 @@ class Experiment:
     def at_rate(self, recipe: Recipe, rate: float) -> "Experiment":
         """Return the experiment with a factor of the learning rate, of three digits, in its flags.
 
-        It is the experiment itself if the flags have this rate: a default may be edited.
+        Returns the experiment itself if its flags or the recipe's give this rate. A default does
+        not count, because an edit may change it.
         """
         given = settings(f"{recipe.flags} {self.flags}").get("learning_rate_scale")
         if given == float(f"{rate:.3g}"):

@@ -21,7 +21,7 @@ from training.records import read_json
 from utils import UserError, flag, write_json
 
 DEPENDENCIES = ("tensorflow", "numpy", "sentencepiece", "sacrebleu")  # results depend on them
-# The present code scores both sides.
+# The present code scores both sides: it may use only what --against finds in old commits, too.
 SHARED_CODE = ("ablation/*.py", "evaluation/metrics.py", "evaluation/scores.py")
 FINAL_SEEDS = 100  # those of --final are higher
 FIRST_UPDATES = 3  # that are compared before any run

@@ -196,8 +196,7 @@ def read_table(
     commas, places = ".csv" in path.suffixes, [1, 0] if labelled else [0, 1]
     if commas:
         csv.field_size_limit(1 << 30)
-        reader = csv.reader(read_lines(path))
-        rows = ((reader.line_num, cells) for cells in reader)  # a row may have several lines
+        rows = number_rows(csv.reader(read_lines(path)))
     else:
         lines = (line.rstrip("\n").split("\t", 1 if labelled else -1) for line in read_lines(path))
         rows = enumerate(lines, 1)
@@ -215,6 +214,14 @@ def read_table(
             raise CorpusError(f"{path}:{number}: add a {separator} between its 2 columns")
         else:
             yield cells[places[0]], cells[places[1]]
+
+
+def number_rows(reader: Iterator[list[str]]) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows of a csv.reader, each with the number of its first line."""
+    start = 1
+    for cells in reader:
+        yield start, cells
+        start = reader.line_num + 1
 
 
 def check_head(path: Path, rows: Sequence[Sequence[str]], labelled: bool, commas: bool) -> None:

@@ -22,7 +22,7 @@ ROUGE = {"rouge_1": "rouge1", "rouge_2": "rouge2", "rouge_l": "rougeL"}  # names
 
 
 def score(hypotheses: Texts, references: Texts) -> dict:
-    """Compute all metrics of a corpus. evaluate.py prints and stores every number.
+    """Compute all metrics of a corpus. evaluate.py prints and stores those that are added here.
 
     Under "sentences" are those of each sentence, under "signatures" the settings of each metric.
 

@@ -144,7 +144,7 @@ def test_the_alphabetically_first_extension_is_the_source_unless_languages_are_c
         ("train.pt", None, ["two files", "en, pt"]),
         ("train.de", "a\n", ["two files", "de, en, pt"]),
         ("a.tsv", "a\tb\n\n\t \nno tab", ["a.tsv:4:", "TAB"]),  # blank lines count
-        ("a.csv", 'one,"two\nlines"\nonly one\n', ["a.csv:3:", "comma"]),
+        ("a.csv", 'one,"two\nlines"\n"only\none"\n', ["a.csv:3:", "comma"]),
         ("a.tsv", None, ["a.tsv", "neither a file"]),
         ("a.tsv.gz", gzip.compress(b"a\tb\n", mtime=0)[9:], ["a.tsv.gz", "cannot be read"]),
         ("a.tsv.gz", gzip.compress(b"a\tb\n", mtime=0)[:-9], ["a.tsv.gz", "cannot be read"]),

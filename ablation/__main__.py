@@ -55,8 +55,8 @@ def choose(flags: argparse.Namespace) -> tuple[Recipe, list[Experiment]]:
 class Comparison:
     """Experiments, the baseline that they are compared with, and the verdicts.
 
-    sides: what is trained for each experiment and for the baseline, which --tune replaces by the
-    same at another of the `rates`.
+    sides: what is trained for each experiment and for the baseline: itself or, with --tune, itself
+    at its rate in `rates`.
     """
 
     def __init__(self, flags: argparse.Namespace, workspace: Workspace, chosen: list[Experiment]):
@@ -175,8 +175,8 @@ class Comparison:
         done = {(x, run["seed"]) for x in sides for run in self.results.runs(x)}
         return [run for run in itertools.product(sides, TUNING_SEEDS) if run not in done]
 
-    def tune(self, side: Experiment, recipe: Recipe) -> None:
-        """Find the best learning rate of a side, by the score of a recipe, and print it."""
+    def tune(self, side: Experiment, judged: Recipe) -> None:
+        """Find the best learning rate of a side, by the score that is judged, and print it."""
 
         def mean_scores(rates: list[float]) -> Iterator[float]:
             if len(rates) == 1:
@@ -184,8 +184,8 @@ class Comparison:
             self.execute(self.tuning_runs(side, rates), gains=False)
             for rate in rates:
                 runs = self.results.runs(side.at_rate(self.recipe, rate))
-                mean = statistics.fmean(recipe.value(x) for x in runs if x["seed"] in TUNING_SEEDS)
-                mean = -mean if recipe.lower_is_better else mean
+                mean = statistics.fmean(judged.value(x) for x in runs if x["seed"] in TUNING_SEEDS)
+                mean = -mean if judged.lower_is_better else mean
                 yield -math.inf if math.isnan(mean) else mean
 
         self.rates[side] = rate = verdicts.best_rate(side.rate(self.recipe), mean_scores)
@@ -210,7 +210,7 @@ class Comparison:
                 self.tune(side, self.recipe.judged_by(waiting[0].score))
             self.workspace.baseline = self.sides[BASELINE]
             self.workspace.first_seed = len(TUNING_SEEDS)
-        for stage in self.stages if waiting else ():
+        for stage in self.stages:
             self.execute(self.runs(waiting, stage))
             latest = {x: self.judge(x, stage) for x in waiting}
             self.report(latest)
@@ -251,9 +251,9 @@ def run(flags: argparse.Namespace) -> int:
         if flags.plan:
             print(Comparison(flags, workspace, chosen).plan())
             return 0
-        folder, path = os.path.relpath(workspace.folder), workspace.folder.parent
-        waiting = f"waiting for another command with recipe {recipe.name}"
-        with lock(path / f".{recipe.name}.lock", wait=waiting):  # also with --final: see --store
+        folder = os.path.relpath(workspace.folder)
+        path = workspace.folder.with_name(f".{recipe.name}.lock")  # --store and --final --store
+        with lock(path, wait=f"waiting for another command with recipe {recipe.name}"):
             comparison = Comparison(flags, workspace, chosen)
             print(comparison.plan(), flush=True)
             print(f"logs: {folder}/NAME/seed-N.log; curves: tensorboard --logdir {quote(folder)}")

@@ -150,9 +150,9 @@ def parallel(path: Path, files: Files) -> Corpus:
     }
     extensions = sorted(set().union(*sides.values()))
     if len(extensions) != 2 or any(len(side) != 2 for side in sides.values()):
-        found = ", ".join(extensions[:9])
+        names = ", ".join(extensions[:9])
         raise CorpusError(
-            f"{path}: needs two files of each split, SPLIT.SRC and SPLIT.TGT: {found}"
+            f"{path}: needs two files of each split, SPLIT.SRC and SPLIT.TGT: {names}"
         )
     files = {split: [side[x] for x in extensions] for split, side in sides.items()}
     return of_files(path, extensions, files, read_parallel)

@@ -88,8 +88,8 @@ class Model(Protocol):
     def decode_step(self, token: tf.Tensor, state: dict) -> tuple[tf.Tensor, dict]:
         """The newest token of each hypothesis, (rows,), and the state → logits, next state.
 
-        The logits are (rows, vocab_size). Consecutive rows are the hypotheses of one source, of
-        which each has as many.
+        The logits are (rows, vocab_size). Consecutive rows are hypotheses of one source.
+        Every source has the same number of them.
         """
 
 

@@ -123,10 +123,9 @@ class TeacherForcing(tf.Module):
         source_mask, self_mask = padding_mask(source), look_ahead_mask(tf.shape(target_in)[1])
         memory, encoder = self.encode(source, source_mask)
         _, decoder = self.decode(target_in, memory, self_mask, source_mask)
-        parts = {"encoder": (encoder, "self"), "decoder": (decoder, "self")}
-        parts |= {"cross": (decoder, "cross")}
-        stacked = {}
-        for name, (layers, kind) in parts.items():
-            if weights := [layer[kind] for layer in layers if kind in layer]:
-                stacked[name] = tf.stack(weights, axis=1)
-        return stacked
+        weights = {
+            "encoder": [layer["self"] for layer in encoder if "self" in layer],
+            "decoder": [layer["self"] for layer in decoder if "self" in layer],
+            "cross": [layer["cross"] for layer in decoder if "cross" in layer],
+        }
+        return {name: tf.stack(each, axis=1) for name, each in weights.items() if each}

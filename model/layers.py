@@ -137,14 +137,12 @@ def make_embeddings(
     without a shared table has a bias.
     """
     d_model, precision = config.d_model, config.precision
-    target = Embedding(target_vocab_size, d_model, fold_in(seed, "target_embedding"))
-    if config.tie_embeddings and config.shared_vocabulary:
-        return target, target, TiedProjection(target, precision)
-    source = Embedding(source_vocab_size, d_model, fold_in(seed, "source_embedding"))
+    source = target = Embedding(target_vocab_size, d_model, fold_in(seed, "target_embedding"))
+    if not (config.tie_embeddings and config.shared_vocabulary):
+        source = Embedding(source_vocab_size, d_model, fold_in(seed, "source_embedding"))
     if config.tie_embeddings:
         return source, target, TiedProjection(target, precision)
-    output = Dense(d_model, target_vocab_size, fold_in(seed, "output"), precision)
-    return source, target, output
+    return source, target, Dense(d_model, target_vocab_size, fold_in(seed, "output"), precision)
 
 
 EPSILON = 1e-6  # added to the variance before the square root; not given in the paper
@@ -197,18 +195,9 @@ def named_variables(model: tf.Module) -> dict[str, tf.Variable]:
     """
     visited, queue = {}, [("", model)]
     for path, value in queue:  # breadth-first, as in tf.train.Checkpoint: the loop extends it
-        if id(value) in visited:
-            continue
-        visited[id(value)] = path.removeprefix("/"), value
-        children = {}
-        if isinstance(value, tf.Module):
-            children = vars(value)
-        elif isinstance(value, list | tuple):
-            children = dict(enumerate(value))
-        elif isinstance(value, dict):
-            children = value
-        for name, child in children.items():
-            if not str(name).startswith("_self_"):  # TensorFlow's own attributes
+        if id(value) not in visited:
+            visited[id(value)] = path.removeprefix("/"), value
+            for name, child in tf.train.TrackableView.children(value).items():
                 queue.append((f"{path}/{name}", child))
     if missing := [variable for variable in model.variables if id(variable) not in visited]:
         modules = sorted((*model.submodules, model), key=lambda module: len(module.variables))

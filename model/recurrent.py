@@ -78,17 +78,6 @@ class Bidirectional(tf.Module):
         return tf.concat([forward, tf.reverse(backward, [1])], axis=-1)
 
 
-def attend(scores: tf.Tensor, memory: tf.Tensor, mask: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Average the memory with the softmax of the scores as weights: Bahdanau et al. 2015, eq. 5–6.
-
-    scores (sources, hypotheses, source_len), memory (sources, source_len, size), mask (sources, 1,
-    source_len), bool → context (sources, hypotheses, size), weights (sources, hypotheses,
-    source_len).
-    """
-    weights = tf.nn.softmax(scores + tf.where(mask, 0.0, -1e9))
-    return tf.matmul(weights, memory), weights
-
-
 class DecoderCell(tf.Module):
     """One position of the decoder: a stack of GRUs, and its attention to the memory.
 
@@ -99,12 +88,21 @@ class DecoderCell(tf.Module):
     target.
     """
 
-    def __init__(self, config: Config, d_in: int, seed: Seed):
+    inputs = 2  # of the first GRU: x and the context
+
+    def __init__(self, config: Config, seed: Seed):
         size = config.d_model
+        sizes = [self.inputs * size] + [size] * (config.num_layers - 1)
         self.layers = [
-            GRU(size if i else d_in, size, fold_in(seed, f"layer_{i}"), config.precision)
-            for i in range(config.num_layers)
+            GRU(d_in, size, fold_in(seed, f"layer_{i}"), config.precision)
+            for i, d_in in enumerate(sizes)
         ]
+
+    def __call__(
+        self, x: tf.Tensor, h: list[tf.Tensor], encoded: dict[str, tf.Tensor]
+    ) -> tuple[list[tf.Tensor], tf.Tensor, tf.Tensor]:
+        context, weights = self.attend(h[-1], encoded)
+        return self.stack(tf.concat([x, context], axis=-1), h), context, weights
 
     def stack(self, x: tf.Tensor, h: list[tf.Tensor]) -> list[tf.Tensor]:
         """Compute the new state of each GRU; its input is the new state of the one below."""
@@ -118,27 +116,34 @@ class DecoderCell(tf.Module):
         """Return the keys for `scores`, computed once per source."""
         return memory
 
+    def attend(
+        self, query: tf.Tensor, encoded: dict[str, tf.Tensor]
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Average the memory with the softmax of the scores as weights: eq. 5–6 of Bahdanau et al.
+
+        query (sources, hypotheses, size) → context and weights, as of a call.
+        """
+        scores = self.scores(query, encoded["keys"])  # (sources, hypotheses, source_len)
+        weights = tf.nn.softmax(scores + tf.where(encoded["mask"], 0.0, -1e9))
+        return tf.matmul(weights, encoded["memory"]), weights
+
 
 class NoAttentionCell(DecoderCell):
     """No attention: the context is the same at every position, as in Cho et al. 2014."""
 
-    def __init__(self, config: Config, seed: Seed):
-        super().__init__(config, 2 * config.d_model, seed)
-
-    def __call__(
-        self, x: tf.Tensor, h: list[tf.Tensor], encoded: dict[str, tf.Tensor]
-    ) -> tuple[list[tf.Tensor], tf.Tensor, tf.Tensor]:
-        context = tf.broadcast_to(encoded["summary"], tf.shape(x))
-        no_weights = tf.zeros_like(encoded["mask"], tf.float32)
-        return self.stack(tf.concat([x, context], axis=-1), h), context, no_weights
+    def attend(
+        self, query: tf.Tensor, encoded: dict[str, tf.Tensor]
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        context = tf.broadcast_to(encoded["summary"], tf.shape(query))
+        return context, tf.zeros_like(encoded["mask"], tf.float32)
 
 
 class BahdanauCell(DecoderCell):
     """Attention with the previous state as query: Bahdanau et al. 2015, appendix A.1.2."""
 
     def __init__(self, config: Config, seed: Seed):
+        super().__init__(config, seed)
         size = config.d_model
-        super().__init__(config, 2 * size, seed)
         self.query = Dense(size, size, fold_in(seed, "query"), config.precision)
         self.key = Dense(size, size, fold_in(seed, "key"), config.precision)
         self.score = tf.Variable(glorot_uniform((size, 1), fold_in(seed, "score"))[:, 0])
@@ -151,19 +156,11 @@ class BahdanauCell(DecoderCell):
         pairs = self.query(query)[:, :, tf.newaxis] + keys[:, tf.newaxis]
         return tf.reduce_sum(tf.tanh(pairs) * self.score, axis=-1)
 
-    def __call__(
-        self, x: tf.Tensor, h: list[tf.Tensor], encoded: dict[str, tf.Tensor]
-    ) -> tuple[list[tf.Tensor], tf.Tensor, tf.Tensor]:
-        scores = self.scores(h[-1], encoded["keys"])
-        context, weights = attend(scores, encoded["memory"], encoded["mask"])
-        return self.stack(tf.concat([x, context], axis=-1), h), context, weights
-
 
 class LuongCell(DecoderCell):
     """Attention with the new state as query: Luong et al. 2015, section 3.1, `dot`."""
 
-    def __init__(self, config: Config, seed: Seed):
-        super().__init__(config, config.d_model, seed)
+    inputs = 1  # x
 
     def scores(self, query: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
         """qᵀ k of each pair → (sources, hypotheses, source_len)."""
@@ -173,8 +170,7 @@ class LuongCell(DecoderCell):
         self, x: tf.Tensor, h: list[tf.Tensor], encoded: dict[str, tf.Tensor]
     ) -> tuple[list[tf.Tensor], tf.Tensor, tf.Tensor]:
         h = self.stack(x, h)
-        scores = self.scores(h[-1], encoded["keys"])
-        return h, *attend(scores, encoded["memory"], encoded["mask"])
+        return h, *self.attend(h[-1], encoded)
 
 
 CELLS = {"none": NoAttentionCell, "additive": BahdanauCell, "dot": LuongCell}

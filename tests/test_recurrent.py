@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from model.layers import initial_seed
-from model.recurrent import Bidirectional, attend
+from model.recurrent import Bidirectional
 
 keras = tf.keras
 SEED = initial_seed(0)
@@ -43,7 +43,8 @@ def test_attention_equals_keras(tiny, kind):
     cell = tiny(d_model=8, model="recurrent", recurrent_attention=kind).cell
     memory, query = random(3, 5, 8), random(3, 2, 8)  # two hypotheses per source
     keys = cell.keys(memory)
-    context, weights = attend(cell.scores(query, keys), memory, REAL[:, np.newaxis])
+    encoded = {"memory": memory, "keys": keys, "mask": REAL[:, np.newaxis]}
+    context, weights = cell.attend(query, encoded)
     if kind == "dot":
         layer = keras.layers.Attention()
     else:
@@ -82,14 +83,13 @@ def test_cell_attends_before_or_after_its_update_as_in_its_paper(tiny, kind):
         state = low.step(low.input(x), h[0])
         return [state, top.step(top.input(state), h[1])]
 
-    def context_of(query):
-        return attend(cell.scores(query, source["keys"]), memory, mask)[0]
-
     if kind == "dot":  # Luong et al.: the query is the new top state
         expected = update(x)
-        expected_context = context_of(expected[1])
+        expected_context = cell.attend(expected[1], source)[0]
     else:  # Bahdanau et al.: the query is the old top state, and the context is an input
-        expected_context = np.repeat(summary, 2, 1) if kind == "none" else context_of(h[1])
+        expected_context = np.repeat(summary, 2, 1)
+        if kind != "none":
+            expected_context = cell.attend(h[1], source)[0]
         expected = update(np.concatenate([x, expected_context], axis=-1))
     new_h, context, _ = cell(x, h, source)
     np.testing.assert_allclose(new_h, expected, atol=1e-6)

@@ -58,7 +58,7 @@ def heat_maps(
     row_space, column_space = (0.6 * font / 72 * max(map(len, x)) for x in (rows, columns))
     across = heads * (width * cell + 0.15) + row_space + 1.4
     down = layers * (height * cell + 0.25) + column_space + 1.1
-    with figure(stem, across, down, layout="compressed") as canvas:
+    with figure(stem, across, down) as canvas:
         plots = canvas.subplots(layers, heads, squeeze=False, sharex=True, sharey=True)
         plots[0, 0].set_xticks(range(width), columns)  # shared by all
         plots[0, 0].set_yticks(range(height), rows)

@@ -1,5 +1,5 @@
-"""Draw figures of a run into RUN/figures, for each set of outputs that evaluate.py has written:
-BLEU by the length of the source, or the confusion matrix.
+"""Draw BLEU by the length of the source into RUN/figures, for each set of translations that
+evaluate.py has written.
 """
 
 import argparse
@@ -32,7 +32,6 @@ FONTS = (
     "Hiragino Sans, Noto Sans Devanagari, Noto Sans Thai"
 ).split(", ")
 LENGTHS = (5, 10, 15, 20, 30, 40)  # words of a source: the ends of groups; the last is open
-MANY_LABELS = 100  # with more, there is no figure
 GROUPS = ("1–5", "6–10", "11–15", "16–20", "21–30", "31–40", "41 and more")
 
 
@@ -44,19 +43,16 @@ def main(flags: argparse.Namespace) -> None:
     for path in paths:
         name = path.stem.removeprefix("scores-")
         scores = read_json(path, "corpus", "split", "checkpoint", "search")
+        if "bleu" not in scores:
+            raise UserError(f"{path} has no translations to draw")
+        stem = flags.run / "figures" / f"bleu-by-length-{name}"
         title = f"{flags.run.name}, {report.describe(scores)}"
-        if 0 < len(matrix := scores.get("confusion", {})) <= MANY_LABELS:
-            confusion(stem := flags.run / "figures" / f"confusion-{name}", matrix, title)
-        elif "bleu" in scores:
-            stem = flags.run / "figures" / f"bleu-by-length-{name}"
-            bleu_by_length(stem, report.read_outputs(flags.run, name), title)
-        else:
-            raise UserError(f"{path} has neither translations nor a few labels to draw")
+        bleu_by_length(stem, report.read_outputs(flags.run, name), title)
         print(f"{stem}.png", f"{stem}.svg", sep="\n")
 
 
 @contextmanager
-def figure(stem: str | Path, width: float, height: float, layout: str = "constrained") -> Iterator:
+def figure(stem: str | Path, width: float, height: float) -> Iterator:
     """Yield a Matplotlib figure, sizes in inches, and save it as stem.png and stem.svg."""
     import matplotlib
     from matplotlib import font_manager
@@ -66,7 +62,7 @@ def figure(stem: str | Path, width: float, height: float, layout: str = "constra
     style = STYLE | {"font.family": ["DejaVu Sans", *(x for x in FONTS if x in installed)]}
     Path(stem).parent.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context(style), warnings.catch_warnings(record=True) as raised:
-        canvas = Figure(figsize=(width, height), layout=layout)
+        canvas = Figure(figsize=(width, height), layout="compressed")
         yield canvas
         canvas.savefig(f"{stem}.png", dpi=110)
         canvas.savefig(f"{stem}.svg", metadata={"Date": None})
@@ -94,30 +90,6 @@ def bleu_by_length(stem: Path, outputs: Table, title: str) -> None:
         plot.set_title(textwrap.fill(title, 70))
         plot.set_ylim(0, 1.05 * max(values) or 1)
         plot.grid(axis="y", color="0.92")
-
-
-def confusion(stem: Path, matrix: dict[str, dict[str, int]], title: str) -> None:
-    """Draw a confusion matrix as STEM.png and .svg: counts, and below them shares of the row.
-
-    matrix: {true label: {predicted label: count}}. Rows are true labels.
-    """
-    counts = np.array([[row.get(label, 0) for label in matrix] for row in matrix.values()])
-    shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
-    rows = [f"{label} ({count:,})" for label, count in zip(matrix, counts.sum(axis=1), strict=True)]
-    side, longest = max(3, 0.7 * len(rows)), 0.09 * max(map(len, rows))
-    with figure(stem, side + longest + 1.8, side + longest + 0.8, layout="compressed") as canvas:
-        plot = canvas.subplots()
-        image = plot.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-        for (i, j), count in np.ndenumerate(counts):
-            text = f"{count:,}\n{100 * shares[i, j]:.1f} %" if count else "0"
-            colour = "white" if shares[i, j] > 0.6 else "black"
-            plot.text(j, i, text, color=colour, ha="center", va="center", fontsize=9)
-        plot.tick_params(length=0)
-        plot.set_xticks(range(len(rows)), [*matrix], rotation=90)
-        plot.set_yticks(range(len(rows)), rows)
-        plot.set(xlabel="predicted", ylabel="true (count)")
-        plot.set_title(textwrap.fill(title, int(12 * side)))
-        canvas.colorbar(image, ax=plot, label="share of the row")
 
 
 if __name__ == "__main__":

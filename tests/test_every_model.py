@@ -63,9 +63,6 @@ def test_a_classifier_learns_and_is_scored(classifier, run_program):
     wrong = np.not_equal(table["output"], table["reference"])
     assert 1 - np.mean(wrong) == pytest.approx(scores["accuracy"])
 
-    drawn = {path.stem for path in paths(run_program("evaluation/figures.py", classifier))}
-    assert drawn == {"confusion-test"}
-
 
 @pytest.mark.parametrize("flags", ["--beam 3 --n-best 3", "--sample"])
 def test_there_are_not_more_labels_than_two_nor_are_they_sampled(classifier, run_program, flags):

@@ -24,7 +24,7 @@ def drawn(monkeypatch):
     canvases = []
 
     @contextmanager
-    def figure(stem, width, height, layout=None):
+    def figure(stem, width, height):
         canvases.append(Figure())
         yield canvases[-1]
 
@@ -124,12 +124,3 @@ def test_bleu_by_length_is_that_of_each_group(drawn):
     expected = [100, bleu(outputs[2:4], references[2:4]), 0]
     assert plot.lines[0].get_ydata() == pytest.approx(expected)
     assert plot.get_ylim()[0] == 0 and plot.get_ylim()[1] > 100
-
-
-def test_confusion_matrix_has_true_labels_in_rows(drawn):
-    figures.confusion("", {"a": {"a": 3, "b": 1}, "b": {"b": 5}, "c": {}}, "title")
-    plot = drawn[0].axes[0]
-    cells = {text.get_position()[::-1]: text.get_text() for text in plot.texts}  # (row, column)
-    assert cells[0, 0] == "3\n75.0 %" and cells[0, 1] == "1\n25.0 %" and cells[1, 0] == "0"
-    assert cells[1, 1] == "5\n100.0 %" and cells[2, 2] == "0"
-    assert names(plot.get_yticklabels()) == ["a (4)", "b (5)", "c (0)"]

@@ -3,8 +3,6 @@ either, from the start of a text. Prints as it generates.
 """
 
 import argparse
-import os
-import signal
 import sys
 
 import utils
@@ -43,7 +41,6 @@ def read_prompts(flags: argparse.Namespace) -> list[str]:
 
 def main(flags: argparse.Namespace) -> None:
     """Print the continuations, each after its prompt. Raises UserError and OSError."""
-    signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # does not wait for threads
     prompts = read_prompts(flags)
     generator = command_line.load(flags, one_core=True)
     for number, prompt in enumerate(p for p in prompts for _ in range(flags.samples)):

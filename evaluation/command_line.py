@@ -64,17 +64,13 @@ def read_lines(file: BinaryIO, fixed_size: bool = False) -> Iterator[list[str]]:
     fixed_size, it is about CHUNK_BYTES, even if they arrive slowly. Bytes that are not UTF-8 become
     U+FFFD, with a warning. Raises OSError.
     """
-    read = file.read if fixed_size else file.read1
-    data = rest = read(CHUNK_BYTES).removeprefix(codecs.BOM_UTF8)
-    while data or rest:
-        *lines, rest = rest.split(b"\n")
-        if rest and not data:
-            lines, rest = [*lines, rest], b""
-        texts = [line.removesuffix(b"\r").decode("utf-8", "surrogateescape") for line in lines]
-        if texts:
+    read, rest = file.read if fixed_size else file.read1, b""
+    while data := read(CHUNK_BYTES) or (rest and b"\n"):  # the last line may have no line feed
+        *lines, rest = (rest + data).split(b"\n")
+        lines = [line.removeprefix(codecs.BOM_UTF8).removesuffix(b"\r") for line in lines]
+        if lines:
+            texts = [line.decode("utf-8", "surrogateescape") for line in lines]
             yield [valid_text(text, file.name) for text in texts]
-        data = read(CHUNK_BYTES) if data else data
-        rest += data
 
 
 def parse(

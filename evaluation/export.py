@@ -9,7 +9,7 @@ import numpy as np
 
 import utils
 from config import TASKS
-from data.tokenizer import EOS, PAD, UNK, save_pair
+from data.tokenizer import EOS, PAD, save_pair
 from evaluation import command_line
 from evaluation.search import Search
 from training.records import check_path
@@ -45,84 +45,73 @@ def specification(predictor: "Predictor") -> Any:
     """Return a Transformer as the spec of a CTranslate2 model."""
     from ctranslate2 import specs
 
-    from model.layers import EPSILON, LayerNorm, TiedProjection
+    from model.layers import EPSILON, TiedProjection
 
-    model = predictor.model
-    attention, translates = model.decoder.layers[0].attention, hasattr(model, "encoder")
-    sizes = {
-        "num_heads": attention.num_heads,
-        "head_dim": attention.head_dim,
-        "pre_norm": isinstance(model.decoder.final_norm, LayerNorm),
-    }
+    model, translates = predictor.model, hasattr(predictor.model, "encoder")
     # CTranslate2 reads at most 1,024 tokens by default; our outputs can be longer.
-    length = max(1025, 2 * (predictor.max_length + 1) + (predictor.margin if translates else 0))
+    length = max(1025, 3 * predictor.max_length + 2)
     tokenizers = predictor.source_tokenizer, predictor.target_tokenizer
     source_tokens, target_tokens = (each.tokens(range(each.vocab_size)) for each in tokenizers)
-    decoder = specs.TransformerDecoderSpec(
-        len(model.decoder.layers), with_encoder_attention=translates, **sizes
-    )
-    copy_stack(decoder, decoder.embeddings, model.decoder, length)
+    options = {"with_encoder_attention": translates}
+    decoder = stack_spec(specs.TransformerDecoderSpec, model.decoder, length, **options)
+    decoder.embeddings.weight = model.decoder.embedding.table.numpy()
     if isinstance(model.output, TiedProjection):
         decoder.projection.weight = decoder.embeddings.weight
     else:
         copy_dense(decoder.projection, model.output)
-    start = target_tokens[predictor.start]
     if translates:
-        encoder = specs.TransformerEncoderSpec(len(model.encoder.layers), **sizes)
-        copy_stack(encoder, encoder.embeddings[0], model.encoder, length)
+        encoder = stack_spec(specs.TransformerEncoderSpec, model.encoder, length)
+        encoder.embeddings[0].weight = model.encoder.embedding.table.numpy()
         spec = specs.TransformerSpec(encoder, decoder)
         spec.register_source_vocabulary(source_tokens)
         spec.register_target_vocabulary(target_tokens)
-        spec.config.add_source_eos, spec.config.decoder_start_token = True, start
+        spec.config.add_source_eos = True
     else:
         spec = specs.TransformerDecoderModelSpec(decoder)
         spec.register_vocabulary(target_tokens)
-    spec.config.layer_norm_epsilon, spec.config.bos_token = EPSILON, start
-    spec.config.unk_token, spec.config.eos_token = target_tokens[UNK], target_tokens[EOS]
+        spec.config.bos_token = target_tokens[predictor.start]
+    spec.config.layer_norm_epsilon = EPSILON
     spec.validate()
     spec.optimize()
     return spec
 
 
-def copy_stack(target: Any, embedding: Any, stack: Any, length: int) -> None:
-    """Copy a Stack, with the encodings of `length` positions.
+def stack_spec(kind: type, stack: Any, length: int, **options) -> Any:
+    """Return the layers of a Stack as a spec, with the encodings of `length` positions.
 
-    embedding: the part of the spec that holds the table of the embedding.
+    CTranslate2 joins projections that have the same input. options: those of the spec's class.
     """
-    target.scale_embeddings = True
-    target.position_encodings.encodings = stack.positions(0, length).numpy()
-    embedding.weight = stack.embedding.table.numpy()
-    place = "pre_norm" if target.pre_norm else "post_norm"
-    if target.pre_norm:
-        copy_norm(target.layer_norm, stack.final_norm)
-    for of_target, layer in zip(target.layer, stack.layers, strict=True):
-        copy_attention(of_target.self_attention, layer.attention)
-        copy_norm(of_target.self_attention.layer_norm, getattr(layer, f"attention_{place}"))
-        if hasattr(of_target, "attention"):
-            copy_attention(of_target.attention, layer.cross_attention)
-            copy_norm(of_target.attention.layer_norm, getattr(layer, f"cross_{place}"))
-        copy_dense(of_target.ffn.linear_0, layer.feed_forward.inner)
-        copy_dense(of_target.ffn.linear_1, layer.feed_forward.outer)
-        copy_norm(of_target.ffn.layer_norm, getattr(layer, f"feed_forward_{place}"))
+    first, pre_norm = stack.layers[0].attention, hasattr(stack.final_norm, "scale")
+    spec = kind(len(stack.layers), first.num_heads, pre_norm, head_dim=first.head_dim, **options)
+    spec.position_encodings.encodings = stack.positions(0, length).numpy()
+    place = "pre_norm" if pre_norm else "post_norm"
+    if pre_norm:
+        copy_norm(spec, stack.final_norm)
+    for part, layer in zip(spec.layer, stack.layers, strict=True):
+        own, cross, network = layer.attention, layer.cross_attention, layer.feed_forward
+        copy_norm(part.self_attention, getattr(layer, f"attention_{place}"))
+        copy_dense(part.self_attention.linear[0], own.query, own.key, own.value)
+        copy_dense(part.self_attention.linear[1], own.output)
+        if cross:
+            copy_norm(part.attention, getattr(layer, f"cross_{place}"))
+            copy_dense(part.attention.linear[0], cross.query)
+            copy_dense(part.attention.linear[1], cross.key, cross.value)
+            copy_dense(part.attention.linear[2], cross.output)
+        copy_norm(part.ffn, getattr(layer, f"feed_forward_{place}"))
+        copy_dense(part.ffn.linear_0, network.inner)
+        copy_dense(part.ffn.linear_1, network.outer)
+    return spec
 
 
 def copy_norm(target: Any, norm: Any) -> None:
-    """Copy a LayerNorm."""
-    target.gamma, target.beta = norm.scale.numpy(), norm.offset.numpy()
+    """Copy the LayerNorm of a part."""
+    target.layer_norm.gamma, target.layer_norm.beta = norm.scale.numpy(), norm.offset.numpy()
 
 
 def copy_dense(target: Any, *layers: Any) -> None:
     """Copy Dense layers into one, whose kernel is (d_out, d_in)."""
     target.weight = np.concatenate([dense.kernel.numpy() for dense in layers], axis=1).T.copy()
     target.bias = np.concatenate([dense.bias.numpy() for dense in layers])
-
-
-def copy_attention(target: Any, attention: Any) -> None:
-    """Copy a MultiHeadAttention. CTranslate2 joins projections that have the same input."""
-    inputs = [attention.query, attention.key, attention.value]
-    joined = [inputs] if len(target.linear) == 2 else [inputs[:1], inputs[1:]]
-    for linear, layers in zip(target.linear, [*joined, [attention.output]], strict=True):
-        copy_dense(linear, *layers)
 
 
 def log_probabilities(predictor: "Predictor", folder: Path) -> tuple[float, float]:
@@ -135,13 +124,11 @@ def log_probabilities(predictor: "Predictor", folder: Path) -> tuple[float, floa
     tokenizers = predictor.source_tokenizer, predictor.target_tokenizer
     source, target = (rng.integers(4, each.vocab_size, (8, 14), np.int32) for each in tokenizers)
     source[:, -1], target[:, 0], target[:, -1] = EOS, predictor.start, EOS
-    sources, targets = (
-        [each.tokens(row) for row in ids]
-        for each, ids in zip(tokenizers, (source[:, :-1], target), strict=True)
-    )
+    sources = [predictor.source_tokenizer.tokens(row) for row in source[:, :-1]]
+    targets = [predictor.target_tokenizer.tokens(row) for row in target]
     if hasattr(predictor.model, "encoder"):  # the exported model adds bos and eos itself
-        texts = sources, [row[1:-1] for row in targets]
-        results = ctranslate2.Translator(str(folder)).score_batch(*texts)
+        targets = [row[1:-1] for row in targets]
+        results = ctranslate2.Translator(str(folder)).score_batch(sources, targets)
     else:
         results, source = ctranslate2.Generator(str(folder)).score_batch(targets), source[:, :0]
     loss = loss_sums(*predictor.model.teacher_forced(source, target)[:2]).loss
@@ -197,7 +184,7 @@ def export_saved_model(predictor: "Predictor", folder: Path) -> None:
         module.generate = function = generate
     else:
         module.translate = function = translate
-    tf.saved_model.save(module, str(folder), signatures={"serving_default": function})
+    tf.saved_model.save(module, str(folder), signatures=function)
     save_pair(folder / "assets", predictor.source_tokenizer, predictor.target_tokenizer)
 
 

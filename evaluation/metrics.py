@@ -41,7 +41,7 @@ def score(hypotheses: Texts, references: Texts) -> dict:
         "chrf": [chrf.sentence_score(hyp, [ref]).score for hyp, ref in pairs],
         **rouge_scores(hypotheses, references),
         "meteor": meteor,
-        "exact_match": exact_matches(hypotheses, references),
+        "exact_match": [100.0 * (hyp == ref) for hyp, ref in pairs],
     }
     corpus = {name: fmean(values) for name, values in sentences.items()}
     for name, metric in (("bleu", corpus_bleu), ("chrf", chrf)):
@@ -62,16 +62,11 @@ def bleu(hypotheses: Texts, references: Texts) -> float:
     return BLEU(**BLEU_SETTINGS).corpus_score(hypotheses, [references]).score
 
 
-def by_tag(hypotheses: Texts, references: Texts, tags: Texts) -> dict[str, tuple[int, float]]:
-    """Return the number of sentences and the percentage of exact matches of each tag, sorted."""
-    pairs = list(zip(tags, exact_matches(hypotheses, references), strict=True))
-    groups = {tag: [exact for t, exact in pairs if t == tag] for tag in sorted(set(tags))}
+def by_tag(scores: Sequence[float], tags: Texts) -> dict[str, tuple[int, float]]:
+    """Return the number of sentences and the mean of their scores for each tag, sorted."""
+    pairs = list(zip(tags, scores, strict=True))
+    groups = {tag: [score for t, score in pairs if t == tag] for tag in sorted(set(tags))}
     return {tag: (len(values), fmean(values)) for tag, values in groups.items()}
-
-
-def exact_matches(hypotheses: Texts, references: Texts) -> list[float]:
-    """Return 100 for each hypothesis that equals its reference, else 0."""
-    return [100.0 * (hyp == ref) for hyp, ref in zip(hypotheses, references, strict=True)]
 
 
 def rouge_scores(hypotheses: Texts, references: Texts) -> dict[str, list[float]]:

@@ -90,11 +90,12 @@ def measure(translator: "Translator", split: Split) -> tuple[dict, Table]:
         table["probability"] = [f"{math.exp(score):.4f}" for score, _ in outputs]
         names = translator.target_tokenizer.names
         return scores | label_scores(texts, split.targets, names) | common, table
-    if split.tags:
-        scores["exact_match_by_tag"] = metrics.by_tag(texts, split.targets, split.tags)
-        table["tag"] = split.tags
     of_outputs = metrics.score(texts, split.targets)
-    for metric, values in of_outputs.pop("sentences").items():
+    sentences = of_outputs.pop("sentences")
+    if split.tags:
+        scores["exact_match_by_tag"] = metrics.by_tag(sentences["exact_match"], split.tags)
+        table["tag"] = split.tags
+    for metric, values in sentences.items():
         table[metric] = [f"{value:.2f}" for value in values]
     return of_outputs | scores | common, table
 

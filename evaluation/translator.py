@@ -59,15 +59,12 @@ class Translator(Predictor):
             return tf.fill([tf.shape(source)[0]], maximum)
         return output_limit(source, self.margin)
 
-    def loss_and_accuracy(
-        self, pairs: Pairs, batches: Sequence[np.ndarray] | None = None
-    ) -> tuple[float, float]:
-        """Return loss (nats per token) and accuracy (0 to 1) over the target tokens of batches.
+    def loss_and_accuracy(self, pairs: Pairs) -> tuple[float, float]:
+        """Return loss (nats per token) and accuracy (0 to 1) over the target tokens of pairs.
 
-        batches: index arrays into the Pairs; by default, those of all Pairs. Without dropout and
-        label smoothing.
+        Without dropout and label smoothing.
         """
-        batches = batches or plan_batches(pairs, batch_tokens=4096, batch_sentences=4096)
+        batches = plan_batches(pairs, batch_tokens=4096, batch_sentences=4096)
         totals = list(self.pool.map(lambda batch: self.totals(*pairs.batch(batch)), batches))
         loss, correct, tokens = np.sum(totals, axis=0, dtype=float)
         return float(loss / tokens), float(correct / tokens)

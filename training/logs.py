@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import tensorflow as tf
+from tensorboard.plugins import projector
 
 from data.tokenizer import Tokenizer
 from training.records import RunError
@@ -88,19 +89,13 @@ class Logs:
     def write_embedding(self, table: tf.Variable, vocabulary: Tokenizer) -> None:
         """Show an embedding table (vocab_size, d_model) in TensorBoard's projector."""
         folder = self.run / "validation"  # the projector reads only directories with events
-        (folder / "embedding.bytes").write_bytes(table.numpy().tobytes())
-        projector = folder / "projector_config.pbtxt"
-        if projector.exists():
-            return
-        rows, columns = table.shape
-        tokens = vocabulary.tokens(range(rows))
-        (folder / "embedding.tsv").write_text("".join(f"{t!r}\n" for t in tokens), "utf-8")
-        projector.write_text(
-            f'embeddings {{ tensor_name: "source embedding" tensor_shape: {rows} '
-            f'tensor_shape: {columns} tensor_path: "embedding.bytes" '
-            'metadata_path: "embedding.tsv" }\n',
-            "utf-8",
-        )
+        config = projector.ProjectorConfig()
+        shown = config.embeddings.add(tensor_name="source embedding", tensor_shape=[*table.shape])
+        shown.tensor_path, shown.metadata_path = "embedding.bytes", "embedding.tsv"
+        tokens = vocabulary.tokens(range(table.shape[0]))
+        (folder / shown.tensor_path).write_bytes(table.numpy().tobytes())
+        (folder / shown.metadata_path).write_text("".join(f"{t!r}\n" for t in tokens), "utf-8")
+        projector.visualize_embeddings(folder, config)
 
     def close(self) -> None:
         """Close all files."""

@@ -4,6 +4,7 @@ Nearly all of these tests replace the train step by one that computes nothing.
 """
 
 import contextlib
+import functools
 import json
 import os
 import resource
@@ -32,6 +33,8 @@ from helpers import (
 )
 
 import train
+import utils
+from ablation import executor
 from config import Config
 from data import pipeline
 from data.batches import plan_batches
@@ -264,6 +267,15 @@ def test_a_signal_to_another_worker_stops_this_one(settings, monkeypatch):
     monkeypatch.setattr(distribution, "all_gather", all_gather)
     result = run_loop(settings, count)
     assert result.status == 128 + signal.SIGTERM and len(result.batches) == 5
+
+
+def test_a_log_shows_the_updates_within_an_epoch(settings, monkeypatch, capsys, tmp_path):
+    """As `python -m ablation` reads them."""
+    bar = functools.partial(utils.progress_bar, mininterval=0, delay=0, miniters=1)
+    monkeypatch.setattr("training.run.progress_bar", bar)
+    run_loop(settings | {"epochs": 1})
+    (tmp_path / "log").write_text(capsys.readouterr().err)
+    assert executor.trained({"log": str(tmp_path / "log")}, 0) > 0.5
 
 
 def test_only_the_chief_writes(settings, monkeypatch, tmp_path, expected):

@@ -116,7 +116,7 @@ class Run:
         if self.is_chief:
             self.report_start()
         self.save()
-        options = {"initial": self.step, "unit": "step", "disable": None if self.is_chief else True}
+        options = {"initial": self.step, "unit": "step", "disable": not self.is_chief}
         self.bar = progress_bar(desc="tracing the train step", **options)
         self.restart_clocks()
         return self

@@ -21,9 +21,9 @@ from tqdm import tqdm
 from ablation import experiments, verdicts
 from ablation.executor import Pool
 from ablation.experiments import BASELINE, UNITS, Experiment, ExperimentError, Recipe
-from ablation.results import Results, scores
-from ablation.verdicts import BETTER, NO_EFFECT, UNDECIDED, WORSE, Verdict
-from ablation.workspace import FIRST_UPDATES, Workspace
+from ablation.results import Results
+from ablation.verdicts import BETTER, UNDECIDED, WORSE, Verdict, equal
+from ablation.workspace import Workspace
 from utils import amount, errors_in_one_line, fail, lock, make_parser, prepare_streams, quote
 
 Run = tuple[Experiment, int]  # with the number of its seed
@@ -70,17 +70,14 @@ class Comparison:
 
     def plan(self) -> str:
         """Describe the changes, the effects that the stages detect, and the runs that are left."""
-        lines = [f"baseline: commit {self.workspace.commit[:7]}"]
-        lines += map(self.describe, self.chosen)
-        lines += map(self.results.describe, (BASELINE, *self.chosen))
+        lines = [f"baseline: commit {self.workspace.commit[:7]}", *map(self.describe, self.chosen)]
         for side in self.sides if self.tuned else ():
             rates = [side.rate(self.recipe) * factor for factor in verdicts.FACTORS]
             cost = self.cost(len(self.tuning_runs(side, rates)))
             lines.append(f"tuning of {side.name}: about {cost}")
-        most = "at most " if self.tuned else ""
         for stage in sorted({self.stages[0], self.stages[-1]}):
             runs = stage * len(self.sides) if self.tuned else len(self.runs(self.chosen, stage))
-            lines.append(f"stage of {stage} seeds: {most}{self.cost(runs)}")
+            lines.append(f"stage of {stage} seeds: at most {self.cost(runs)}")
         return "\n".join(lines)
 
     def cost(self, runs: int) -> str:
@@ -121,19 +118,15 @@ class Comparison:
         baseline = self.workspace.baseline
         return sorted(runs, key=lambda run: (run[1], run[0] != baseline, run[0].name))
 
-    def results_of(self, runs: list[Run], brief: bool = False) -> Iterator[tuple[Run, dict]]:
-        """Execute runs, and yield each with its result. Raises ExperimentError if one fails."""
-        jobs = [self.workspace.prepare_job(*run, self.results.machine, brief) for run in runs]
-        run_of = {job["job"]: run for job, run in zip(jobs, runs, strict=True)}
-        for job, result in self.pool.run(jobs):
-            yield run_of[job["job"]], result
-
     def execute(self, runs: list[Run], gains: bool = True) -> None:
         """Execute runs, and print scores. Raises ExperimentError if one fails.
 
         gains: whether to print the mean gains so far, too.
         """
-        for (experiment, seed), result in self.results_of(runs):
+        jobs = [self.workspace.prepare_job(*run, self.results.machine) for run in runs]
+        run_of = {job["job"]: run for job, run in zip(jobs, runs, strict=True)}
+        for job, result in self.pool.run(jobs):
+            experiment, seed = run_of[job["job"]]
             self.results.lines.insert(0, result)
             recipe = self.recipe.judged_by(experiment.score)
             score = result.get("diverged") or recipe.format(recipe.value(result))
@@ -145,18 +138,6 @@ class Comparison:
                     gain = verdict.recipe.format(verdict.gain, "+")
                     pairs = amount(verdict.seeds, "pair")
                     tqdm.write(f"{each.name}: mean gain so far {gain} ({pairs})")
-
-    def without_effect(self) -> dict[Experiment, Verdict]:
-        """Return verdicts on new experiments whose first updates show that they have no effect."""
-        new = [x for x in self.chosen if not any(self.results.known(x))]
-        new = [x for x in new if not self.workspace.acts_later(x)]
-        first = {}
-        for (each, _), result in self.results_of([(x, 0) for x in (BASELINE, *new) if new], True):
-            first[each] = result.get("weights"), scores(result)
-        note = f"the first {FIRST_UPDATES} updates and their scores are equal in every digit"
-        note += self.workspace.hint
-        verdict = Verdict(NO_EFFECT, self.recipe, 0.0, 0.0, 0.0, 0, note=note)
-        return {x: verdict for x in new if first[x] == first[BASELINE]}
 
     def judge(self, experiment: Experiment, count: int = verdicts.STAGES[-1]) -> Verdict:
         """Return the verdict on the first pairs of an experiment. Raises ExperimentError."""
@@ -192,19 +173,22 @@ class Comparison:
         self.sides[side] = side.at_rate(self.recipe, rate.value)
         print(f"{side.name}: best rate {rate}", flush=True)
 
-    def report(self, decided: dict[Experiment, Verdict]) -> None:
-        """Print verdicts, and add them to the file of all comparisons."""
-        for experiment, verdict in decided.items():
+    def report(self, experiments: list[Experiment], stage: int) -> dict[Experiment, Verdict]:
+        """Judge experiments at a stage, print the verdicts, and add them to all comparisons."""
+        latest = {each: self.judge(each, stage) for each in experiments}
+        for experiment, verdict in latest.items():
             print(f"{experiment.name}: {verdict}", flush=True)
             self.results.record(experiment, verdict.outcome)
+        return latest
 
     def run(self) -> dict[Experiment, Verdict]:
-        """Add seeds, stage by stage, until each experiment is decided. Raises ExperimentError."""
-        decided = self.without_effect()
-        self.report(decided)
+        """Add seeds, stage by stage, until each experiment is decided. Raises ExperimentError.
+
+        The first pair shows which stored results count, and whether a change has no effect.
+        """
+        self.execute(self.runs(self.chosen, 1), gains=not self.tuned)
+        decided = self.report([x for x in self.chosen if equal(self.results.pairs(x))], 1)
         waiting = [x for x in self.chosen if x not in decided]
-        if any(map(self.results.must_verify, (BASELINE, *waiting))):
-            self.execute(self.runs(waiting, 1), gains=not self.tuned)
         if self.tuned and waiting:
             for side in (BASELINE, *waiting):
                 self.tune(side, self.recipe.judged_by(waiting[0].score))
@@ -212,9 +196,7 @@ class Comparison:
             self.workspace.first_seed = len(TUNING_SEEDS)
         for stage in self.stages:
             self.execute(self.runs(waiting, stage))
-            latest = {x: self.judge(x, stage) for x in waiting}
-            self.report(latest)
-            decided |= latest
+            decided |= self.report(waiting, stage)
             waiting = [x for x in waiting if decided[x].outcome == UNDECIDED]
         print(self.results.count(), flush=True)
         return decided

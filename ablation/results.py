@@ -12,7 +12,7 @@ from ablation.experiments import BASELINE, HERE, Experiment, Recipe, saved
 from ablation.verdicts import ERROR, PairedRuns, equal
 from ablation.workspace import Workspace
 from training.records import read_json, read_json_lines
-from utils import amount, write_text
+from utils import write_text
 
 
 def stored_file(recipe: Recipe) -> Path:
@@ -30,15 +30,6 @@ def read_lines(recipe: Recipe, final: bool = False) -> list[dict]:
     return [x for x in lines if (x["recipe"], x["final"]) == (recipe.identity, final)]
 
 
-def present(recipe: Recipe, final: bool = False) -> dict[str, list[dict]]:
-    """Return the stored results of the baseline, and of experiments that have not changed since."""
-    lines, rows = read_lines(recipe, final), {}
-    for each in (BASELINE, *saved().values()):
-        about = each.name, each.for_recipe(recipe).change
-        rows[each.name] = [x for x in lines if (x["experiment"], x["change"]) == about]
-    return rows
-
-
 def pair(own: list[dict], baseline: list[dict], machine: str = "") -> PairedRuns:
     """Pair runs with those of their baseline: equal seed, equal machine.
 
@@ -53,24 +44,22 @@ def pair(own: list[dict], baseline: list[dict], machine: str = "") -> PairedRuns
 
 
 def stored_pairs(recipe: Recipe, final: bool = False) -> tuple[dict[str, PairedRuns], list[dict]]:
-    """Return the pairs of each stored experiment, and all runs of the baseline.
+    """Return the pairs of each experiment that has not changed since, and all runs of the baseline.
 
     final: those of --final instead.
     """
-    rows = present(recipe, final)
-    baseline = rows.pop(BASELINE.name)
-    pairs = {name: pair(runs, baseline) for name, runs in rows.items()}
+    lines = read_lines(recipe, final)
+    baseline, pairs = [x for x in lines if x["experiment"] == BASELINE.name], {}
+    for each in saved().values():
+        about = each.name, each.for_recipe(recipe).change
+        own = [x for x in lines if (x["experiment"], x["change"]) == about]
+        pairs[each.name] = pair(own, baseline)
     return {name: each for name, each in pairs.items() if each}, baseline
 
 
 def identity(line: dict) -> tuple:
     """Return what identifies a stored result, in the order of the file."""
     return tuple(line[name] for name in ("experiment", "final", "seed", "machine", "key", "recipe"))
-
-
-def scores(result: dict) -> tuple:
-    """Return the scores of a result, which are compared in every digit, or why it has none."""
-    return result.get("scores"), result.get("diverged")
 
 
 class Results:
@@ -85,29 +74,20 @@ class Results:
         lines = [line for line in lines if line["recipe"] == self.recipe.identity]
         stored = read_lines(self.recipe, workspace.final)
         self.lines = lines + [x for x in stored if x not in lines]
-
-    def known(self, experiment: Experiment) -> tuple[list[dict], list[dict]]:
-        """Return the results of this code, and those of other code with the same change.
-
-        Those of the same code may have another name. A confirmation has none of other code.
-        """
-        key, about = self.workspace.key(experiment), (experiment.name, experiment.change, False)
-        others = [x for x in self.lines if (x["experiment"], x["change"], x["final"]) == about]
-        return [x for x in self.lines if x["key"] == key], [x for x in others if x["key"] != key]
-
-    def must_verify(self, experiment: Experiment) -> bool:
-        """Return whether seed 0 must run to know which results of other code count."""
-        own, others = self.known(experiment)
-        return not own and any(x["seed"] == 0 for x in others)
+        self.ledger = workspace.folder.parent / "comparisons.jsonl"  # of this machine
 
     def usable(self, experiment: Experiment) -> list[dict]:
         """Return the results of other code with this code's scores of seed 0 on this machine, and
         then those of this code, which take precedence.
+
+        Those of this code may have another name. A confirmation has none of other code.
         """
-        own, others = self.known(experiment)
-        first = [x for x in own if (x["seed"], x["machine"]) == (0, self.machine["machine"])]
-        same = [x for x in others if x["seed"] == 0 and scores(x) in map(scores, first)]
-        return [x for x in others if x["key"] in {x["key"] for x in same}] + own
+        key, about = self.workspace.key(experiment), (experiment.name, experiment.change, False)
+        own, here = [x for x in self.lines if x["key"] == key], self.machine["machine"]
+        first = [x.get("scores") for x in own if (x["seed"], x["machine"]) == (0, here)]
+        others = [x for x in self.lines if (x["experiment"], x["change"], x["final"]) == about]
+        same = {x["key"] for x in others if x["seed"] == 0 and x.get("scores") in first}
+        return [x for x in others if x["key"] in same - {key}] + own
 
     def runs(self, experiment: Experiment) -> list[dict]:
         """Return the results that count, by seed and machine, under the present name and keys."""
@@ -122,18 +102,6 @@ class Results:
         baseline = self.runs(self.workspace.baseline)
         pairs = pair(self.runs(experiment), baseline, self.machine["machine"])
         return {x: pairs[x] for x in self.workspace.seeds(experiment, count) if x in pairs}
-
-    def describe(self, experiment: Experiment) -> str:
-        """Return how many results of an experiment count."""
-        known, usable = sum(map(len, self.known(experiment))), len(self.usable(experiment))
-        text = f"{experiment.name}: {usable} of {amount(known, 'stored result')} count"
-        verify = self.must_verify(experiment)
-        return f"{text}; the others will if seed 0 has the same scores again" if verify else text
-
-    @property
-    def ledger(self) -> Path:
-        """The file of all comparisons on this machine."""
-        return self.workspace.folder.parent / "comparisons.jsonl"
 
     def record(self, experiment: Experiment, outcome: str) -> None:
         """Add a verdict to the file of all comparisons."""

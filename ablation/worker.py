@@ -35,7 +35,6 @@ from utils import (
 # Phenomena of `mini` that are not in the score. Whether a run learns the order of two adjectives
 # around a subject is chance: it would raise the standard deviation from 0.98 to 1.23 points.
 EXCLUDED = {"order"}
-FEW = 20  # texts that a brief run scores
 
 
 def parse(flags: list[str], unknown: bool = False) -> dict:
@@ -172,8 +171,6 @@ def train_and_score(job: dict) -> dict:
     for number in (signal.SIGINT, signal.SIGTERM):  # training has set handlers
         signal.signal(number, signal.SIG_DFL)
     trained, texts = time.monotonic(), Split(*json.loads(Path(job["texts"]).read_text("utf-8")))
-    if job.get("brief"):
-        texts = Split(*(column and column[:: len(column) // FEW + 1] for column in texts))
     predictor = loading.load(run, config, average=job["average"])
     documents = read_json(run / "corpus.json").get("documents", True)
     result = {"scores": score(predictor, texts, documents), "parameters": predictor.num_parameters}
@@ -206,7 +203,7 @@ def run(job: dict) -> None:
         lock(Path(job["run"], ".lock"), wait="waiting for another process").lock.release()
     if not Path(job["result"]).exists():  # the command may have ended before it read it
         write_json(job["result"], about | train_and_score(job))
-    for part in ("",) if job.get("brief") else ("checkpoints", "source"):  # hundreds of megabytes
+    for part in ("checkpoints", "source"):  # hundreds of megabytes
         shutil.rmtree(Path(job["run"], part), ignore_errors=True)
 
 

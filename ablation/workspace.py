@@ -1,13 +1,11 @@
 """The runs of a recipe: the source of each experiment, the key of its results, and its files.
 
 comparisons/RECIPE/NAME/ has, for each seed, the run directory (seed-N), the output of its worker
-(seed-N.log), what the worker was told (seed-N.job.json), and its result (seed-N.KEY.json). In
-.brief/NAME are those of the first updates only.
+(seed-N.log), what the worker was told (seed-N.job.json), and its result (seed-N.KEY.json).
 """
 
 import json
 import os
-import re
 import shlex
 import shutil
 from importlib import metadata
@@ -24,7 +22,6 @@ DEPENDENCIES = ("tensorflow", "numpy", "sentencepiece", "sacrebleu")  # results 
 # The present code scores both sides: it may use only what --against finds in old commits, too.
 SHARED_CODE = ("ablation/*.py", "evaluation/metrics.py", "evaluation/scores.py")
 FINAL_SEEDS = 100  # those of --final are higher
-FIRST_UPDATES = 3  # that are compared before any run
 
 
 def hash_files(flags: str) -> list[str]:
@@ -57,9 +54,6 @@ class Workspace:
         self.running = self.scratch / "running"  # without it, runs save and end
         self.running.touch()
         self.packages = {name: metadata.version(name) for name in DEPENDENCIES}
-        other = settings(recipe.flags).get("model", Config.model) != Config.model
-        encoder = "; an edit of the encoder or cross-attention needs --recipe spa-eng"
-        self.hint = encoder if other else ""  # about an edit without effect
 
     def source(self, experiment: Experiment) -> Path:
         """Return a patched copy of the baseline's source, with the present code of `SHARED_CODE`.
@@ -97,19 +91,13 @@ class Workspace:
         epochs, average = (base | own).get("epochs", Config.epochs), self.average(experiment)
         if average > epochs:
             raise ExperimentError(f"{name} averages {average} of {epochs} epochs: lower `average`")
-        changes = set(changed_files("", source, self.source(BASELINE)))
         model = f"model/{base.get('model', Config.model)}.py"
         used = imported_files(["train.py", model], source) | {"model/__init__.py"}
-        unused = {x for x in changes if re.fullmatch(r"model/.*\.py", x)} - used
-        if changes == unused and self.settings(experiment) == self.settings(BASELINE):
-            raise ExperimentError(f"{name} does not affect recipe {recipe.name}{self.hint}")
-
-    def acts_later(self, experiment: Experiment) -> bool:
-        """Return whether a change may act only after the first updates: by its files or words."""
-        lines = "".join(experiment.changed_lines)  # and names of files
-        same = self.settings(experiment) == self.settings(BASELINE)
-        model = all(name.startswith("model/") for name in experiment.files)
-        return not (same and model) or bool(re.search("step|epoch|optimizer", lines))
+        changes = changed_files("", source, self.source(BASELINE))
+        unused = all(x.startswith("model/") and x not in used for x in changes)
+        if unused and not experiment.flags and not experiment.average:
+            what = f"{name} does not affect recipe {recipe.name}"
+            raise ExperimentError(f"{what}: choose another --recipe")
 
     def seeds(self, experiment: Experiment, count: int) -> range:
         """Return the first seeds of an experiment. With --final, no other change has them."""
@@ -121,10 +109,6 @@ class Workspace:
         """Return the number of last epochs whose weights are averaged."""
         return experiment.average or self.recipe.average
 
-    def settings(self, experiment: Experiment) -> list:
-        """Return what a result depends on besides code and texts."""
-        return [experiment.flags, self.average(experiment), hash_files(experiment.flags)]
-
     def key(self, experiment: Experiment) -> str:
         """Return a hash of all that a result depends on, except the seed and the machine.
 
@@ -133,7 +117,7 @@ class Workspace:
         if experiment not in self.keys:
             what = [self.recipe.flags, hash_files(self.recipe.flags), self.packages]
             what += [self.texts.read_text("utf-8"), code_hashes("", self.source(experiment))]
-            what += self.settings(experiment)
+            what += [experiment.flags, self.average(experiment), hash_files(experiment.flags)]
             self.keys[experiment] = short_hash(json.dumps(what))
         return self.keys[experiment]
 
@@ -148,15 +132,9 @@ class Workspace:
         values = {"sentences": self.recipe.sentences, "final": self.final}
         return self.write_job(files, BASELINE, self.recipe.flags, values)
 
-    def prepare_job(
-        self, experiment: Experiment, seed: int, machine: dict[str, str], brief: bool = False
-    ) -> dict:
-        """Write, and return, all that a worker needs. The run of other code is deleted.
-
-        brief: to train for `FIRST_UPDATES`, and score a few texts.
-        """
-        folder, key = self.folder / (".brief" if brief else ""), self.key(experiment)
-        start = folder / experiment.name / f"seed-{seed}"
+    def prepare_job(self, experiment: Experiment, seed: int, machine: dict[str, str]) -> dict:
+        """Write, and return, all that a worker needs. The run of other code is deleted."""
+        start, key = self.folder / experiment.name / f"seed-{seed}", self.key(experiment)
         about = {"experiment": experiment.name, "seed": seed, "final": self.final, "key": key}
         about |= {"baseline": self.key(self.baseline), "change": experiment.change, **machine}
         about |= {"recipe": self.recipe.identity, "commit": self.commit}
@@ -168,10 +146,8 @@ class Workspace:
             shutil.rmtree(start)
         start.parent.mkdir(parents=True, exist_ok=True)
         state = changed_files("state", self.source(experiment), self.source(BASELINE))
-        average = 1 if brief else self.average(experiment)
-        values = {"about": about, "average": average, "resumable": not state, "brief": brief}
-        steps = f"--max-steps={FIRST_UPDATES}" if brief else ""
-        flags = f"{self.recipe.flags} {experiment.flags} --seed={seed} {steps}"
+        values = {"about": about, "average": self.average(experiment), "resumable": not state}
+        flags = f"{self.recipe.flags} {experiment.flags} --seed={seed}"
         return self.write_job(files, experiment, flags, values)
 
     def write_job(

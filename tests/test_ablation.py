@@ -195,10 +195,10 @@ def test_an_uncommitted_edit_gets_a_verdict(repository, ask):
     edit(repository / "model/transformer.py", "return 50", "return 30")
     assert ": worse after 3 seeds\n" in ask() and ask.status == 1  # by exactly 10 each
     edit(repository / "model/transformer.py", "return 30", "return 30  # more")
-    assert "of 3 seeds: 0 runs" in ask("--plan")  # its runs count whatever its name is
+    assert "of 3 seeds: at most 0 runs" in ask("--plan")  # its runs count whatever its name is
     ask("--save", "positions/named", "1?")
     undo()
-    assert "of 3 seeds: 0 runs" in ask("named", "--recipe", "shakespeare", "--plan")
+    assert "of 3 seeds: at most 0 runs" in ask("named", "--recipe", "shakespeare", "--plan")
     with pytest.raises(ExperimentError, match="--against"):
         ask()
 
@@ -288,7 +288,7 @@ def test_an_edit_that_the_recipe_never_executes_is_refused(repository, ask):
     commit()
     for path, old, new in (("transformer", "# the truth", "# a comment"), ("cells", "1", "2")):
         edit(repository / f"model/{path}.py", old, new)
-        with pytest.raises(ExperimentError, match="does not affect .* --recipe spa-eng"):
+        with pytest.raises(ExperimentError, match="does not affect .* --recipe"):
             ask("--plan")
     edit(repository / "model/transformer.py", "# a comment", "import model.cells")
     ask("--plan")
@@ -298,15 +298,11 @@ def test_an_edit_that_the_recipe_never_executes_is_refused(repository, ask):
     ask("--plan")  # model/__init__.py decides what the models are
 
 
-def test_an_edit_without_effect_in_the_first_updates_has_no_run(repository, ask):
-    """Unless it may act later, such as a schedule."""
+def test_an_edit_without_effect_has_one_pair(repository, ask):
     edit(repository / "model/transformer.py", "return 40", "return 41 - 1")
-    out = ask()
-    assert re.search(r"^edit-\w+: no effect after 0 seeds .*spa-eng", out, re.MULTILINE)
-    assert ask.status == 3 and not started(repository, "*", "shakespeare")
-    edit(repository / "model/transformer.py", "def other():", "def other(step=0):")
-    assert "no effect after 3 seeds" in ask()
-    assert started(repository, "*", "shakespeare") == 6
+    assert "no effect after 1 seed" in ask() and ask.status == 3
+    assert "best rate" not in ask("--tune")
+    assert started(repository, "*", "shakespeare") == 2
 
 
 def test_one_pair_shows_its_gain_but_gets_no_verdict(repository, ask):
@@ -441,13 +437,13 @@ def test_a_plan_names_the_change_and_the_runs_with_their_time(repository, ask, m
     edit(repository / "model/transformer.py", "return 40", "return 50")
     out = ask("--plan")
     assert re.search(r"^edit-\w+ changes model/transformer.py; ", out, re.MULTILINE)
-    assert "3 seeds: 6 runs" in out and "8 seeds: 16 runs" in out and ask.status == 0
+    assert "3 seeds: at most 6 runs" in out and "8 seeds: at most 16 runs" in out
     assert not [*(repository / "comparisons").rglob("started")] and "unpaired" not in out
     ask("--seeds", "2")  # a run takes two minutes
-    assert "3 seeds: 2 runs, 2 at a time, about 2 minutes\n" in ask("--plan")
+    assert "3 seeds: at most 2 runs, 2 at a time, about 2 minutes\n" in ask("--plan")
     monkeypatch.setattr(executor, "cores", lambda: [0])  # as a cluster has its own number
-    assert "3 seeds: 2 runs, 1 at a time, about 4 minutes\n" in ask("--plan")
-    assert "8 seeds: 16 runs" in ask("--plan", "--final")
+    assert "3 seeds: at most 2 runs, 1 at a time, about 4 minutes\n" in ask("--plan")
+    assert "8 seeds: at most 16 runs" in ask("--plan", "--final")
     edit(repository / "data/texts.py", "old", "new")
     assert "unpaired" in ask("--plan")
 
@@ -477,8 +473,7 @@ def test_a_stored_result_is_of_the_same_code_or_verified_by_seed_0_or_run_again(
     edit(repository / "model/transformer.py", "return 1", "return 3")  # not the scores
     commit()
     shutil.rmtree(repository / "comparisons")
-    out = ask("more", "--plan")
-    assert "3 seeds: 6 runs" in out and out.count(": 0 of 3 stored results count; ") == 2
+    assert "3 seeds: at most 6 runs" in ask("more", "--plan")
     *count, out = run_again(repository, ask, "--store")
     assert count == [1, 1] and verdict(out, "more", 3) == "better +8.0"
     recipe = experiments.recipes()["mini"]
@@ -521,7 +516,7 @@ def test_a_changed_experiment_is_run_again_and_one_without_effect_is_not_stored(
     out = ask("more", "idle", "--store", "--recipe", "mini")
     assert verdict(out, "more", 3) == "better +9.0"
     assert started(repository, "more") == 3 and started(repository, "baseline") == 0
-    assert "\nidle: no effect after 3 seeds" in out and ask.status == 3
+    assert "\nidle: no effect after 1 seed" in out and ask.status == 3
     lines = results.read_lines(experiments.recipes()["mini"])
     assert {line["experiment"] for line in lines} == {"baseline", "more"}
 
@@ -554,7 +549,7 @@ def test_results_of_this_code_take_precedence_over_those_of_other_code(repositor
         other = line | {"key": "other", "scores": line["scores"] | lower}
         path.with_name(f"seed-{line['seed']}.other-here.json").write_text(json.dumps(other))
     out = ask("more", "--seeds", "2")
-    assert "more: 4 of 4" in out and verdict(out, "more", 2).endswith("+8.2")
+    assert verdict(out, "more", 2).endswith("+8.2")
 
 
 def test_a_confirmation_has_eight_pairs_of_other_seeds_for_each_change(repository, ask):
@@ -616,8 +611,8 @@ def test_each_side_is_tuned_by_three_seeds_and_judged_by_others(repository, ask)
 
 
 def test_a_best_rate_at_an_end_is_followed_by_one_further(repository, ask):
-    """The best rates are 1 for the baseline, half of the recipe's, and 4 and 64 for experiments."""
-    with_rate(repository, 2)
+    """The best rates are 1 for the baseline, a quarter of the recipe's, and 4 and 64 for others."""
+    with_rate(repository, 4)
     for name, width in ("wide", 192), ("wider", 320):
         add(repository, name, flags=f"--d-model={width} --learning-rate-scale=0.5", average=1)
     out = ask("wide", "wider", "--tune")
@@ -649,7 +644,7 @@ def test_tuning_ignores_a_baseline_that_diverges_at_its_own_rate(repository, ask
 
 
 def test_one_score_chooses_the_rates(repository, ask):
-    add(repository, "smooth", flags="--label-smoothing=0.2")
+    add(repository, "smooth", flags="--label-smoothing=0.2 --d-model=129")
     with pytest.raises(ExperimentError, match="--tune .* BLEU"):
         ask("more", "smooth", "--tune", "--recipe", "loss")
     out = ask("smooth", "--tune", "--recipe", "loss")  # of which a lower one would be at an end

@@ -57,7 +57,7 @@ def main(flags: argparse.Namespace) -> None:
     else:
         scores, table = measure(predictor, texts)
     if flags.corpus:
-        scores |= report.seen(flags.config, flags.corpus, texts, documents)
+        scores |= report.seen(flags.config, flags.corpus, texts)
     checkpoint = f"{flags.checkpoint} checkpoint"
     name += f"-stride{flags.stride}" if flags.stride else ""
     name += "-best" if flags.checkpoint == "best" else ""

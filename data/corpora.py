@@ -9,7 +9,7 @@ from pathlib import Path
 
 from config import Config
 from data import mini, readers, remote
-from data.splits import Corpus, CorpusError, divided, for_task
+from data.splits import Corpus, CorpusError, for_task
 from utils import did_you_mean
 
 NAMED = {
@@ -26,9 +26,7 @@ SUPPORTED = (
 
 def from_config(config: Config) -> Corpus:
     """Return the corpus of a configuration, in its direction. Raises CorpusError."""
-    corpus = open_corpus(config)
-    corpus = divided(corpus, config)
-    return for_task(corpus, config)
+    return for_task(open_corpus(config), config)
 
 
 def open_corpus(config: Config) -> Corpus:

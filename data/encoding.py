@@ -10,11 +10,10 @@ import numpy as np
 from config import Config
 from data.arrays import Pairs, Ragged
 from data.splits import LABELS, TEXT, Row, Split
-from data.tokenizer import BOS, EOS, UNK, AnyTokenizer, Labels
+from data.tokenizer import BOS, EOS, AnyTokenizer, Labels
 
 ID_TYPE = np.dtype(np.uint16)  # of the ids in files: a vocabulary has at most 65,536 tokens
 PART = 20_000  # pairs that are encoded at a time
-WINDOW = 50  # characters, on average, of the parts of a text that training may have seen
 
 
 def encode(
@@ -43,35 +42,6 @@ def encode_texts(
 ) -> Ragged:
     """Encode the texts of a language model. ending: the ids after each text."""
     return Ragged.of([[*row, *ending] for row in tokenizer.encode(texts)])
-
-
-def seen_share(
-    train: np.ndarray, texts: Sequence[str], tokenizer: AnyTokenizer, ending: Sequence[int] = ()
-) -> float:
-    """Return the share of texts that are also in the training text of a language model.
-
-    train: its ids. The texts are divided into windows of as many tokens as `WINDOW` characters have
-    on average, which are searched at all places of the training text. Those with an unknown token
-    are left out. ending: the ids after each text.
-    """
-    ids = encode_texts(texts, tokenizer, ending).ids
-    size = max(1, round(WINDOW * len(ids) / max(1, sum(map(len, texts)))))
-    windows = ids[: len(ids) // size * size].reshape(-1, size)
-    windows = windows[(windows != UNK).all(axis=1)]
-    hashes = hash_windows(windows.ravel(), size)[::size]
-    seen = np.zeros(len(hashes), bool)
-    for start in range(0, len(train), 1 << 20):
-        seen |= np.isin(hashes, hash_windows(train[start : start + (1 << 20) + size - 1], size))
-    lengths = [len(text) for text in tokenizer.decode(row[row != EOS] for row in windows)]
-    return float(np.average(seen, weights=lengths)) if len(seen) else 0.0
-
-
-def hash_windows(ids: np.ndarray, size: int) -> np.ndarray:
-    """Hash the window of `size` ids that begins at each place: (tokens − size + 1,), uint64."""
-    hashes = np.zeros(max(0, len(ids) - size + 1), np.uint64)
-    for i in range(size):
-        hashes = hashes * np.uint64(0x9E3779B97F4A7C15) + ids[i : i + len(hashes)].astype(np.uint64)
-    return hashes
 
 
 def start_id(tokenizer: AnyTokenizer, documents: bool) -> int:

@@ -7,7 +7,6 @@ so that neither needs to fit into memory. The texts that train the tokenizer mus
 import hashlib
 import json
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,8 +15,8 @@ import numpy as np
 from config import Config
 from data import corpora, tokenizer
 from data.arrays import Pairs, Ragged, Text
-from data.encoding import encode_split, map_split, seen_share, start_id
-from data.splits import TEXT, Corpus, CorpusError, Split
+from data.encoding import encode_split, map_split, start_id
+from data.splits import TEXT, Corpus, CorpusError, Split, seen_share
 from data.tokenizer import EOS, UNK, AnyTokenizer
 from same_code import fingerprint
 from utils import first_line, lock, names_in_group, print_line, progress_bar, warn, write_json
@@ -36,16 +35,16 @@ class Dataset(NamedTuple):
     source_tokenizer: AnyTokenizer
     target_tokenizer: AnyTokenizer
     # "languages", "max_length", and "splits": of each, "pairs", their "sha256", and how many are
-    # "used", "dropped" or "cut" (train and validation), or have a source that is also "in_train".
-    # Of train and validation, the number of "tokens", and the share of each side that is "unknown".
-    # Of texts, "documents", see `Corpus`, and the share of other splits that training has "seen".
+    # "used", "dropped" or "cut" (train and validation), and the share that training has "seen" (not
+    # of train). Of train and validation, the number of "tokens", and the share of each side that is
+    # "unknown". Of texts, "documents", see `Corpus`.
     corpus_info: dict
 
     def describe_splits(self) -> str:
         """Return the sizes, such as "train 9 pairs (2 dropped), validation 3 pairs"."""
         unit, sizes = "texts" if isinstance(self.train, Text) else "pairs", []
         for name, counts in self.corpus_info["splits"].items():
-            notes = [f"{counts[x]:,} {x}" for x in ("dropped", "cut", "in_train") if counts.get(x)]
+            notes = [f"{counts[x]:,} {x}" for x in ("dropped", "cut") if counts.get(x)]
             note = f" ({', '.join(notes)})" if notes else ""
             sizes.append(f"{name} {counts['pairs']:,} {unit}{note}")
         return ", ".join(sizes)
@@ -66,8 +65,7 @@ def load(config: Config) -> Dataset:
                 write(folder, config, corpus)
     dataset = read(folder, config)
     for name, counts in dataset.corpus_info["splits"].items():
-        seen = counts.get("seen", counts.get("in_train", 0) / counts["pairs"])
-        warn_of(name, max(counts.get("unknown", [0])), seen)
+        warn_of(name, max(counts.get("unknown", [0])), counts.get("seen", 0))
     return dataset
 
 
@@ -77,19 +75,6 @@ def warn_of(name: str, unknown: float, seen: float) -> None:
         warn(f"{unknown:.1%} of the tokens of {name} are unknown: {REMEDY}")
     if seen >= 0.01:
         warn(f"{seen:.1%} of {name} is also in train")
-
-
-def seen_in_training(config: Config, texts: Split, ending: Sequence[int]) -> float:
-    """Return the share of texts that are also in the training split of `config`: of sources, or of
-    the text of a language model, see `seen_share`.
-
-    ending: the ids after each text. Raises UserError if the corpus cannot be read.
-    """
-    if config.task == TEXT:
-        dataset = load(config)
-        return seen_share(dataset.train.tokens.ids, texts.targets, dataset.target_tokenizer, ending)
-    train = corpora.from_config(config).summarize("train", 1).hashes
-    return float(np.isin([*map(hash, texts.sources)], train).mean())
 
 
 def cache_folder(config: Config, corpus: Corpus) -> Path:
@@ -132,26 +117,23 @@ def encode(folder: Path, config: Config, corpus: Corpus) -> None:
     for name in dict.fromkeys([*corpus.splits, "train", "validation"]):
         limit = TOKENIZER_PAIRS if name == "train" else VALIDATION_PAIRS
         splits[name] = corpus.summarize(name, limit)
-        if not splits[name].hashes:
-            raise CorpusError(
-                f"{corpus.name}: its {name} split is empty: add texts, or give files for each split"
-            )
     train = splits["train"]
     if config.init_from:
         tokenizers = initial_tokenizers(config)
     else:
-        count = f"{len(train.sample):,} of {len(train.hashes):,} pairs"
-        print_line(f"training the tokenizer on {count}")
+        print_line(f"training the tokenizer on {len(train.sample):,} of {train.size:,} pairs")
         tokenizers = tokenizer.train_pair(Split.of(train.sample), train.labels, config)
     tokenizer.save_pair(folder, *tokenizers)
     write_json(folder / "validation.json", Split.of(splits["validation"].sample))
-    counts = {name: {"sha256": x.sha256, "pairs": len(x.hashes)} for name, x in splits.items()}
+    counts = {name: {"sha256": x.sha256, "pairs": x.size} for name, x in splits.items()}
+    for name in splits.keys() - {"train"}:
+        counts[name]["seen"] = seen_share(Split.of(splits[name].sample), train)
     ending = [EOS] if corpus.documents else []
     for name in ("validation", "train"):
         split = splits[name]
-        in_memory = name == "validation" or len(split.sample) == len(split.hashes)
+        in_memory = name == "validation" or len(split.sample) == split.size
         pairs = split.sample if in_memory else corpus.read(name)
-        bar = progress_bar(pairs, desc=f"encoding {name}", total=len(split.hashes), unit="pair")
+        bar = progress_bar(pairs, desc=f"encoding {name}", total=split.size, unit="pair")
         counts[name] |= encode_split(folder, name, bar, tokenizers, config, ending)
         if not counts[name]["tokens"]:
             raise CorpusError(
@@ -165,13 +147,6 @@ def encode(folder: Path, config: Config, corpus: Corpus) -> None:
         info["documents"] = corpus.documents
     else:
         info["output_margin"] = output_margin(*sides)
-    for name in splits.keys() - {"train"}:
-        if config.task == TEXT:
-            texts = Split.of(splits[name].sample).targets
-            counts[name]["seen"] = seen_share(sides[0].ids, texts, tokenizers[1], ending)
-        else:
-            shared = np.isin(splits[name].hashes, train.hashes)
-            counts[name]["in_train"] = int(shared.sum())
     write_json(folder / "corpus.json", info)
 
 

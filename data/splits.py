@@ -6,7 +6,6 @@ import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +17,7 @@ from utils import amount, progress_bar, warn
 
 SPLITS = ("train", "validation", "test")
 TEXT, LABELS = "language modeling", "classification"
+WINDOW = 50  # characters of the parts of a text that training may have seen
 
 # The texts of a reader's columns, or a source and a target; in some corpora, then a tag.
 Row = tuple[str, ...]
@@ -51,20 +51,20 @@ class Summary(NamedTuple):
     """What one pass over a split collects."""
 
     sha256: str  # of the texts; depends on their order and on the direction
+    size: int  # number of pairs
     sample: list[Row]  # all pairs, or evenly spaced ones if there are too many
     labels: set[str]  # the targets, in labelled corpora
-    hashes: array  # of the source of each pair
+    hashes: array  # of the source of each pair; of texts, of the windows of their characters
 
 
 @dataclass(frozen=True)
 class Corpus:
     """A corpus of translations, of texts with labels, or of texts.
 
-    A reader returns one whose parts are splits, or a single part `all`. `divided` returns one whose
-    parts are splits, and `for_task` one whose rows are pairs. `files` downloads the corpus if
-    necessary, and is called before `rows`. Both raise CorpusError. The files and the name identify
-    the texts: the parts of a generated corpus have no files, and its name has all that it depends
-    on.
+    A reader returns one whose parts are splits, or a single part `all`. `for_task` returns one
+    whose parts are splits, and whose rows are pairs. `files` downloads the corpus if necessary, and
+    is called before `rows`. Both raise CorpusError. The files and the name identify the texts: the
+    parts of a generated corpus have no files, and its name has all that it depends on.
     """
 
     name: str
@@ -94,19 +94,32 @@ class Corpus:
 
         If there are more, keeps every second, fourth, … pair: between limit / 2 and limit. Of texts
         other than those of the training split, keeps the first ones, because they belong together.
+        Raises CorpusError if the split does not exist or is empty.
         """
         in_order = self.task == TEXT and split != "train"
-        digest, sample, step, labels, hashes = hashlib.sha256(), [], 1, set(), array("q")
+        digest, count, sample, step, labels = hashlib.sha256(), 0, [], 1, set()
+        hashes, text = array("q"), ""
         for pair in progress_bar(self.read(split), desc=f"reading {split}", unit="pair"):
             digest.update(json.dumps(pair[:2]).encode())
-            if len(hashes) % step == 0 and not (in_order and len(hashes) >= limit):
+            if count % step == 0 and not (in_order and count >= limit):
                 sample.append(pair)
             if len(sample) > limit:
                 sample, step = sample[::2], 2 * step
             if self.task == LABELS:
                 labels.add(pair[1])
-            hashes.append(hash(pair[0]))
-        return Summary(digest.hexdigest(), sample, labels, hashes)
+            if self.task == TEXT:
+                text += pair[1]
+                end = len(text) // WINDOW * WINDOW
+                hashes.extend(hash(text[i : i + WINDOW]) for i in range(0, end, WINDOW))
+                text = text[end:]
+            else:
+                hashes.append(hash(pair[0]))
+            count += 1
+        if not count:
+            raise CorpusError(
+                f"{self.name}: its {split} split is empty: add texts, or give files for each split"
+            )
+        return Summary(digest.hexdigest(), count, sample, labels, hashes)
 
     def fingerprint(self) -> str:
         """Hex digest of the corpus' files. Does not depend on where they are."""
@@ -119,67 +132,55 @@ class Corpus:
         return digest.hexdigest()
 
 
+def seen_share(texts: Split, train: Summary) -> float:
+    """Return the share of texts that are also in the training split: of their sources.
+
+    Of the texts of a language model, it is the share of the characters in windows of `WINDOW` that
+    are also in the training text. Those of the training text follow one another, and those of the
+    texts begin at every character.
+    """
+    if any(texts.sources):
+        return float(np.isin([*map(hash, texts.sources)], train.hashes).mean())
+    text = "".join(texts.targets)
+    places = range(max(1, len(text) - WINDOW + 1))
+    hashes = np.fromiter((hash(text[i : i + WINDOW]) for i in places), np.int64)
+    seen = np.convolve(np.isin(hashes, train.hashes), np.ones(WINDOW)) > 0  # of each character
+    return float(seen.mean())
+
+
 # ---- Splits --------------------------------------------------------------------------------------
 
 
-def divided(corpus: Corpus, config: Config) -> Corpus:
-    """Divide the part `all` into splits, or, if no part validates, `train` into two.
+def rows_of(corpus: Corpus, column: int, share: float | None, split: str) -> Iterator[Row]:
+    """Yield the rows of a split, which may be in another part. The part `all` can still be read.
 
-    The part `all` can still be read. Does not need the data.
+    The part `all` of one text is divided by position: a line is in the split of its first
+    character. Other rows of `all` are divided by a hash of their first column, in both directions
+    of translation, or of the text of a language model. If no part validates, random rows of `train`
+    do: by default a fifth, and without labels, where there can be millions of texts, at most 5,000.
     """
-    column = columns_of(corpus, config)[0] if config.task == TEXT else 0
-    assign = partial(assign_rows, corpus, column, config.held_out_share)
-
-    def files() -> Files:
-        parts = corpus.files()
-        part, splits = divided_part(corpus)
-        return dict.fromkeys(splits, parts.get(part)) | parts
-
-    def rows(split: str) -> Iterator[Row]:
-        part, splits = divided_part(corpus)
-        if split not in splits:
-            return corpus.rows(split)
-        return (row for assigned, row in assign(part) if assigned == split)
-
-    return replace(corpus, files=files, rows=rows)
-
-
-def divided_part(corpus: Corpus) -> tuple[str | None, Sequence[str]]:
-    """Return the part that is divided, or None, and the splits that it is divided into."""
     parts = corpus.files()
-    if "all" in parts:
-        return "all", SPLITS
-    if corpus.documents and "train" in parts and "validation" not in parts:
-        return "train", SPLITS[:2]
-    return None, ()
-
-
-def assign_rows(
-    corpus: Corpus, column: int, share: float | None, part: str
-) -> Iterator[tuple[str, Row]]:
-    """Yield each row of a part, and its split.
-
-    One text is divided by position: a line is in the split of its first character. Other rows are
-    divided by a hash of their first column, in both directions of translation, or of the text of a
-    language model. If no part validates, random rows of the training split do: by default a fifth,
-    and without labels, where there can be millions of texts, at most 5,000.
-    """
-    if part == "train":
-        count = sum(1 for _ in corpus.rows(part))
+    if "all" in parts and split != "all" and corpus.documents:
+        for row in corpus.rows("all"):
+            if assign_split(row[column], share or 0.02) == split:
+                yield row
+    elif "all" in parts and split != "all":
+        position, size = 0, sum(len(text) for (text,) in corpus.rows("all"))
+        for row in corpus.rows("all"):
+            if split_at(10_000 * position / size, share or 0.05) == split:
+                yield row
+            position += len(row[0])
+    elif corpus.documents and "validation" not in parts and split in ("train", "validation"):
+        count = sum(1 for _ in corpus.rows("train"))
         size = int(count * (share or 0.2))
         size = size if corpus.task == LABELS or share else min(size, 5_000)
         held_out = np.zeros(count, bool)
         held_out[np.random.default_rng(0).permutation(count)[:size]] = True
-        for is_held_out, row in zip(held_out, corpus.rows(part), strict=True):
-            yield ("validation" if is_held_out else "train"), row
-    elif corpus.documents:
-        for row in corpus.rows(part):
-            yield assign_split(row[column], share or 0.02), row
+        for is_held_out, row in zip(held_out, corpus.rows("train"), strict=True):
+            if is_held_out == (split == "validation"):
+                yield row
     else:
-        position, size = 0, sum(len(text) for (text,) in corpus.rows(part))
-        for row in corpus.rows(part):
-            yield split_at(10_000 * position / size, share or 0.05), row
-            position += len(row[0])
+        yield from corpus.rows(split)
 
 
 def split_at(place: float, share: float) -> str:
@@ -211,7 +212,7 @@ def hash_share(text: str) -> float:
 
 
 def for_task(corpus: Corpus, config: Config) -> Corpus:
-    """Choose the columns of a corpus, their order, and a share of its training split.
+    """Divide a corpus into splits, and choose its columns, their order, and a share of `train`.
 
     A language model gets the target side of translations, or texts without their labels. Raises
     CorpusError if the corpus is for another task.
@@ -224,7 +225,22 @@ def for_task(corpus: Corpus, config: Config) -> Corpus:
         raise CorpusError(f"--train-share cannot shorten {corpus.name}, which is one text")
     languages = tuple(corpus.languages[i] for i in columns)
     chosen = replace(corpus, languages=languages, task=config.task)
-    return replace(chosen, rows=partial(normalized, chosen, columns, config.train_share))
+    column = columns[0] if config.task == TEXT else 0  # that decides the split
+
+    def files() -> Files:
+        parts = corpus.files()
+        if "all" in parts:
+            return dict.fromkeys(SPLITS, parts["all"]) | parts
+        if corpus.documents and "train" in parts:
+            return dict.fromkeys(SPLITS[:2], parts["train"]) | parts
+        return parts
+
+    def rows(split: str) -> Iterator[Row]:
+        share = config.train_share if split == "train" else None
+        whole = rows_of(corpus, column, config.held_out_share, split)
+        return normalized(chosen, columns, share, split, whole)
+
+    return replace(chosen, files=files, rows=rows)
 
 
 def columns_of(corpus: Corpus, config: Config) -> list[int]:
@@ -240,7 +256,7 @@ def columns_of(corpus: Corpus, config: Config) -> list[int]:
 
 
 def normalized(
-    corpus: Corpus, columns: Sequence[int], train_share: float | None, split: str
+    corpus: Corpus, columns: Sequence[int], share: float | None, split: str, rows: Iterator[Row]
 ) -> Iterator[Row]:
     """Yield the pairs of a split. Those with an empty text are left out. A text of a language model
     has the source "".
@@ -249,9 +265,8 @@ def normalized(
     Sources have no other white space than single spaces, translations are one line, as outputs are,
     and labels are stripped.
     """
-    share = train_share if split == "train" else None
     texts, empty = corpus.task == TEXT, 0
-    for row in corpus.rows(split):
+    for row in rows:
         source = "" if texts else normalize_source(row[columns[0]])
         target = (to_nfc if texts else to_line)(row[columns[-1]])
         target = target.strip() if corpus.task == LABELS else target

@@ -6,9 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from config import Config
-from data import corpora, pipeline
-from data.splits import CorpusError, Split
-from data.tokenizer import EOS
+from data import corpora
+from data.splits import CorpusError, Split, seen_share
 from evaluation.scores import Table
 from training.records import read_json
 from utils import UserError, first_line, quote, warn, write_json, write_text
@@ -53,8 +52,6 @@ def load_split(
             f"{run}/corpus.json, so scores would not be comparable: restore the text, or score it "
             f"as another corpus with --corpus {quote(config.corpus)}"
         )
-    if not summary.sample:
-        raise UserError(f"the {split} split of {corpus.name} has no texts to score")
     if summary.sha256 == recorded:
         return Split.of(summary.sample), split, corpus.documents
     # Other texts may have the same name, and a path may be longer than a name can be.
@@ -62,14 +59,14 @@ def load_split(
     return Split.of(summary.sample), f"{stem}-{split}-{summary.sha256[:8]}", corpus.documents
 
 
-def seen(config: Config, name: str, texts: Split, documents: bool) -> dict[str, float]:
+def seen(config: Config, name: str, texts: Split) -> dict[str, float]:
     """Return {"seen": the share of the texts of a corpus that a run has trained on}.
 
     Returns {}, with a warning, if the corpus of the run cannot be read.
     """
     own = replace(config, corpus=name) if corpora.is_same(name, config.corpus) else config
     try:
-        return {"seen": pipeline.seen_in_training(own, texts, [EOS] if documents else [])}
+        return {"seen": seen_share(texts, corpora.from_config(own).summarize("train", 1))}
     except (UserError, OSError) as error:
         warn(f"not compared with the training texts: {first_line(error)}")
         return {}

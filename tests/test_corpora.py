@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from config import Config
 from data import remote
-from data.splits import SPLITS, Corpus, Split, assign_split, divided, for_task, hash_share
+from data.splits import SPLITS, Corpus, Split, assign_split, for_task, hash_share
 from data.text import normalize_source, read_lines, to_line
 from same_code import ROOT
 
@@ -94,7 +94,7 @@ def test_further_splits_and_tags_of_any_corpus_are_read():
     """As of `mini` and of test sets of generalization."""
     rows = {"train": [("a", "b", "x")], "generalization": [("c", "d", "y"), ("e", "f", "z")]}
     corpus = Corpus("new", ("en", "form"), lambda: dict.fromkeys(rows, []), lambda p: iter(rows[p]))
-    corpus = for_task(divided(corpus, Config()), Config())
+    corpus = for_task(corpus, Config())
     assert {*corpus.splits} == {"train", "validation", "generalization"}
     assert corpus.load("generalization") == Split(["c", "e"], ["d", "f"], ["y", "z"])
 

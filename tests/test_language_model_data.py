@@ -11,10 +11,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from config import Config
-from data import encoding, pipeline, readers, remote, tokenizer
+from data import pipeline, readers, remote
 from data.arrays import Ragged, Text
 from data.batches import plan_batches
-from data.splits import SPLITS
+from data.splits import SPLITS, TEXT, Corpus, Split, seen_share
 from data.tokenizer import EOS, UNK
 
 LANGUAGE_MODEL = {"model": "language_model"}
@@ -176,8 +176,7 @@ def test_documents_end_in_eos(config, talks, tokenizer):
     assert decoded == expected
 
 
-@pytest.mark.parametrize("kind", ["char", "byte", "bpe"])
-def test_the_share_of_a_text_that_training_has_seen_is_named(config, tmp_path, capfd, kind):
+def test_the_share_of_a_text_that_training_has_seen_is_named(config, tmp_path, capfd):
     """Half of the validation text is also in the training text, at another place."""
     random = np.random.default_rng(0)
     letters = [*"abcdefghijklmnopqrst    "]
@@ -185,27 +184,26 @@ def test_the_share_of_a_text_that_training_has_seen_is_named(config, tmp_path, c
     write(tmp_path / "half/train.txt", "x" + "".join(lines[:200]))
     write(tmp_path / "half/validation.txt", "".join(lines[150:250]))
     write(tmp_path / "half/test.txt", "".join(lines[300:]))
-    half = dataclasses.replace(config, corpus=str(tmp_path / "half"), tokenizer=kind)
-    splits = pipeline.load(half).corpus_info["splits"]
-    assert splits["validation"]["seen"] == pytest.approx(0.5, abs=0.06)
-    assert splits["test"]["seen"] == 0 and "seen" not in splits["train"]
+    half = dataclasses.replace(config, corpus=str(tmp_path / "half"))
+    counts = pipeline.load(half).corpus_info["splits"]
+    assert counts["validation"]["seen"] == pytest.approx(0.5, abs=0.06)
+    assert counts["test"]["seen"] == 0 and "seen" not in counts["train"]
     error = capfd.readouterr().err
     assert "of validation is" in error and "of test is" not in error
     write(tmp_path / "thrice.txt", "".join(lines) * 3)  # divided by position
-    thrice = dataclasses.replace(config, corpus=str(tmp_path / "thrice.txt"), tokenizer=kind)
-    splits = pipeline.load(thrice).corpus_info["splits"]
-    assert splits["validation"]["seen"] > 0.9 and splits["test"]["seen"] > 0.9
+    thrice = dataclasses.replace(config, corpus=str(tmp_path / "thrice.txt"))
+    counts = pipeline.load(thrice).corpus_info["splits"]
+    assert counts["validation"]["seen"] > 0.9 and counts["test"]["seen"] > 0.9
     assert "of test is" in capfd.readouterr().err
 
 
-def test_windows_with_unknown_tokens_and_short_texts_are_not_seen():
-    characters = tokenizer.train(["abc\n"], 300, kind="char", leading_space=False)
-    unknown = characters.encode(["日" * 100])[0]
-    assert encoding.seen_share(np.int32(unknown), ["本" * 100], characters) == 0
-    known = np.int32(characters.encode(["abcca" * 30])[0])
-    assert encoding.seen_share(known, ["ccaab" * 15], characters) == 1
-    assert encoding.seen_share(known, ["abc"], characters) == 0
-    assert encoding.seen_share(known[:10], ["abcca" * 30], characters) == 0
+def test_only_windows_of_a_text_are_seen():
+    rows = [("", "abcca" * 20)]
+    train = Corpus("new", ("text",), lambda: {"train": []}, lambda _: iter(rows), TEXT)
+    train = train.summarize("train", 1)
+    cases = {"ccaab" * 30: 1, "abcca" * 10 + "x" * 50: 0.5, "abcca": 0, "": 0}
+    for text, share in cases.items():
+        assert seen_share(Split([""], [text]), train) == pytest.approx(share, abs=0.06)
 
 
 # ---- Blocks --------------------------------------------------------------------------------------

@@ -173,9 +173,9 @@ class Comparison:
         self.sides[side] = side.at_rate(self.recipe, rate.value)
         print(f"{side.name}: best rate {rate}", flush=True)
 
-    def report(self, experiments: list[Experiment], stage: int) -> dict[Experiment, Verdict]:
+    def report(self, chosen: list[Experiment], stage: int) -> dict[Experiment, Verdict]:
         """Judge experiments at a stage, print the verdicts, and add them to all comparisons."""
-        latest = {each: self.judge(each, stage) for each in experiments}
+        latest = {each: self.judge(each, stage) for each in chosen}
         for experiment, verdict in latest.items():
             print(f"{experiment.name}: {verdict}", flush=True)
             self.results.record(experiment, verdict.outcome)
@@ -186,7 +186,10 @@ class Comparison:
 
         The first pair shows which stored results count, and whether a change has no effect.
         """
-        self.execute(self.runs(self.chosen, 1), gains=not self.tuned)
+        runs = self.runs(self.chosen, self.stages[0])
+        if len(runs) > self.pool.size or self.tuned:
+            runs = self.runs(self.chosen, 1)
+        self.execute(runs, gains=not self.tuned)
         decided = self.report([x for x in self.chosen if equal(self.results.pairs(x))], 1)
         waiting = [x for x in self.chosen if x not in decided]
         if self.tuned and waiting:

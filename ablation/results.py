@@ -44,7 +44,7 @@ def pair(own: list[dict], baseline: list[dict], machine: str = "") -> PairedRuns
 
 
 def stored_pairs(recipe: Recipe, final: bool = False) -> tuple[dict[str, PairedRuns], list[dict]]:
-    """Return the pairs of each experiment that has not changed since, and all runs of the baseline.
+    """Return the pairs of each experiment as it is now, and all runs of the baseline.
 
     final: those of --final instead.
     """
@@ -60,6 +60,11 @@ def stored_pairs(recipe: Recipe, final: bool = False) -> tuple[dict[str, PairedR
 def identity(line: dict) -> tuple:
     """Return what identifies a stored result, in the order of the file."""
     return tuple(line[name] for name in ("experiment", "final", "seed", "machine", "key", "recipe"))
+
+
+def scores(result: dict) -> dict | str:
+    """Return the scores of a run, which are compared in every digit, or why it diverged."""
+    return result.get("diverged") or result["scores"]
 
 
 class Results:
@@ -84,9 +89,9 @@ class Results:
         """
         key, about = self.workspace.key(experiment), (experiment.name, experiment.change, False)
         own, here = [x for x in self.lines if x["key"] == key], self.machine["machine"]
-        first = [x.get("scores") for x in own if (x["seed"], x["machine"]) == (0, here)]
+        first = [scores(x) for x in own if (x["seed"], x["machine"]) == (0, here)]
         others = [x for x in self.lines if (x["experiment"], x["change"], x["final"]) == about]
-        same = {x["key"] for x in others if x["seed"] == 0 and x.get("scores") in first}
+        same = {x["key"] for x in others if x["seed"] == 0 and scores(x) in first}
         return [x for x in others if x["key"] in same - {key}] + own
 
     def runs(self, experiment: Experiment) -> list[dict]:

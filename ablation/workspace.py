@@ -6,6 +6,7 @@ comparisons/RECIPE/NAME/ has, for each seed, the run directory (seed-N), the out
 
 import json
 import os
+import re
 import shlex
 import shutil
 from importlib import metadata
@@ -94,10 +95,10 @@ class Workspace:
         model = f"model/{base.get('model', Config.model)}.py"
         used = imported_files(["train.py", model], source) | {"model/__init__.py"}
         changes = changed_files("", source, self.source(BASELINE))
-        unused = all(x.startswith("model/") and x not in used for x in changes)
-        if unused and not experiment.flags and not experiment.average:
-            what = f"{name} does not affect recipe {recipe.name}"
-            raise ExperimentError(f"{what}: choose another --recipe")
+        others = [x for x in changes if x in used or not re.fullmatch(r"model/.*\.py", x)]
+        if not (others or experiment.flags or experiment.average):
+            hint = "choose another --recipe" if changes else "it only changes comments"
+            raise ExperimentError(f"{name} does not affect recipe {recipe.name}: {hint}")
 
     def seeds(self, experiment: Experiment, count: int) -> range:
         """Return the first seeds of an experiment. With --final, no other change has them."""

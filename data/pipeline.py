@@ -34,10 +34,10 @@ class Dataset(NamedTuple):
     validation_texts: Split  # includes pairs that are too long for `validation`
     source_tokenizer: AnyTokenizer
     target_tokenizer: AnyTokenizer
-    # "languages", "max_length", and "splits": of each, "pairs", their "sha256", and how many are
-    # "used", "dropped" or "cut" (train and validation), and the share that training has "seen" (not
-    # of train). Of train and validation, the number of "tokens", and the share of each side that is
-    # "unknown". Of texts, "documents", see `Corpus`.
+    # "languages", "max_length", and "splits": of each, "pairs" and their "sha256". Of train and
+    # validation, how many pairs are "used", "dropped" or "cut", the number of "tokens", and the
+    # share of each side that is "unknown". Of other splits, the share that training has "seen", of
+    # at most `VALIDATION_PAIRS`. Of texts, "documents", see `Corpus`.
     corpus_info: dict
 
     def describe_splits(self) -> str:

@@ -18,6 +18,7 @@ from utils import amount, progress_bar, warn
 SPLITS = ("train", "validation", "test")
 TEXT, LABELS = "language modeling", "classification"
 WINDOW = 50  # characters of the parts of a text that training may have seen
+PART = 1 << 20  # windows that are compared at a time
 
 # The texts of a reader's columns, or a source and a target; in some corpora, then a tag.
 Row = tuple[str, ...]
@@ -54,7 +55,7 @@ class Summary(NamedTuple):
     size: int  # number of pairs
     sample: list[Row]  # all pairs, or evenly spaced ones if there are too many
     labels: set[str]  # the targets, in labelled corpora
-    hashes: array  # of the source of each pair; of texts, of the windows of their characters
+    hashes: array  # of train: of each source, or of the windows of the texts, see `seen_share`
 
 
 @dataclass(frozen=True)
@@ -107,12 +108,12 @@ class Corpus:
                 sample, step = sample[::2], 2 * step
             if self.task == LABELS:
                 labels.add(pair[1])
-            if self.task == TEXT:
+            if split == "train" and self.task == TEXT:
                 text += pair[1]
                 end = len(text) // WINDOW * WINDOW
                 hashes.extend(hash(text[i : i + WINDOW]) for i in range(0, end, WINDOW))
                 text = text[end:]
-            else:
+            elif split == "train":
                 hashes.append(hash(pair[0]))
             count += 1
         if not count:
@@ -133,26 +134,32 @@ class Corpus:
 
 
 def seen_share(texts: Split, train: Summary) -> float:
-    """Return the share of texts that are also in the training split: of their sources.
+    """Return the share of the sources that are also in the training split.
 
-    Of the texts of a language model, it is the share of the characters in windows of `WINDOW` that
-    are also in the training text. Those of the training text follow one another, and those of the
-    texts begin at every character.
+    The texts of a language model have no sources: it is the share of the characters that lie in a
+    window of the training text. Its windows, of `WINDOW` characters, follow one another, and may be
+    at any place of the texts.
     """
     if any(texts.sources):
         return float(np.isin([*map(hash, texts.sources)], train.hashes).mean())
-    text = "".join(texts.targets)
-    places = range(max(1, len(text) - WINDOW + 1))
-    hashes = np.fromiter((hash(text[i : i + WINDOW]) for i in places), np.int64)
-    seen = np.convolve(np.isin(hashes, train.hashes), np.ones(WINDOW)) > 0  # of each character
-    return float(seen.mean())
+    text, known = "".join(texts.targets), np.append(np.unique(train.hashes), 0)
+    begins = np.zeros(len(text) + WINDOW, bool)  # at [WINDOW + i]: whether a window begins at i
+    for start in range(0, len(text) - WINDOW + 1, PART):  # flat memory
+        places = range(start, min(start + PART, len(text) - WINDOW + 1))
+        hashes = np.fromiter((hash(text[i : i + WINDOW]) for i in places), np.int64)
+        found = known[np.searchsorted(known[:-1], hashes)] == hashes
+        begins[WINDOW + start :][: len(found)] = found
+    count = np.cumsum(begins, dtype=np.int32)
+    return float(np.mean(count[WINDOW:] > count[:-WINDOW])) if text else 0.0
 
 
 # ---- Splits --------------------------------------------------------------------------------------
 
 
 def rows_of(corpus: Corpus, column: int, share: float | None, split: str) -> Iterator[Row]:
-    """Yield the rows of a split, which may be in another part. The part `all` can still be read.
+    """Yield the rows of a split, from the part that has them. The part `all` can still be read.
+
+    column: of a row, the text that decides its split. share: that of validation, and of test.
 
     The part `all` of one text is divided by position: a line is in the split of its first
     character. Other rows of `all` are divided by a hash of their first column, in both directions

@@ -37,10 +37,13 @@ class Tokenizer:
     words = False
 
     def __init__(self, model: bytes, lowercase: bool = False):
-        """model: a serialized SentencePiece model. Raises RuntimeError if it is not a valid one."""
+        """model: a serialized SentencePiece model. Raises UserError if it is not a valid one."""
         self.model, self.lowercase = model, lowercase
         self.processor = sentencepiece.SentencePieceProcessor()
-        self.processor.LoadFromSerializedProto(model)
+        try:
+            self.processor.LoadFromSerializedProto(model)
+        except RuntimeError as error:
+            raise UserError(f"not a SentencePiece model, restore it: {first_line(error)}") from None
         if not self.processor.is_byte(EOS + 1):  # SentencePiece's own words or characters
             raise UserError("written by older code, which can no longer be read: train again")
         self.vocab_size = self.processor.get_piece_size()
@@ -268,8 +271,8 @@ def load_pair(folder: str | Path, lowercase: bool = False) -> tuple[AnyTokenizer
                 pair.append(Symbols(**json.loads(content), lowercase=lowercase))
             else:
                 pair.append(Tokenizer(content, lowercase))
-        except (RuntimeError, ValueError, TypeError) as error:
-            raise UserError(f"{path}: cannot be used: {first_line(error)}") from None
+        except (ValueError, TypeError) as error:
+            raise UserError(f"{path}: {first_line(error)}") from None
     if not pair:
         raise FileNotFoundError(f"{folder} has no tokenizer.model or tokenizer.json")
     return pair[0], pair[-1]

@@ -65,12 +65,17 @@ def read_lines(file: BinaryIO, fixed_size: bool = False) -> Iterator[list[str]]:
     U+FFFD, with a warning. Raises OSError.
     """
     read, rest = file.read if fixed_size else file.read1, b""
-    while data := read(CHUNK_BYTES) or (rest and b"\n"):  # the last line may have no line feed
+
+    def decode(line: bytes) -> str:
+        line = line.removeprefix(codecs.BOM_UTF8).removesuffix(b"\r")
+        return valid_text(line.decode("utf-8", "surrogateescape"), file.name)
+
+    while data := read(CHUNK_BYTES):
         *lines, rest = (rest + data).split(b"\n")
-        lines = [line.removeprefix(codecs.BOM_UTF8).removesuffix(b"\r") for line in lines]
         if lines:
-            texts = [line.decode("utf-8", "surrogateescape") for line in lines]
-            yield [valid_text(text, file.name) for text in texts]
+            yield [*map(decode, lines)]
+    if rest:
+        yield [decode(rest)]
 
 
 def parse(

@@ -48,7 +48,8 @@ def specification(predictor: "Predictor") -> Any:
     from model.layers import EPSILON, TiedProjection
 
     model, translates = predictor.model, hasattr(predictor.model, "encoder")
-    # CTranslate2 reads at most 1,024 tokens by default; our outputs can be longer.
+    # CTranslate2 reads at most 1,024 tokens by default; our outputs can be longer. No margin of
+    # their length is more than `max_length`.
     length = max(1025, 3 * predictor.max_length + 2)
     tokenizers = predictor.source_tokenizer, predictor.target_tokenizer
     source_tokens, target_tokens = (each.tokens(range(each.vocab_size)) for each in tokenizers)

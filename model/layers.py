@@ -190,8 +190,8 @@ def named_variables(model: tf.Module) -> dict[str, tf.Variable]:
     shared variable has the shortest of its paths, and of several the one that `__init__` sets
     first: a table that is also the output projection is `output/embedding/table`.
 
-    Every class that holds variables must be a tf.Module: in others they are not found. Raises
-    ValueError if a module has a variable that cannot be reached in this way.
+    Every class that holds variables must be a tf.Module. Raises ValueError if a module has a
+    variable that cannot be reached in this way.
     """
     visited, queue = {}, [("", model)]
     for path, value in queue:  # breadth-first, as in tf.train.Checkpoint: the loop extends it
@@ -199,12 +199,13 @@ def named_variables(model: tf.Module) -> dict[str, tf.Variable]:
             visited[id(value)] = path.removeprefix("/"), value
             for name, child in tf.train.TrackableView.children(value).items():
                 queue.append((f"{path}/{name}", child))
-    if missing := [variable for variable in model.variables if id(variable) not in visited]:
+    variables = {id(variable): variable for variable in model.variables}
+    if missing := [variables[i] for i in variables if i not in visited]:
         modules = sorted((*model.submodules, model), key=lambda module: len(module.variables))
         owner = next(x for x in modules if any(missing[0] is variable for variable in x.variables))
         text = f"{type(owner).__name__} has a variable of shape {missing[0].shape}"
         raise ValueError(f"{text} outside attributes, lists, tuples and dicts")
-    return {path: value for path, value in visited.values() if isinstance(value, tf.Variable)}
+    return {path: value for path, value in visited.values() if id(value) in variables}
 
 
 def trainable_variables(model: tf.Module) -> dict[str, tf.Variable]:

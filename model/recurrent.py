@@ -88,7 +88,7 @@ class DecoderCell(tf.Module):
     target.
     """
 
-    inputs = 2  # of the first GRU: x and the context
+    inputs = 2  # vectors that the first GRU reads: x and the context
 
     def __init__(self, config: Config, seed: Seed):
         size = config.d_model
@@ -121,7 +121,8 @@ class DecoderCell(tf.Module):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Average the memory with the softmax of the scores as weights: eq. 5–6 of Bahdanau et al.
 
-        query (sources, hypotheses, size) → context and weights, as of a call.
+        query (sources, hypotheses, size) → context (sources, hypotheses, size), weights (sources,
+        hypotheses, source_len).
         """
         scores = self.scores(query, encoded["keys"])  # (sources, hypotheses, source_len)
         weights = tf.nn.softmax(scores + tf.where(encoded["mask"], 0.0, -1e9))

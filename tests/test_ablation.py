@@ -286,9 +286,10 @@ def test_an_edit_that_the_recipe_never_executes_is_refused(repository, ask):
     (repository / "model/recurrent.py").write_text("import model.cells\n")
     (repository / "model/cells.py").write_text("ONE = 1\n")
     commit()
-    for path, old, new in (("transformer", "# the truth", "# a comment"), ("cells", "1", "2")):
+    comment = ("transformer", "# the truth", "# a comment", "comment")
+    for path, old, new, why in (comment, ("cells", "1", "2", "--recipe")):
         edit(repository / f"model/{path}.py", old, new)
-        with pytest.raises(ExperimentError, match="does not affect .* --recipe"):
+        with pytest.raises(ExperimentError, match=f"does not affect .* {why}"):
             ask("--plan")
     edit(repository / "model/transformer.py", "# a comment", "import model.cells")
     ask("--plan")
@@ -548,6 +549,7 @@ def test_results_of_this_code_take_precedence_over_those_of_other_code(repositor
         lower = {"exact_match": 10.0} if line["seed"] else {}
         other = line | {"key": "other", "scores": line["scores"] | lower}
         path.with_name(f"seed-{line['seed']}.other-here.json").write_text(json.dumps(other))
+    assert len([*repository.glob("comparisons/mini/more/seed-?.*-here.json")]) == 4
     out = ask("more", "--seeds", "2")
     assert verdict(out, "more", 2).endswith("+8.2")
 

@@ -197,7 +197,7 @@ def test_the_share_of_a_text_that_training_has_seen_is_named(config, tmp_path, c
     assert "of test is" in capfd.readouterr().err
 
 
-def test_only_windows_of_a_text_are_seen():
+def test_a_text_is_seen_where_it_has_windows_of_the_training_text():
     rows = [("", "abcca" * 20)]
     train = Corpus("new", ("text",), lambda: {"train": []}, lambda _: iter(rows), TEXT)
     train = train.summarize("train", 1)

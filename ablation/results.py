@@ -44,7 +44,7 @@ def pair(own: list[dict], baseline: list[dict], machine: str = "") -> PairedRuns
 
 
 def stored_pairs(recipe: Recipe, final: bool = False) -> tuple[dict[str, PairedRuns], list[dict]]:
-    """Return the pairs of each experiment as it is now, and all runs of the baseline.
+    """Return the pairs of each unchanged experiment, and all runs of the baseline.
 
     final: those of --final instead.
     """

@@ -147,8 +147,8 @@ def seen_share(texts: Split, train: Summary) -> float:
     for start in range(0, len(text) - WINDOW + 1, PART):  # flat memory
         places = range(start, min(start + PART, len(text) - WINDOW + 1))
         hashes = np.fromiter((hash(text[i : i + WINDOW]) for i in places), np.int64)
-        found = known[np.searchsorted(known[:-1], hashes)] == hashes
-        begins[WINDOW + start :][: len(found)] = found
+        same = known[np.searchsorted(known[:-1], hashes)] == hashes
+        begins[WINDOW + start :][: len(same)] = same
     count = np.cumsum(begins, dtype=np.int32)
     return float(np.mean(count[WINDOW:] > count[:-WINDOW])) if text else 0.0
 
@@ -167,11 +167,12 @@ def rows_of(corpus: Corpus, column: int, share: float | None, split: str) -> Ite
     do: by default a fifth, and without labels, where there can be millions of texts, at most 5,000.
     """
     parts = corpus.files()
-    if "all" in parts and split != "all" and corpus.documents:
+    divided = "all" in parts and split != "all"
+    if divided and corpus.documents:
         for row in corpus.rows("all"):
             if assign_split(row[column], share or 0.02) == split:
                 yield row
-    elif "all" in parts and split != "all":
+    elif divided:
         position, size = 0, sum(len(text) for (text,) in corpus.rows("all"))
         for row in corpus.rows("all"):
             if split_at(10_000 * position / size, share or 0.05) == split:

@@ -439,6 +439,7 @@ def test_a_plan_names_the_change_and_the_runs_with_their_time(repository, ask, m
     out = ask("--plan")
     assert re.search(r"^edit-\w+ changes model/transformer.py; ", out, re.MULTILINE)
     assert "3 seeds: at most 6 runs" in out and "8 seeds: at most 16 runs" in out
+    assert ask.status == 0
     assert not [*(repository / "comparisons").rglob("started")] and "unpaired" not in out
     ask("--seeds", "2")  # a run takes two minutes
     assert "3 seeds: at most 2 runs, 2 at a time, about 2 minutes\n" in ask("--plan")

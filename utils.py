@@ -82,7 +82,7 @@ def check_settings(settings: Any) -> None:
         elif not isinstance(value, hint | int if "float" in str(hint) else hint):
             wrong = f"must be of type {getattr(hint, '__name__', hint)}"
         elif isinstance(value, int | float) and hint is not bool and not low <= value < high:
-            wrong = f"must be at least {low:g} and less than {high:g}"
+            wrong = f"must be at least {low:,} and less than {high:,}"
         if wrong:
             raise UserError(f"{flag(field.name)} {value!r}: {wrong}")
 

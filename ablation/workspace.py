@@ -101,8 +101,8 @@ class Workspace:
             raise ExperimentError(f"{name} does not affect recipe {recipe.name}: {hint}")
 
     def seeds(self, experiment: Experiment, count: int) -> range:
-        """Return the first seeds of an experiment. With --final, no other change has them."""
-        own = FINAL_SEEDS + STAGES[-1] * int(experiment.change[:6], 16)
+        """Return the first seeds of an experiment. With --final, they depend on the change."""
+        own = FINAL_SEEDS + STAGES[-1] * int(experiment.change[:4], 16)  # below the limit of --seed
         first = own if self.final else self.first_seed
         return range(first, first + count)
 

@@ -528,11 +528,13 @@ def test_flags_that_contradict_the_initial_run_are_rejected(finished, copied, se
     ):
         with pytest.raises(UserError, match=keywords):
             config_from_flags(based(finished, settings, **changes))
-    edit_json(copied / "config.json", positions="learned", held_out_share=0.1)
+    edit_json(copied / "config.json", positions="learned", held_out_share=0.1, reverse=True)
     with pytest.raises(UserError, match="--max-length 99"):
         config_from_flags(based(copied, settings, max_length=99))
-    assert config_from_flags(based(copied, settings)).held_out_share == 0.1
-    assert config_from_flags(based(copied, settings, corpus="mini:50")).held_out_share is None
+    same = config_from_flags(based(copied, settings))
+    other = config_from_flags(based(copied, settings, corpus="mini:50"))
+    assert (same.held_out_share, same.reverse) == (0.1, True)
+    assert (other.held_out_share, other.reverse) == (None, False)
     shutil.rmtree(copied / "checkpoints")
     with pytest.raises(UserError, match="no checkpoint"):
         run_loop(based(copied, settings, corpus="mini:50", reverse=True, name="new"))

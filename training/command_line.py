@@ -48,8 +48,10 @@ def initial_config(flags: dict) -> Config:
     """
     run = load_config(flags["init_from"])
     names = OF_THE_MODEL + (("max_length",) if run.positions == "learned" else ())
+    defaults = ["corpus", "max_length"]
     if corpora.is_same(flags.get("corpus", run.corpus), run.corpus):
         names += ("held_out_share",)  # no text that it was trained on may validate
+        defaults += ["languages", "reverse"]
     model = {name: getattr(run, name) for name in names}
     for name in flags.keys() & model.keys():
         if flags[name] != model[name]:
@@ -57,7 +59,7 @@ def initial_config(flags: dict) -> Config:
                 f"{flag(name)} {flags[name]}: {flags['init_from']} has {model[name]}; leave the "
                 "flag out, or train without --init-from"
             )
-    return Config(**{"corpus": run.corpus, "max_length": run.max_length} | model | flags)
+    return Config(**{name: getattr(run, name) for name in defaults} | model | flags)
 
 
 def parse_config(description: str) -> Config:

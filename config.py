@@ -151,7 +151,9 @@ class Config:
     seed: int = setting(0, "seed of initial weights, dropout and data order", low=0, high=2**20)
 
     # Run
-    name: str | None = setting(None, "name of the run [corpus, model, seed, time]", group="run")
+    name: str | None = setting(
+        None, "name of the run [corpus, model, seed, time, process]", group="run"
+    )
     resume: str | None = setting(None, "run to resume, such as runs/latest", resume=True)
     init_from: str | None = setting(None, "start from the model, weights and tokenizer of this run")
     accept_changes: bool = setting(False, "resume even if flags or code have changed", resume=True)

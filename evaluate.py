@@ -22,9 +22,9 @@ def parse_flags() -> argparse.Namespace:
     text = "split to score [test; `all` for another file, unless the run was trained on one]"
     add("--split", metavar="STR", help=text)
     text = "score only the first N texts of the split, and write nothing to the run directory"
-    add("--limit", type=command_line.positive, metavar="N", help=text)
+    add("--limit", type=utils.positive, metavar="N", help=text)
     text = "language models: score blocks that begin every N tokens [the length of a block]"
-    add("--stride", type=command_line.positive, metavar="N", help=text)
+    add("--stride", type=utils.positive, metavar="N", help=text)
     utils.add_flags(parser, Search, leave_out=["n_best"])
     flags = command_line.parse(parser, {*TASKS.values()})
     config = flags.config

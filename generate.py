@@ -17,9 +17,9 @@ def parse_flags() -> argparse.Namespace:
     text = "the text to continue; may be empty. A line feed in a shell: $'one\\ntwo'"
     add("prompt", nargs="?", type=command_line.valid_text, metavar="PROMPT", help=text)
     text = "maximum tokens to generate [%(default)s]"
-    add("--tokens", type=command_line.positive, default=200, metavar="N", help=text)
+    add("--tokens", type=utils.positive, default=200, metavar="N", help=text)
     text = "number of continuations of each prompt [%(default)s]"
-    add("--samples", type=command_line.positive, default=1, metavar="N", help=text)
+    add("--samples", type=utils.positive, default=1, metavar="N", help=text)
     utils.add_flags(parser, Sampling, leave_out=utils.names_in_group(Sampling, "search"))
     flags = command_line.parse(parser, ["language modeling"], Sampling)
     if flags.samples > 1 and not flags.search.sample:

@@ -70,6 +70,13 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+def positive(text: str) -> int:
+    """Parse a positive integer, as an argparse type."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a positive integer, not {text!r}")
+    return int(text)
+
+
 def check_settings(settings: Any) -> None:
     """Raise UserError if a field of a dataclass of `setting`s has an invalid value."""
     hints = typing.get_type_hints(type(settings))

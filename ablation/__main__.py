@@ -18,6 +18,7 @@ from collections.abc import Iterator
 
 from tqdm import tqdm
 
+import utils
 from ablation import experiments, verdicts
 from ablation.executor import Pool
 from ablation.experiments import BASELINE, UNITS, Experiment, ExperimentError, Recipe
@@ -191,7 +192,7 @@ class Comparison:
             runs = self.runs(self.chosen, 1)
         self.execute(runs, gains=not self.tuned)
         decided = self.report([x for x in self.chosen if equal(self.results.pairs(x))], 1)
-        waiting = [x for x in self.chosen if x not in decided]
+        self.chosen = waiting = [x for x in self.chosen if x not in decided]
         if self.tuned and waiting:
             for side in (BASELINE, *waiting):
                 self.tune(side, self.recipe.judged_by(waiting[0].score))
@@ -221,7 +222,7 @@ def run(flags: argparse.Namespace) -> int:
         hint = "save the edit with its rate in the key `flags`"
         raise ExperimentError(f"--tune cannot be combined with --store or --final: {hint}")
     if flags.save:
-        experiments.save(*flags.save, flags.against)
+        experiments.save(*flags.save, flags.against, flags.recipe or experiments.EDIT_RECIPE)
     for name in flags.refresh:
         experiments.refresh(name)
     if flags.save or flags.refresh:
@@ -263,7 +264,7 @@ def parse_flags() -> argparse.Namespace:
     text += "3 minutes a run]; mini is a test for bugs, needs no download"
     add("--recipe", metavar="NAME", help=text)
     add("--plan", action="store_true", help="print what would run, its time, and detectable gains")
-    add("--seeds", type=int, metavar="N", help="one stage, of N seeds [3, 5 and 8]")
+    add("--seeds", type=utils.positive, metavar="N", help="one stage, of N seeds [3, 5 and 8]")
     add("--final", action="store_true", help="confirm: eight new seeds, and the held-out texts")
     text = "judge each side at its best learning rate, which three other seeds choose"
     add("--tune", action="store_true", help=text)

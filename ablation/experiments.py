@@ -275,18 +275,20 @@ def edit(commit: str = "HEAD") -> Experiment | None:
     return Experiment(f"edit-{short_hash(diff)[:6]}", **about) if diff else None
 
 
-def save(target: str, question: str, commit: str = "HEAD") -> None:
+def save(target: str, question: str, commit: str = "HEAD", recipe: str = EDIT_RECIPE) -> None:
     """Save the changes since a commit as THEME/NAME. Raises UserError and OSError."""
     theme, _, name = target.partition("/")
     if not re.fullmatch(r"[a-z0-9-]+/[a-z0-9][a-z0-9-]*", target):
         raise ExperimentError(f"{target}: give THEME/NAME, such as attention/sharper")
     if name in saved() or name == BASELINE.name:
         raise ExperimentError(f"{name} exists: choose another name")
+    if recipe not in recipes():
+        raise ExperimentError(f"recipe {recipe}: choose from {', '.join(recipes())}")
     if not (own := edit(commit)):
         raise ExperimentError(f"nothing to save: no code differs from {commit}")
     path = HERE / theme / f"{name}.patch"
     path.parent.mkdir(exist_ok=True)
-    head = f'recipe = "{own.recipe}"\nquestion = {json.dumps(question, ensure_ascii=False)}'
+    head = f'recipe = "{recipe}"\nquestion = {json.dumps(question, ensure_ascii=False)}'
     write_text(path, f"{head}\n\n{own.diff}")
     print(f"wrote {path}; to measure it, on the commit that it changes: python -m ablation {name}")
 

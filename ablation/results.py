@@ -12,7 +12,7 @@ from ablation.experiments import BASELINE, HERE, Experiment, Recipe, saved
 from ablation.verdicts import ERROR, PairedRuns, equal
 from ablation.workspace import Workspace
 from training.records import read_json, read_json_lines
-from utils import write_text
+from utils import UserError, write_text
 
 
 def stored_file(recipe: Recipe) -> Path:
@@ -117,7 +117,10 @@ class Results:
 
     def count(self) -> str:
         """Describe how many edits were judged, and how many of them chance would call better."""
-        lines = read_json_lines(self.ledger)
+        try:
+            lines = read_json_lines(self.ledger)
+        except UserError as error:  # a full disk may have cut a line short
+            return f"comparisons: not counted: {error}"
         count = len({(line["change"], line["recipe"]) for line in lines})
         return f"comparisons: {count}; expected false positives: {ERROR / 2 * count:.2g}"
 
@@ -131,6 +134,7 @@ class Results:
         keys = {line["key"]: self.workspace.key(x) for x in own for line in self.usable(x)}
         replaced = {(x.name, self.workspace.final, self.recipe.identity) for x in chosen}
         path, lines = stored_file(self.recipe), [line for x in own for line in self.runs(x)]
+        lines = [x for x in lines if x["experiment"] != BASELINE.name or "diverged" not in x]
         for line in read_json_lines(path) if path.exists() else []:
             if (line["experiment"], line["final"], line["recipe"]) not in replaced:
                 lines.append(line | {x: keys.get(line[x], line[x]) for x in ("key", "baseline")})

@@ -20,8 +20,8 @@ MANY = 10  # rows, of which a median is taken
 Scores = dict[Hashable, list[tuple[int, float]]]  # by row: seed and score of each run
 
 
-def scores_by_row(recipe: Recipe, pairs: dict[str, PairedRuns], paired: bool = True) -> Scores:
-    """Return the scores of each experiment, and of each baseline or, if not `paired`, of all.
+def scores_by_row(recipe: Recipe, pairs: dict[str, PairedRuns]) -> Scores:
+    """Return the scores of each experiment, and of each baseline.
 
     Experiments with a run that diverged, and those without any effect, say nothing about the
     spread.
@@ -33,7 +33,7 @@ def scores_by_row(recipe: Recipe, pairs: dict[str, PairedRuns], paired: bool = T
             continue
         for seed, (own, base) in each.items():
             scores.setdefault((name,), []).append((seed, recipe.value(own)))
-            row, cell = (BASELINE.name, paired and base["key"]), (seed, recipe.value(base))
+            row, cell = (BASELINE.name, base["key"]), (seed, recipe.value(base))
             if cell not in scores.setdefault(row, []):  # the same run, paired with another row
                 scores[row].append(cell)
     return {row: runs for row, runs in scores.items() if len(runs) > 1}
@@ -74,7 +74,7 @@ def table(recipe: Recipe) -> str:
     lines = [f"[{recipe.name}.spread]", f'date = "{datetime.date.today()}"']
     for judged in dict.fromkeys((recipe, recipe.judged_by("bleu"))):
         pair = pooled(scores_by_row(judged, intact))
-        run = pooled(scores_by_row(judged, pairs, paired=False), paired=False)
+        run = pooled(scores_by_row(judged, pairs), paired=False)
         text = f"run = [{run.value:.3g}, {run.df:.0f}]"
         if pair.df:
             correlation = 1 - pair.value**2 / (2 * run.value**2)

@@ -159,10 +159,12 @@ def judge(
 ) -> Verdict:
     """Judge an experiment at each stage, with the pairs that belong to it. A decision is final.
 
-    baseline: all runs of the baseline, for an experiment whose runs are not paired. Runs of other
-    machines count: seeds vary alike there. Raises ExperimentError if a baseline has diverged.
+    baseline: all runs of the baseline, for an experiment whose runs are not paired. Those of its
+    code count, on other machines, too: seeds vary alike there. Raises ExperimentError if a baseline
+    has diverged.
     """
-    baseline = [] if experiment.keeps_pairs else baseline
+    keys = {} if experiment.keeps_pairs else {base["key"] for _, base in pairs.values()}
+    baseline = [run for run in baseline if run["key"] in keys]
     for run in [*baseline, *(base for _, base in pairs.values())]:
         if why := run.get("diverged"):
             text = f"the baseline diverged with seed {run['seed']} ({why})"

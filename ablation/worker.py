@@ -50,15 +50,15 @@ def parse(flags: list[str], unknown: bool = False) -> dict:
 def load_texts(flags: list[str], sentences: int, final: bool) -> Split:
     """Return the texts to score. Raises UserError.
 
-    sentences: the number of those with new combinations, of `mini` or `cogs`; 0 for the validation
-    split. final: other texts, which are read once, for a change that is adopted: the test split, or
-    sentences that are not among the first ones.
+    sentences: the number of those with new combinations, of `mini` or of the split
+    `generalization`; 0 for the validation split. final: other texts, which are read once, for a
+    change that is adopted: the test split, or sentences that are not among the first ones.
     """
     config = Config(**parse(flags))
     corpus = corpora.from_config(config)
     if not sentences:
         return corpus.load("test" if final else "validation")
-    if config.corpus == "cogs":
+    if not config.corpus.startswith("mini"):
         texts = corpus.load("generalization")
         step = len(texts.sources) // sentences
         return texts.take(i for i in range(len(texts.sources)) if (i % step > 0) == final)

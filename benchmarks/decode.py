@@ -9,10 +9,9 @@ from pathlib import Path
 from benchmarks import harness
 from config import Config
 from data import corpora
-from evaluation.command_line import positive
 from training.machine import cores, import_tensorflow
 from training.records import find_run, load_config
-from utils import UserError, errors_in_one_line, handle_signals
+from utils import UserError, errors_in_one_line, handle_signals, positive
 
 COLUMNS = {
     "ours": ("sentences/s", "{:,.1f}"),

@@ -144,6 +144,11 @@ def parallel(path: Path, files: Files) -> Corpus:
     Line n of one file is the translation of line n of the other. Files may be compressed (.gz);
     an uncompressed one takes precedence. Raises CorpusError.
     """
+    for entries in files.values():
+        names = {entry.name.partition(".")[0]: entry.name for entry in entries}
+        if len(names) > 1:
+            one, other, *_ = names.values()
+            raise CorpusError(f"{path}: {one} and {other} are of one split: keep one of them")
     sides = {
         split: {entry.name.removesuffix(".gz").partition(".")[2]: entry for entry in entries[::-1]}
         for split, entries in files.items()

@@ -36,17 +36,10 @@ def make_parser(description: str) -> argparse.ArgumentParser:
     text = "best: the one with the lowest validation loss [last]"
     add("--checkpoint", choices=("last", "best"), default="last", help=text)
     text = "average the weights saved at the ends of the last N epochs [1]"
-    add("--average", type=positive, default=1, metavar="N", help=text)
+    add("--average", type=utils.positive, default=1, metavar="N", help=text)
     text = "use the current code even if it has changed since the run was trained"
     add("--accept-changes", action="store_true", help=text)
     return parser
-
-
-def positive(text: str) -> int:
-    """Parse a positive integer, as an argparse type."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a positive integer, not {text!r}")
-    return int(text)
 
 
 def valid_text(text: str, name: str = "the command line") -> str:

@@ -17,9 +17,9 @@ import pytest
 
 import same_code
 from ablation import __main__ as command
-from ablation import executor, experiments, results, workspace
+from ablation import executor, experiments, results, spread, tables, workspace
 from ablation.experiments import BASELINE, ExperimentError
-from ablation.worker import parse
+from ablation.worker import load_texts, parse
 from ablation.workspace import Workspace
 from config import Config
 from utils import UserError
@@ -193,6 +193,11 @@ def test_an_uncommitted_edit_gets_a_verdict(repository, ask):
     assert line["outcome"] == "better" and line["gain"] == 10 and line["bleu"] is None
     assert 0 < line["p"] < 0.05 and line["low"] < 10 < line["high"] and line["seeds"] == 3
     assert "positives: 0.025\n" in out and "positives: 0.025\n" in ask()  # it counts once
+    ledger = repository / "comparisons/comparisons.jsonl"
+    complete = ledger.read_text()
+    ledger.write_text(complete + '{"experi')
+    assert json.loads(ask("--json").splitlines()[-1]) == [line] and ask.status == 0
+    ledger.write_text(complete)
     assert started(repository, "*", "shakespeare") == 6
     edit(repository / "model/transformer.py", "return 50", "return 30")
     assert ": worse after 3 seeds\n" in ask() and ask.status == 1  # by exactly 10 each
@@ -237,6 +242,12 @@ def test_both_sides_are_scored_on_the_texts_that_the_baseline_reads(repository):
     for final in (False, True):
         space = make_workspace(final=final)
         assert json.loads(space.texts.read_text()) == ["new", final]
+
+
+def test_a_corpus_without_new_combinations_has_none_to_score(tmp_path):
+    (tmp_path / "my.tsv").write_text("a b\tc d\n" * 50)
+    with pytest.raises(UserError, match="no generalization split"):
+        load_texts(["--corpus", str(tmp_path / "my.tsv")], 20, final=False)
 
 
 def test_files_that_flags_name_are_part_of_the_key(repository, tmp_path_factory):
@@ -363,8 +374,11 @@ def test_commits_are_compared_with_an_earlier_one(repository, ask, monkeypatch):
     commit()
     edit(repository / "model/transformer.py", "return 50", "return 50 + 1")
     assert verdict(ask("--against", "HEAD~1"), r"edit-\w+", 3) == "better +11.0"
-    ask("--save", "attention/later", "Why?", "--against", "HEAD~1")
-    assert experiments.read("later").files == ["model/transformer.py"]
+    ask("--save", "attention/later", "Why?", "--against", "HEAD~1", "--recipe", "mini")
+    later = experiments.read("later")
+    assert (later.files, later.recipe) == (["model/transformer.py"], "mini")
+    with pytest.raises(ExperimentError, match="choose from mini"):
+        ask("--save", "attention/last", "Why?", "--recipe", "lost")
     with pytest.raises(UserError, match="--against HEAD~7"):
         ask("--against", "HEAD~7")
 
@@ -384,8 +398,9 @@ def test_invalid_files_and_flags_are_rejected(repository, ask, capsys):
             ask(*words.split())
     with pytest.raises(ExperimentError, match="--store"):
         ask("--store")
-    with pytest.raises(SystemExit):
-        ask("more", "--against", "HEAD~1")
+    for flags in (["--against", "HEAD~1"], ["--seeds", "-1"]):
+        with pytest.raises(SystemExit):
+            ask("more", *flags)
     assert "not allowed" in capsys.readouterr().err
 
 
@@ -545,6 +560,38 @@ def test_results_of_another_baseline_stay_with_it(repository, ask):
     assert set(stored.splitlines()) < set(results.stored_file(recipe).read_text().splitlines())
 
 
+def test_unpaired_runs_are_judged_by_their_own_baseline_in_the_tables(repository, ask):
+    add(repository, "shorter", flags="--vocab-size=300 --d-model=136")
+    add(repository, "shortest", flags="--vocab-size=200 --d-model=138")
+    said = {"shorter": ask("shorter", "--store", "--seeds", "5")}
+    edit(repository / "model/transformer.py", "return 40", "return 48")
+    commit()
+    said["shortest"] = ask("shortest", "--store", "--seeds", "5")
+    table = tables.Table(experiments.recipes()["mini"])
+    for name, out in said.items():
+        assert table.cell(name).startswith(verdict(out, name, 5))
+    rows = spread.scores_by_row(table.recipe, table.pairs)
+    assert sum(row[0] == "baseline" for row in rows) == 2
+
+
+def test_a_baseline_that_diverged_is_not_stored(repository, ask, monkeypatch):
+    def diverge(job):
+        answer = fake_execute(job)
+        about = job.get("about", {})
+        if (about.get("experiment"), about.get("seed")) != ("baseline", 4):
+            return answer
+        result = json.dumps(json.loads(answer["result"]) | {"diverged": "step 3"})
+        Path(job["result"]).write_text(result)
+        return answer | {"result": result}
+
+    monkeypatch.setattr(executor, "execute", diverge)
+    with pytest.raises(ExperimentError, match="seed 4"):
+        ask("more", "--seeds", "5")
+    ask("more", "--seeds", "3", "--store")
+    lines = results.read_lines(experiments.recipes()["mini"])
+    assert len(lines) == 9 and not any("diverged" in line for line in lines)
+
+
 def test_results_of_this_code_take_precedence_over_those_of_other_code(repository, ask):
     ask("more", "--seeds", "2")
     for path in [*repository.glob("comparisons/mini/more/seed-?.*-here.json")]:
@@ -613,6 +660,14 @@ def test_each_side_is_tuned_by_three_seeds_and_judged_by_others(repository, ask)
     assert verdict(out, "shorter", 3) == "better +9.00" and "comparisons: 2;" in out
     with pytest.raises(ExperimentError, match="--store"):
         ask("more", "--tune", "--store")
+
+
+def test_an_experiment_without_effect_is_not_tuned(repository, ask, monkeypatch):
+    add(repository, "same", flags="--dropout-rate=0.2")
+    monkeypatch.setattr(executor, "cores", lambda: range(16))
+    ask("same", "--seeds", "8")  # all at a time
+    out = ask("same", "more", "--tune")
+    assert "same: no effect" in out and verdict(out, "more", 3) == "better +9.0"
 
 
 def test_a_best_rate_at_an_end_is_followed_by_one_further(repository, ask):

@@ -105,7 +105,7 @@ def test_a_run_prints_what_is_trained_and_how_to_watch_and_score_it(run, trained
     *_, score, _, resume = trained[1].stdout.splitlines()
     assert score.endswith(f"python evaluate.py runs/{run.name}")
     assert resume.endswith(f"python train.py --resume runs/{run.name} --epochs N")
-    assert re.fullmatch(r"talks-transformer-seed0-\d{8}-\d{6}", run.name)
+    assert re.fullmatch(r"talks-transformer-seed0-\d{8}-\d{6}-\d+", run.name)
     assert "cuda" not in trained[1].stderr.lower()  # no messages of TensorFlow
 
 

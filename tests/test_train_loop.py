@@ -538,4 +538,8 @@ def test_flags_that_contradict_the_initial_run_are_rejected(finished, copied, se
     shutil.rmtree(copied / "checkpoints")
     with pytest.raises(UserError, match="no checkpoint"):
         run_loop(based(copied, settings, corpus="mini:50", reverse=True, name="new"))
+    for folder, keyword in (copied, "delete it"), (finished, "--resume"):
+        changes = {"name": folder.name, "runs_dir": str(folder.parent)}
+        with pytest.raises(UserError, match=f"{folder.name} exists: .*{keyword}"):
+            config_from_flags(settings | changes)
     assert not (tmp_path / "new").exists()

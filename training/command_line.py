@@ -7,7 +7,7 @@ from pathlib import Path
 
 from config import MAY_CHANGE_ON_RESUME, OF_THE_MODEL, Config, no_effect
 from data import corpora
-from training.records import check_path, find_run, load_config
+from training.records import check_path, find_run, load_config, saved_checkpoints
 from utils import (
     UserError,
     add_flags,
@@ -92,7 +92,9 @@ def config_from_flags(flags: dict) -> Config:
     run = Path(config.runs_dir, config.name or "")
     check_path(run)
     if config.name and not config.resume and run.exists():
-        raise UserError(f"{run} exists: choose another --name, or use --resume {quote(run)}")
+        saved = saved_checkpoints(run / "checkpoints")
+        hint = f"use --resume {quote(run)}" if saved else "delete it, for it has no checkpoint"
+        raise UserError(f"{run} exists: choose another --name, or {hint}")
     for name in no_effect(config.model):
         if name in flags and getattr(config, name) != getattr(Config, name):
             print_line(f"note: {flag(name)} has no effect with --model {config.model}")

@@ -25,12 +25,13 @@ from utils import quote, warn, write_json
 
 
 def name_of(config: Config) -> str:
-    """Return the name of a new run: by default, its corpus, model, seed and time."""
+    """Return the name of a new run: by default, its corpus, model, seed, time and process."""
     if config.name:
         return config.name
     # A path may be longer than a name can be.
     corpus = re.sub(r"[^\w.+-]+", "-", config.corpus)[-40:].strip("-.+") or "corpus"
-    return f"{corpus}-{config.model}-seed{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+    when = time.strftime("%Y%m%d-%H%M%S")
+    return f"{corpus}-{config.model}-seed{config.seed}-{when}-{os.getpid()}"
 
 
 def settings(run: Path, config: Config) -> dict:

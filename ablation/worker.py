@@ -58,7 +58,7 @@ def load_texts(flags: list[str], sentences: int, final: bool) -> Split:
     corpus = corpora.from_config(config)
     if not sentences:
         return corpus.load("test" if final else "validation")
-    if not config.corpus.startswith("mini"):
+    if config.corpus.partition(":")[0] != "mini":
         texts = corpus.load("generalization")
         step = len(texts.sources) // sentences
         return texts.take(i for i in range(len(texts.sources)) if (i % step > 0) == final)

@@ -245,9 +245,9 @@ def test_both_sides_are_scored_on_the_texts_that_the_baseline_reads(repository):
 
 
 def test_a_corpus_without_new_combinations_has_none_to_score(tmp_path):
-    (tmp_path / "my.tsv").write_text("a b\tc d\n" * 50)
+    (tmp_path / "mini.tsv").write_text("a b\tc d\n" * 50)
     with pytest.raises(UserError, match="no generalization split"):
-        load_texts(["--corpus", str(tmp_path / "my.tsv")], 20, final=False)
+        load_texts(["--corpus", str(tmp_path / "mini.tsv")], 20, final=False)
 
 
 def test_files_that_flags_name_are_part_of_the_key(repository, tmp_path_factory):

@@ -26,7 +26,7 @@ HERE = ROOT / "experiments"
 UNITS = {"exact_match": "points", "accuracy": "points", "bleu": "BLEU"}
 UNITS["nats_per_character"] = "nats per character"
 BLEU_DELTA = 0.5
-EDIT_RECIPE = "shakespeare"  # of the edit, and of what is saved from now on
+EDIT_RECIPE = "shakespeare"  # of the edit, and of --save
 
 
 class ExperimentError(UserError):

@@ -120,7 +120,7 @@ class Results:
         try:
             lines = read_json_lines(self.ledger)
         except UserError as error:  # a full disk may have cut a line short
-            return f"comparisons: not counted: {error}"
+            return f"comparisons: not counted: {error}: delete that line"
         count = len({(line["change"], line["recipe"]) for line in lines})
         return f"comparisons: {count}; expected false positives: {ERROR / 2 * count:.2g}"
 

@@ -145,10 +145,9 @@ def parallel(path: Path, files: Files) -> Corpus:
     an uncompressed one takes precedence. Raises CorpusError.
     """
     for entries in files.values():
-        names = {entry.name.partition(".")[0]: entry.name for entry in entries}
+        names = sorted({entry.name.partition(".")[0] for entry in entries})
         if len(names) > 1:
-            one, other, *_ = names.values()
-            raise CorpusError(f"{path}: {one} and {other} are of one split: keep one of them")
+            raise CorpusError(f"{path}: {' and '.join(names)} are names of one split: keep one")
     sides = {
         split: {entry.name.removesuffix(".gz").partition(".")[2]: entry for entry in entries[::-1]}
         for split, entries in files.items()

@@ -21,7 +21,7 @@ from utils import UserError, errors_in_one_line, fail, handle_signals, quote
 if TYPE_CHECKING:
     from evaluation.predictor import Predictor
 
-RUN_HELP = "run directory, such as runs/NAME; runs/latest is the one that started last"
+RUN_HELP = "run directory, such as runs/NAME; runs/latest is the one started or resumed last"
 CHUNK_BYTES = 2**19  # at most as many are read before they are translated
 MEMORY_HINT = "lower --beam, shorten the longest lines, or use fewer cores (Linux: taskset -c 0 …)"
 

@@ -143,7 +143,7 @@ def test_the_alphabetically_first_extension_is_the_source_unless_languages_are_c
         ("train.pt", "", ["numbers of lines"]),
         ("train.pt", None, ["two files", "en, pt"]),
         ("train.de", "a\n", ["two files", "de, en, pt"]),
-        ("train-2.en", "a\n", ["train-2.en", "train.pt", "one split"]),
+        ("train-2.en", "a\n", ["train and train-2", "one split"]),
         ("a.tsv", "a\tb\n\n\t \nno tab", ["a.tsv:4:", "TAB"]),  # blank lines count
         ("a.csv", 'one,"two\nlines"\n"only\none"\n', ["a.csv:3:", "comma"]),
         ("a.tsv", None, ["a.tsv", "neither a file"]),

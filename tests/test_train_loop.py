@@ -534,11 +534,13 @@ def test_flags_that_contradict_the_initial_run_are_rejected(finished, copied, se
     same = config_from_flags(based(copied, settings))
     other = config_from_flags(based(copied, settings, corpus="mini:50"))
     assert (same.held_out_share, same.reverse) == (0.1, True)
+    named = config_from_flags(based(copied, settings, languages="pt,en"))
+    assert (named.languages, named.reverse) == ("pt,en", False)
     assert (other.held_out_share, other.reverse) == (None, False)
     shutil.rmtree(copied / "checkpoints")
     with pytest.raises(UserError, match="no checkpoint"):
         run_loop(based(copied, settings, corpus="mini:50", reverse=True, name="new"))
-    for folder, keyword in (copied, "delete it"), (finished, "--resume"):
+    for folder, keyword in (copied, "no checkpoint"), (finished, "--resume"):
         changes = {"name": folder.name, "runs_dir": str(folder.parent)}
         with pytest.raises(UserError, match=f"{folder.name} exists: .*{keyword}"):
             config_from_flags(settings | changes)

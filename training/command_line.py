@@ -51,7 +51,8 @@ def initial_config(flags: dict) -> Config:
     defaults = ["corpus", "max_length"]
     if corpora.is_same(flags.get("corpus", run.corpus), run.corpus):
         names += ("held_out_share",)  # no text that it was trained on may validate
-        defaults += ["languages", "reverse"]
+        if not flags.keys() & {"languages", "reverse"}:
+            defaults += ["languages", "reverse"]
     model = {name: getattr(run, name) for name in names}
     for name in flags.keys() & model.keys():
         if flags[name] != model[name]:
@@ -93,8 +94,8 @@ def config_from_flags(flags: dict) -> Config:
     check_path(run)
     if config.name and not config.resume and run.exists():
         saved = saved_checkpoints(run / "checkpoints")
-        hint = f"use --resume {quote(run)}" if saved else "delete it, for it has no checkpoint"
-        raise UserError(f"{run} exists: choose another --name, or {hint}")
+        hint = f", or use --resume {quote(run)}" if saved else "; it has no checkpoint to resume"
+        raise UserError(f"{run} exists: choose another --name{hint}")
     for name in no_effect(config.model):
         if name in flags and getattr(config, name) != getattr(Config, name):
             print_line(f"note: {flag(name)} has no effect with --model {config.model}")

@@ -57,7 +57,7 @@ def check_path(run: str | Path) -> None:
 
 
 def find_run(path: str | Path) -> Path:
-    """Return the path of a run directory. RUNS/latest: that of RUNS which started last."""
+    """Return the path of a run directory. RUNS/latest: the one of RUNS started or resumed last."""
     path = Path(path)
     if path.name != "latest" or path.exists():
         return path

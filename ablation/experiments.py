@@ -275,7 +275,7 @@ def edit(commit: str = "HEAD") -> Experiment | None:
     return Experiment(f"edit-{short_hash(diff)[:6]}", **about) if diff else None
 
 
-def save(target: str, question: str, commit: str = "HEAD", recipe: str = EDIT_RECIPE) -> None:
+def save(target: str, question: str, commit: str, recipe: str) -> None:
     """Save the changes since a commit as THEME/NAME. Raises UserError and OSError."""
     theme, _, name = target.partition("/")
     if not re.fullmatch(r"[a-z0-9-]+/[a-z0-9][a-z0-9-]*", target):

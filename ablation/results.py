@@ -128,19 +128,23 @@ class Results:
         """Store the results of experiments, and of the baseline. Raises UserError and OSError.
 
         Other results of these experiments are replaced. Results of another baseline stay as long as
-        experiments were compared with it. Experiments without any effect are not stored.
+        experiments were compared with it. Experiments without any effect are not stored, nor are
+        runs of a baseline that diverged.
         """
         own = [BASELINE, *(x for x in chosen if not equal(self.pairs(x)))]
         keys = {line["key"]: self.workspace.key(x) for x in own for line in self.usable(x)}
         replaced = {(x.name, self.workspace.final, self.recipe.identity) for x in chosen}
         path, lines = stored_file(self.recipe), [line for x in own for line in self.runs(x)]
-        lines = [x for x in lines if x["experiment"] != BASELINE.name or "diverged" not in x]
         for line in read_json_lines(path) if path.exists() else []:
             if (line["experiment"], line["final"], line["recipe"]) not in replaced:
                 lines.append(line | {x: keys.get(line[x], line[x]) for x in ("key", "baseline")})
         unique = {identity(line): line for line in lines}.values()
         compared = {x["baseline"] for x in unique if x["experiment"] != BASELINE.name}
-        rows = [x for x in unique if x["key"] in compared or x["experiment"] != BASELINE.name]
+        rows = [
+            x
+            for x in unique
+            if x["experiment"] != BASELINE.name or (x["key"] in compared and "diverged" not in x)
+        ]
         rows.sort(key=lambda line: (line["experiment"] != BASELINE.name, identity(line)))
         path.parent.mkdir(exist_ok=True)
         write_text(path, "".join(f"{json.dumps(line)}\n" for line in rows))

@@ -163,7 +163,7 @@ def judge(
     code count, on other machines, too: seeds vary alike there. Raises ExperimentError if a baseline
     has diverged.
     """
-    keys = {} if experiment.keeps_pairs else {base["key"] for _, base in pairs.values()}
+    keys = set() if experiment.keeps_pairs else {base["key"] for _, base in pairs.values()}
     baseline = [run for run in baseline if run["key"] in keys]
     for run in [*baseline, *(base for _, base in pairs.values())]:
         if why := run.get("diverged"):

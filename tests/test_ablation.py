@@ -26,6 +26,7 @@ from utils import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
 HERE = {"machine": "here", "processor": "fake"}
+NOISE = [0, 0.5, -0.5, 0.25, -0.25]  # of an edit, by seed
 MODEL = """
 def answer():
     # the truth
@@ -82,7 +83,7 @@ def fake_execute(job):
         with open(Path(job["run"], "started"), "a") as file:
             file.write("x")
         bonus, seed = flags.get("d_model", 128) - 128, flags["seed"]
-        noise = [0, 0.5, -0.5, 0.25, -0.25][seed % 5] * (bonus > 0 or answer >= 50)
+        noise = NOISE[seed % 5] * (bonus > 0 or answer >= 50)
         value = answer + bonus + seed * 7 % 5 / 2 + noise
         octaves = math.log2(flags.get("learning_rate_scale", 1))
         value += octaves * bonus - 16 * octaves**2  # a parabola, highest at bonus / 32
@@ -92,6 +93,20 @@ def fake_execute(job):
         result = about | ({"diverged": "step 3"} if "word_dropout" in flags else result)
     Path(job["result"]).write_text(text := json.dumps(result))
     return {"host": "here", "status": 0, "why": "", "result": text}
+
+
+def diverging(chosen):
+    """Return a `fake_execute` whose runs diverge if `chosen(job)`."""
+
+    def execute(job):
+        answer = fake_execute(job)
+        if "about" not in job or not chosen(job):
+            return answer
+        result = json.dumps(json.loads(answer["result"]) | {"diverged": "step 3"})
+        Path(job["result"]).write_text(result)
+        return answer | {"result": result}
+
+    return execute
 
 
 @pytest.fixture
@@ -575,16 +590,10 @@ def test_unpaired_runs_are_judged_by_their_own_baseline_in_the_tables(repository
 
 
 def test_a_baseline_that_diverged_is_not_stored(repository, ask, monkeypatch):
-    def diverge(job):
-        answer = fake_execute(job)
-        about = job.get("about", {})
-        if (about.get("experiment"), about.get("seed")) != ("baseline", 4):
-            return answer
-        result = json.dumps(json.loads(answer["result"]) | {"diverged": "step 3"})
-        Path(job["result"]).write_text(result)
-        return answer | {"result": result}
+    def chosen(job):
+        return (job["about"]["experiment"], job["about"]["seed"]) == ("baseline", 4)
 
-    monkeypatch.setattr(executor, "execute", diverge)
+    monkeypatch.setattr(executor, "execute", diverging(chosen))
     with pytest.raises(ExperimentError, match="seed 4"):
         ask("more", "--seeds", "5")
     ask("more", "--seeds", "3", "--store")
@@ -614,7 +623,7 @@ def test_a_confirmation_has_eight_pairs_of_other_seeds_for_each_change(repositor
     assert len(seeds[0]) == len(seeds[1]) == 8 and min(seeds[0] | seeds[1]) >= 100
     assert not seeds[0] & seeds[1]
     for name, points, each in zip(("more", "same"), (8, 10), seeds, strict=True):
-        noise = [(0, 0.5, -0.5, 0.25, -0.25)[seed % 5] for seed in each]
+        noise = [NOISE[seed % 5] for seed in each]
         assert verdict(out, name, 8) == f"better {points + sum(noise) / 8:+.1f}"
     before = results.stored_file(recipe).read_text()
     ask("more", "--final", "--store")  # nothing runs again: a second chance would not be one
@@ -627,7 +636,7 @@ def test_runs_that_are_not_paired_are_compared_with_all_of_the_baseline(reposito
     ask("more", "--seeds", "5", "--store")
     line = json.loads(ask("shorter", "--seeds", "3", "--json").splitlines()[-1])[0]
     runs = [40 + seed * 7 % 5 / 2 for seed in range(5)]
-    own = [48 + seed * 7 % 5 / 2 + noise for seed, noise in enumerate((0, 0.5, -0.5))]
+    own = [48 + seed * 7 % 5 / 2 + noise for seed, noise in enumerate(NOISE[:3])]
     assert line["gain"] == pytest.approx(sum(own) / 3 - sum(runs) / 5) and not line["paired"]
     edit(repository / "experiments/recipes.toml", "delta = 1.0", "delta = 1.0\nseeds = 4")
     assert "stage of 4 seeds" in ask("more", "--plan")
@@ -690,15 +699,10 @@ def test_a_default_of_the_rate_has_no_effect_on_tuned_runs(repository, ask):
 
 
 def test_tuning_ignores_a_baseline_that_diverges_at_its_own_rate(repository, ask, monkeypatch):
-    def diverge(job):
-        answer = fake_execute(job)
-        if "about" not in job or parse(job["flags"])["learning_rate_scale"] != 4:
-            return answer
-        result = json.dumps(json.loads(answer["result"]) | {"diverged": "step 3"})
-        Path(job["result"]).write_text(result)
-        return answer | {"result": result}
+    def chosen(job):
+        return parse(job["flags"])["learning_rate_scale"] == 4
 
-    monkeypatch.setattr(executor, "execute", diverge)
+    monkeypatch.setattr(executor, "execute", diverging(chosen))
     with_rate(repository, 4)
     assert verdict(ask("more", "--tune"), "more", 3) == "better +9.0"
     with pytest.raises(ExperimentError, match="baseline diverged"):

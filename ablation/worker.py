@@ -51,8 +51,9 @@ def load_texts(flags: list[str], sentences: int, final: bool) -> Split:
     """Return the texts to score. Raises UserError.
 
     sentences: the number of those with new combinations, of `mini` or of the split
-    `generalization`; 0 for the validation split. final: other texts, which are read once, for a
-    change that is adopted: the test split, or sentences that are not among the first ones.
+    `generalization`, of which it takes at most half; 0 for the validation split. final: other
+    texts, which are read once, for a change that is adopted: the test split, or sentences that are
+    not among the first ones.
     """
     config = Config(**parse(flags))
     corpus = corpora.from_config(config)
@@ -60,7 +61,7 @@ def load_texts(flags: list[str], sentences: int, final: bool) -> Split:
         return corpus.load("test" if final else "validation")
     if config.corpus.partition(":")[0] != "mini":
         texts = corpus.load("generalization")
-        step = len(texts.sources) // sentences
+        step = max(2, len(texts.sources) // sentences)
         return texts.take(i for i in range(len(texts.sources)) if (i % step > 0) == final)
     pairs = mini.generate("compositional", sentences, seed=1)
     if final:

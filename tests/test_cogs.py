@@ -64,3 +64,5 @@ def test_the_final_score_is_of_the_other_sentences(served, monkeypatch):
     sample, rest = (load_texts(["--corpus", "cogs"], 8, final) for final in (False, True))
     assert len(sample.sources) == 8 and len({*sample.sources, *rest.sources}) == 40
     assert len(rest.sources) == 32 and {*sample.tags} == {"kind 0", "kind 1"}
+    sample, rest = (load_texts(["--corpus", "cogs"], 50, final) for final in (False, True))
+    assert len(sample.sources) == len(rest.sources) == 20  # a recipe wants more than there are

@@ -244,7 +244,7 @@ def train_pair(
     options = config.vocab_size, config.lowercase, config.tokenizer, config.task != TEXT
     if config.task == LABELS:
         return train(split.sources, *options), Labels(sorted(labels))
-    if config.shared_vocabulary:
+    if config.shared_vocabulary or config.task == TEXT:
         shared = train(split.sources + split.targets, *options)
         return shared, shared
     return train(split.sources, *options), train(split.targets, *options)

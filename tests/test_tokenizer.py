@@ -11,6 +11,7 @@ from helpers import load_split
 
 from config import Config
 from data import tokenizer
+from data.splits import Split
 from utils import UserError
 
 
@@ -96,6 +97,10 @@ def test_separate_vocabularies_fit_their_languages(split, tmp_path):
     loaded = tokenizer.load_pair(tmp_path)
     assert [each.model for each in loaded] == [source.model, target.model]
     one, other = tokenizer.train_pair(split, [], Config(vocab_size=600))
+    assert one is other
+    config = Config(vocab_size=600, shared_vocabulary=False, model="language_model")
+    texts = Split([""] * len(split.targets), split.targets)
+    one, other = tokenizer.train_pair(texts, [], config)
     assert one is other
 
 

@@ -503,8 +503,11 @@ def test_expected_errors_are_one_line_and_others_keep_their_traceback(
 
 
 def test_a_run_starts_from_the_weights_and_the_tokenizer_of_another(
-    finished, settings, tmp_path, capsys
+    finished, copied, settings, tmp_path, capsys
 ):
+    (copied / "source" / "model" / "masks.py").write_text("ANOTHER = 1\n")
+    run_loop(based(copied, settings, corpus="mini:50", name="other", max_steps=1))
+    assert "warning: model/masks.py has changed" in capsys.readouterr().err
     run_loop(based(finished, settings, corpus="mini:50", reverse=True, name="new", epochs=1))
     parent, first = state(finished), state(tmp_path / "new", step=0)
     weights = [name for name in parent if name.startswith("model/")]
@@ -513,7 +516,8 @@ def test_a_run_starts_from_the_weights_and_the_tokenizer_of_another(
     name = "tokenizer.model"
     assert (tmp_path / "new" / name).read_bytes() == (finished / name).read_bytes()
     total_steps = records.load_config(tmp_path / "new").total_steps
-    assert "starting from the weights of" in capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert "starting from the weights of" in out and "has changed" not in err
     run_loop(resumed(tmp_path / "new", epochs=2, cache_dir=settings["cache_dir"]))
     assert "starting from the weights of" not in capsys.readouterr().out
     assert counter(tmp_path / "new", "epoch") == 2

@@ -1,5 +1,6 @@
 """Readers of corpora in files, and of the built-in one. Each returns a `Corpus`."""
 
+import contextlib
 import csv
 import functools
 import itertools
@@ -52,12 +53,12 @@ def local(path: Path, config: Config) -> Corpus:
     if has_ending(path, first, TEXTS):
         return of_files(path, ("text",), files, read_text, TEXT)
     if has_ending(path, first, TABLES):
-        labelled = config.task == LABELS
-        columns = ("text", "label") if labelled else ("source", "target")
-        if config.languages and ".csv" in first.suffixes:
-            columns = config.languages.split(",")
-        read = functools.partial(read_table, columns=columns, labelled=labelled)
-        return of_files(path, columns, files, read, config.task if labelled else "translation")
+        header = next(csv_rows(first), (1, []))[1] if ".csv" in first.suffixes else []
+        default = header if "label" in header else []
+        names, task = choose_columns(path, header, default, config)
+        columns = names or (("text", "label") if task == LABELS else ("source", "target"))
+        read = functools.partial(read_table, names=names, labelled=task == LABELS)
+        return of_files(path, columns, files, read, task)
     if not path.is_dir():
         raise CorpusError(f"{path}: not a .tsv (source TAB target), .csv, .txt or .parquet file")
     return labelled_folder(path, files) if first.is_dir() else parallel(path, files)
@@ -71,6 +72,31 @@ def has_ending(path: Path, entry: Path, endings: tuple[str, ...]) -> bool:
     if path.is_dir():
         return "." + entry.name.partition(".")[2] in endings
     return entry.name.endswith(endings)
+
+
+def choose_columns(
+    path: Path, names: Sequence[str], default: list[str], config: Config
+) -> tuple[list[str], str]:
+    """Return which columns of a table to read, and the task that they are for.
+
+    `--languages` names them, or else they are `text` and `label`, for a language model `text`,
+    `source` and `target`, or `default`. A label is the last of them. Raises CorpusError.
+
+    names: those of the table's columns, empty if they have none. Those of translations are returned
+    in their order in the table, so that a hash of the same column decides in both directions.
+    """
+    known = [["text", "label"], *([["text"]] if config.task == TEXT else []), ["source", "target"]]
+    columns = next((x for x in known if {*x} <= {*names}), default)
+    if config.languages and names:
+        columns = config.languages.split(",")
+    if len(columns) > 2 or not {*columns} <= {*names}:
+        text = f"{path}: choose --languages SOURCE,TARGET from its columns:"
+        raise CorpusError(f"{text} {', '.join(names)[:200]}")
+    if len(columns) == 1:
+        return columns, TEXT
+    if config.task == LABELS or "label" in columns:
+        return sorted(columns, key=lambda name: name == "label"), LABELS
+    return sorted(columns, key=[*names].index), "translation"
 
 
 def of_files(
@@ -187,42 +213,42 @@ def read_labelled_files(*texts: Path) -> Iterator[Row]:
         yield without_markup("".join(read_lines(texts[i]))), texts[i].parent.name
 
 
-def read_table(
-    path: Path, columns: Sequence[str] = ("source", "target"), labelled: bool = False
-) -> Iterator[Row]:
-    """Read two columns of a table: separated by TAB, or, as spreadsheets write .csv files, by
-    commas and with quotes. An empty line has empty columns.
+def read_table(path: Path, names: Sequence[str] = (), labelled: bool = False) -> Iterator[Row]:
+    """Read columns of a table: separated by TAB, or, as spreadsheets write .csv files, by commas
+    and with quotes. An empty line has empty columns.
 
-    columns: those of a .csv file, if its first line has these names. Otherwise, the first two
-    columns are read, of which a label is the first; with TAB, all that follows it is its text.
-    Raises CorpusError if a line has only one column.
+    names: the columns, which the first line of a .csv file names. Without them, the first two are
+    read, of which a label is the first; with TAB, all that follows it is its text. Raises
+    CorpusError if the first line lacks a name, or another line a column.
     """
     commas, places = ".csv" in path.suffixes, [1, 0] if labelled else [0, 1]
     if commas:
-        csv.field_size_limit(1 << 30)
-        rows = number_rows(csv.reader(read_lines(path)))
+        rows = csv_rows(path)
     else:
         lines = (line.rstrip("\n").split("\t", 1 if labelled else -1) for line in read_lines(path))
         rows = enumerate(lines, 1)
     head = [*itertools.islice(rows, 1000)]
-    if commas and head and {*columns} <= {*head[0][1]}:
-        _, names = head.pop(0)
-        places = [names.index(name) for name in columns]
+    if names:
+        _, header = head.pop(0) if head else (1, [])
+        if not {*names} <= {*header}:
+            raise CorpusError(f"{path}:1: must name the columns {' and '.join(names)}")
+        places = [header.index(name) for name in names]
     else:
         check_head(path, [cells for _, cells in head], labelled, commas)
     for number, cells in itertools.chain(head, rows):
         if not any(map(str.strip, cells)):
-            yield "", ""
+            yield ("",) * len(places)
         elif len(cells) <= max(places):
             separator = "comma" if commas else "TAB"
             raise CorpusError(f"{path}:{number}: add a {separator} between its 2 columns")
         else:
-            yield cells[places[0]], cells[places[1]]
+            yield tuple(cells[place] for place in places)
 
 
-def number_rows(reader: Iterator[list[str]]) -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows of a csv.reader, each with the number of its first line."""
-    start = 1
+def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows of a .csv file, each with the number of its first line."""
+    csv.field_size_limit(1 << 30)
+    start, reader = 1, csv.reader(read_lines(path))
     for cells in reader:
         yield start, cells
         start = reader.line_num + 1
@@ -248,27 +274,16 @@ def check_head(path: Path, rows: Sequence[Sequence[str]], labelled: bool, commas
 def parquet(path: Path, files: Files, config: Config) -> Corpus:
     """Open Parquet files with columns of texts, or with a struct `translation` of two languages.
 
-    `--languages` names the columns, or else they are `text` and `label`, `text`, the languages of
-    `translation`, or the only two columns. Raises CorpusError.
+    By default, the columns are these languages, or the only two. Raises CorpusError.
     """
     import pyarrow.parquet  # late, because most corpora do not need it
 
-    try:
-        schema = pyarrow.parquet.read_schema(next(iter(files.values()))[0])
-    except (OSError, pyarrow.ArrowException) as error:
-        raise CorpusError(f"{path}: cannot be read: {first_line(error)}") from error
-    columns = schema.empty_table().flatten().column_names
+    first = next(iter(files.values()))[0]
+    with readable(first):
+        columns = pyarrow.parquet.read_schema(first).empty_table().flatten().column_names
     paths = {name.removeprefix("translation."): name for name in columns}
-    names = config.languages.split(",") if config.languages else []
-    names = names or [name for name in ("text", "label") if name in paths]
-    names = names or [name for name in paths if paths[name] != name] or [*paths]  # `translation`
-    if len(names) > 2 or not {*names} <= {*paths}:
-        raise CorpusError(f"{path}: choose --languages SOURCE,TARGET from {', '.join(paths)}")
-    if config.task != LABELS and names != ["text", "label"]:
-        # In the order of the file, so that a hash of the same column decides in both directions.
-        names.sort(key=[*paths].index)
-    labelled = config.task == LABELS or names == ["text", "label"]
-    task = TEXT if len(names) == 1 else LABELS if labelled else "translation"
+    default = [name for name in paths if paths[name] != name] or [*paths]  # `translation`
+    names, task = choose_columns(path, [*paths], default, config)
     read = functools.partial(read_parquet, columns=[paths[name] for name in names])
     return of_files(path, names, files, read, task)
 
@@ -277,8 +292,27 @@ def read_parquet(*paths: Path, columns: Sequence[str]) -> Iterator[Row]:
     """Read columns of Parquet files as text, in which a missing value is empty."""
     import pyarrow.parquet
 
-    for file in map(pyarrow.parquet.ParquetFile, paths):
-        for batch in file.iter_batches(1024, columns=columns):
-            cells = pyarrow.Table.from_batches([batch]).flatten().select(columns).to_pydict()
-            for row in zip(*cells.values(), strict=True):
-                yield tuple("" if cell is None else str(cell) for cell in row)
+    for path in paths:
+        with readable(path):
+            for batch in pyarrow.parquet.ParquetFile(path).iter_batches(1024, columns=columns):
+                cells = pyarrow.Table.from_batches([batch]).flatten().select(columns).to_pydict()
+                for row in zip(*cells.values(), strict=True):
+                    yield tuple(map(cell_text, row))
+
+
+def cell_text(cell: object) -> str:
+    """Return the text of a cell."""
+    if isinstance(cell, bytes):  # of a column of strings that is not annotated as such
+        return cell.decode()
+    return "" if cell is None else str(cell)
+
+
+@contextlib.contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Raise CorpusError if a Parquet file is damaged, lacks a column, or is not UTF-8."""
+    import pyarrow
+
+    try:
+        yield
+    except (OSError, KeyError, ValueError, pyarrow.ArrowException) as error:
+        raise CorpusError(f"{path}: cannot be read: {first_line(error)}") from error

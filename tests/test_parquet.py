@@ -1,4 +1,6 @@
-"""Corpora in Parquet files."""
+"""Corpora in Parquet files, and columns with names, which .csv files have, too."""
+
+import csv
 
 import pyarrow
 import pytest
@@ -13,7 +15,12 @@ CLASSIFIER, LANGUAGE_MODEL = {"model": "classifier"}, {"model": "language_model"
 
 def write(path, **columns):
     path.parent.mkdir(exist_ok=True)
-    write_table(pyarrow.table(columns), path)
+    if path.suffix == ".csv":
+        rows = [[*columns], *zip(*columns.values(), strict=True)]
+        with path.open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows(rows)
+    else:
+        write_table(pyarrow.table(columns), path)
     return str(path)
 
 
@@ -63,6 +70,44 @@ def test_rows_without_splits_are_divided_like_the_lines_of_a_table(tmp_path, pla
         assert corpus.load(split) == expected.load(split)
 
 
+@pytest.mark.parametrize("file", ["a.csv", "a.parquet"])
+@pytest.mark.parametrize(
+    "names, flags, expected",
+    [
+        ("text,label", LANGUAGE_MODEL, (None, "text")),
+        ("text,label", LANGUAGE_MODEL | {"languages": "text"}, (None, "text")),
+        ("id,title,text", LANGUAGE_MODEL, (None, "text")),
+        ("sentence,label", LANGUAGE_MODEL, (None, "sentence")),
+        ("label,sentence", CLASSIFIER, ("sentence", "label")),
+        ("review,mood", CLASSIFIER | {"languages": "review,mood"}, ("review", "mood")),
+        ("target,id,source", {}, ("target", "source")),
+        ("target,id,source", {"languages": "source,target"}, ("source", "target")),
+        ("id,en,pt", {"languages": "pt,en"}, ("pt", "en")),
+    ],
+)
+def test_columns_are_chosen_by_name(tmp_path, file, names, flags, expected):
+    columns = {name: [f"{name} {i}" for i in range(9)] for name in names.split(",")}
+    write(tmp_path / file, **columns)
+    source, target = expected
+    expected = Split(columns.get(source, [""] * 9), columns[target])
+    assert load_split(tmp_path / file, "all", **flags) == expected
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_each_direction_has_the_same_splits_and_each_file_needs_the_names(tmp_path, kind):
+    english, portuguese = map(list, zip(*ROWS, strict=True))
+    one = tmp_path / f"a.{kind}"
+    write(one, id=[*range(1500)], pt=portuguese, en=english)
+    for split in SPLITS:
+        forward, backward = (load_split(one, split, languages=x) for x in ("pt,en", "en,pt"))
+        assert forward == Split(*backward[1::-1])
+    rejected(one, "--languages", "id, pt, en", split="all", languages="pt,eng")
+    rejected(one, "--model language_model", split="all", languages="en", **CLASSIFIER)
+    write(tmp_path / "parts" / f"train.{kind}", pt=portuguese, en=english)
+    test = write(tmp_path / "parts" / f"test.{kind}", pt=portuguese, fr=english)
+    rejected(tmp_path / "parts", test, "en", split="test", languages="pt,en")
+
+
 def test_rows_without_a_value_are_left_out(tmp_path, capfd):
     name = write(tmp_path / "a.parquet", en=["a"] * 1500, pt=["b"] * 1400 + [None] * 100)
     assert len(load_split(name, "all").sources) == 1400
@@ -103,6 +148,16 @@ def test_bad_columns_are_rejected_in_one_line(tmp_path, columns, languages, word
     rejected(name, *words, "a.parquet", split="all", languages=languages)
 
 
-def test_a_damaged_file_is_rejected(tmp_path):
+def test_a_damaged_file_is_rejected(folder, tmp_path):
     (tmp_path / "a.parquet").write_bytes(b"PAR1 and nothing else")
     rejected(tmp_path / "a.parquet", "a.parquet", "cannot be read", split="all")
+    second = folder / "train-00001-of-00002.parquet"
+    second.write_bytes(second.read_bytes()[:-50])
+    rejected(folder, second.name, "cannot be read")
+
+
+def test_bytes_are_text(tmp_path):
+    name = write(tmp_path / "a.parquet", en=[b"caf\xc3\xa9"], pt=["café"])
+    assert load_split(name, "all") == Split(["café"], ["café"])
+    name = write(tmp_path / "b.parquet", en=[b"caf\xe9"], pt=["café"])
+    rejected(name, "b.parquet", "utf-8", split="all")

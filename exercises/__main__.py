@@ -14,7 +14,14 @@ from exercises.grading import grade
 from exercises.source import EXERCISES, PREDICTIONS, find_function
 from same_code import ROOT, source_files
 from training.records import read_json
-from utils import UserError, did_you_mean, errors_in_one_line, make_parser, write_json
+from utils import (
+    UserError,
+    did_you_mean,
+    errors_in_one_line,
+    handle_signals,
+    make_parser,
+    write_json,
+)
 
 STATE = "exercises.json"  # in the learner's directory: the exercises started, and whether passed
 
@@ -56,10 +63,11 @@ def start(folder: Path, passed: dict[str, bool], names: list[str]) -> None:
 def check(folder: Path, passed: dict[str, bool], names: list[str], as_json: bool) -> int:
     """Grade exercises, by default all that were started. Returns the exit status."""
     copy_source(folder, "tests/")  # edited tests do not count
-    wrong = grade(folder, names or [*passed])
+    started = [name for name in names or passed if name in passed]
+    wrong = dict.fromkeys(names, "not started") | (grade(folder, started) if started else {})
     lines = [f"{name}: {text or 'passed'}" for name, text in wrong.items()]
     print(json.dumps(wrong, indent=2, ensure_ascii=False) if as_json else "\n".join(lines))
-    passed |= {name: not text for name, text in wrong.items()}
+    passed |= {name: not wrong[name] for name in started}
     write_json(folder / STATE, passed)
     return int(any(wrong.values()))
 
@@ -84,7 +92,11 @@ def predict() -> None:
         table = Table(recipes()[recipe])
         verdict = table.verdicts[name]
         question = f"{table.experiments[name].question} ({recipe})\n"
-        answer = input(f"{question}better, worse, too small to matter, or undecided? [b/w/t/u] ")
+        question += "better, worse, too small to matter, or undecided? [b/w/t/u] "
+        try:
+            answer = input(question)
+        except EOFError:
+            break
         correct = verdict.outcome[0] == answer.strip().lower()[:1]
         right += correct
         print(f"{'Right' if correct else 'Not so'}: {verdict}. {why}\n")
@@ -124,5 +136,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    handle_signals()
     with errors_in_one_line():
         sys.exit(main())

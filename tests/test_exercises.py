@@ -116,6 +116,15 @@ def test_answers_are_compared_with_stored_verdicts(run_program, tmp_path):
     answers = "".join(f"{verdict.outcome[0]}\n" for verdict in verdicts)
     out = run_program(PROGRAM, "predict", stdin=b"\n" + answers[2:].encode()).out
     assert "5 of 6" in out and all(verdict.numbers in out for verdict in verdicts)
+    result = run_program(PROGRAM, "predict", stdin=answers[:2].encode())  # and no more
+    assert result.status == 0 and "1 of 6" in result.out
+
+
+def test_what_was_not_started_does_not_pass(started, run_program):
+    """The directory has the project's own function."""
+    result = run_program(PROGRAM, "check", "positions", "--json", "--dir", started)
+    assert result.status == 1 and json.loads(result.out) == {"positions": "not started"}
+    assert "positions" not in json.loads((started / "exercises.json").read_text())
 
 
 # ---- What a test says ---------------------------------------------------------------------------

@@ -135,7 +135,7 @@ class Comparison:
             for each in self.chosen if gains else ():
                 sides = (self.workspace.baseline, self.sides[each])
                 if experiment in sides and seed in self.results.pairs(sides[1]):
-                    verdict = self.judge(each)
+                    verdict = self.judge(each, self.stages[-1])
                     gain = verdict.recipe.format(verdict.gain, "+")
                     pairs = amount(verdict.seeds, "pair")
                     tqdm.write(f"{each.name}: mean gain so far {gain} ({pairs})")

@@ -19,7 +19,16 @@ from typing import Any
 
 from ablation.worker import parse
 from config import Config
-from same_code import DIFF, NOT_CODE, ROOT, GitError, can_change, git, working_tree_diff
+from same_code import (
+    DIFF,
+    NOT_CODE,
+    ROOT,
+    GitError,
+    can_change,
+    git,
+    source_files,
+    working_tree_diff,
+)
 from utils import UserError, did_you_mean, names_in_group, quote, write_text
 
 HERE = ROOT / "experiments"
@@ -172,12 +181,24 @@ class Experiment:
         return short_hash("\n".join(lines))
 
     @property
+    def changed_settings(self) -> set[str]:
+        """Names of the settings that the flags give, and of those that the diff defines anew."""
+        names, name = {*settings(self.flags)}, ""
+        for part in re.split("^diff --git ", self.diff, flags=re.MULTILINE):
+            for line in part.splitlines() if part.startswith("a/config.py ") else ():
+                if found := re.match(r"@@|[-+ ]    (\w+): ", line):
+                    name = found[1] or ""
+                if line[:1] in ("+", "-"):
+                    names.add(name)
+        return names - {""}
+
+    @property
     def keeps_pairs(self) -> bool:
         """True if runs have the random draws, the batches and the tokens of the baseline's, so that
         the runs of a seed are judged by their difference.
         """
-        flags = settings(self.flags).keys() & {*names_in_group(Config, "data")}
-        batches = flags or any("batches" in can_change(name) for name in self.files)
+        data = self.changed_settings & {*names_in_group(Config, "data")}
+        batches = data or any("batches" in can_change(name) for name in self.files)
         return self.paired and not batches
 
     def rate_flag(self, recipe: Recipe) -> float | None:
@@ -261,7 +282,8 @@ def edit(commit: str = "HEAD") -> Experiment | None:
     """Return the changes since a commit as an experiment, or None if there are none.
 
     Only Python files at the top and in folders of modules count, and tables of packages, except
-    corpora in data/. The name has a hash of the changes. Raises ExperimentError.
+    corpora in data/ and new files that nothing imports. The name has a hash of the changes. Raises
+    ExperimentError.
     """
     folders = {f"{path.parent.name}/**/*.py" for path in HERE.parent.glob("*/*.py")}
     folders |= {f"{path.parent.name}/**/*.tsv" for path in HERE.parent.glob("*/__init__.py")}
@@ -271,6 +293,9 @@ def edit(commit: str = "HEAD") -> Experiment | None:
         diff = working_tree_diff(*wanted, base=commit)
     except GitError as error:
         raise ExperimentError(f"--against {commit}: {error}; choose a commit of git log") from None
+    used, new = source_files(ROOT), re.compile(r"diff --git a/(.+\.py) b/\1\nnew file ")
+    parts = re.split("^(?=diff --git )", diff, flags=re.MULTILINE)
+    diff = "".join(x for x in parts if not (found := new.match(x)) or found[1] in used)
     about = {"question": "The edit of the working tree", "recipe": EDIT_RECIPE, "diff": diff}
     return Experiment(f"edit-{short_hash(diff)[:6]}", **about) if diff else None
 

@@ -80,20 +80,26 @@ class Workspace:
         """Raise ExperimentError if an experiment cannot be compared with the baseline."""
         name, recipe, source = experiment.name, self.recipe, self.source(experiment)
         python = (source / each for each in experiment.files if each.endswith(".py"))
-        for error in filter(None, (syntax_error(path, source) for path in python)):
+        for error in filter(None, (syntax_error(x, source) for x in python if x.exists())):
             raise ExperimentError(f"{name} has a syntax error in {error}")
         own, base = settings(experiment.flags), settings(recipe.flags)
+        model = base.get("model", Config.model)
+        known = {"classifier": ["accuracy"], "language_model": ["nats_per_character"]}
+        known = known.get(model, ["nats_per_character", "bleu", "exact_match"])
+        if recipe.score not in known:
+            text = f"recipe {recipe.name}: a {model} has no score {recipe.score}"
+            raise ExperimentError(f"{text}: choose {' or '.join(known)}")
+        changed = own.keys() | (experiment.changed_settings - base.keys())
         fixed = {"reverse", "lowercase"} if recipe.score != "accuracy" else set()
         fixed |= {"max_length", "tokenizer"} if recipe.lower_is_better else set()
         if not recipe.has_bleu and "word" not in (own.get("tokenizer"), base.get("tokenizer")):
             fixed.discard("tokenizer")  # a language model reads the same text in other pieces
-        if flags := ", ".join(map(flag, sorted(own.keys() & fixed))):
+        if flags := ", ".join(map(flag, sorted(changed & fixed))):
             raise ExperimentError(f"{name} changes {flags}: its scores could not be compared")
-        epochs, average = (base | own).get("epochs", Config.epochs), self.average(experiment)
-        if average > epochs:
-            raise ExperimentError(f"{name} averages {average} of {epochs} epochs: lower `average`")
-        model = f"model/{base.get('model', Config.model)}.py"
-        used = imported_files(["train.py", model], source) | {"model/__init__.py"}
+        kept = ((base | own).get(x, getattr(Config, x)) for x in ("epochs", "keep_checkpoints"))
+        if (average := self.average(experiment)) > (most := min(kept)):
+            raise ExperimentError(f"{name} averages {average} of {most} epochs: lower `average`")
+        used = imported_files(["train.py", f"model/{model}.py"], source) | {"model/__init__.py"}
         changes = changed_files("", source, self.source(BASELINE))
         others = [x for x in changes if x in used or not re.fullmatch(r"model/.*\.py", x)]
         if not (others or experiment.flags or experiment.average):

@@ -48,7 +48,7 @@ score = "nats_per_character"
 delta = 0.001
 average = 1
 [shakespeare]
-flags = "--model=language_model --epochs=20"
+flags = "--epochs=22"
 score = "exact_match"
 delta = 1.0
 average = 1
@@ -243,10 +243,13 @@ def test_an_edit_is_code_and_tables_of_packages_but_no_copies_of_the_source(repo
         (repository / name).write_text("[2]")
     assert experiments.edit() is None
     (repository / "model/tables").mkdir()
-    names = ["corpora/prepare.py", "model/new.tsv", "model/tables/more.tsv", "new.py"]
+    names = ["corpora/prepare.py", "model/new.tsv", "model/tables/more.tsv", "new.py", "plot.py"]
     for name in names:
         (repository / name).write_text("a = 1\n")
-    assert experiments.edit().files == names
+    edit(repository / "train.py", "model.loss", "model.loss, new, corpora.prepare")
+    assert experiments.edit().files == [*names[:-1], "train.py"]  # nothing imports plot.py
+    (repository / "train.py").rename(repository / "fit.py")
+    assert make_workspace().check(experiments.edit()) is None
 
 
 def test_both_sides_are_scored_on_the_texts_that_the_baseline_reads(repository):
@@ -299,15 +302,53 @@ def test_what_cannot_be_compared_is_refused_before_anything_runs(repository, ask
     with open(repository / "experiments/recipes.toml", "a") as file:
         flags = "--model language_model --epochs=20"
         file.write(f'[text]\nflags = "{flags}"\nscore = "nats_per_character"\ndelta = 1.0\n')
+        file.write(f'[words]\nflags = "{flags}"\nscore = "bleu"\ndelta = 1.0\n')
     cases = {"--no-reverse": "loss", "--tokenizer char": "loss", "--tokenizer word": "text"}
-    for number, (flags, recipe) in enumerate((cases | {"--epochs=0": "loss"}).items()):
+    cases |= {"--epochs=0": "loss", "--d-model=64": "words"}
+    for number, (flags, recipe) in enumerate(cases.items()):
         add(repository, f"odd-{number}", flags=flags)
-        with pytest.raises(ExperimentError, match=r"compared|averages 1 of 0"):
+        with pytest.raises(ExperimentError, match=r"compared|averages 1 of 0|no score bleu"):
             ask(f"odd-{number}", "--recipe", recipe, "--plan")
+    add(repository, "many", flags="--keep-checkpoints 3", average=4)
+    with pytest.raises(ExperimentError, match="averages 4 of 3"):
+        ask("many", "--recipe", "mini", "--plan")
     assert "unpaired" in ask("odd-1", "--recipe", "text", "--plan")
     edit(repository / "model/transformer.py", "return 40", "return (40")
     with pytest.raises(ExperimentError, match=r"model/transformer.py, line \d+: '\('"):
         ask("--plan")
+
+
+SETTINGS = """class Config:
+    lowercase: bool = setting(False, "x")
+    max_length: int = setting(
+        128,
+        "maximum tokens",
+    )
+    batch_tokens: int = setting(1024, "x")
+    d_model: int = setting(128, "x")
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "answer"),
+    [
+        ("False", "True", "changes --lowercase"),
+        ("128,\n        ", "99,\n        ", "changes --max-length"),
+        ("1024", "2048", ", unpaired"),
+        ("(128, ", "(64, ", ", paired"),
+        ("    d_model", "    gate: bool = setting(False)\n    d_model", ", paired"),
+    ],
+)
+def test_a_default_counts_as_its_flag_does(repository, ask, old, new, answer):
+    (repository / "config.py").write_text(SETTINGS)
+    edit(repository / "train.py", "import ", "import config, ")
+    commit()
+    edit(repository / "config.py", old, new)
+    try:
+        out = ask("--recipe", "loss", "--plan")
+    except ExperimentError as error:
+        out = str(error)
+    assert answer in out
 
 
 def test_an_edit_that_the_recipe_never_executes_is_refused(repository, ask):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from config import Config
 from data import corpora
-from data.splits import CorpusError, Split, seen_share
+from data.splits import Corpus, CorpusError, Split, seen_share
 from evaluation.scores import Table
 from training.records import read_json
 from utils import UserError, first_line, quote, warn, write_json, write_text
@@ -23,19 +23,27 @@ def load_split(
 ) -> tuple[Split, str, bool]:
     """Load a split of the corpus of a run, or of the one with this name, in the run's direction.
 
-    languages: of that corpus, see `Config`. Another corpus has the run's share of held-out texts:
-    it may be the same one, moved. Also returns what identifies the texts in file names: the split,
-    or, if the texts are not those that the run recorded, their corpus, split and hash; and whether
-    they are documents, see `Corpus`. Raises OSError, and UserError if the split does not exist, or
-    if it is the run's own and has changed since training.
+    languages: of that corpus, see `Config`; by default those of the run, if it has them. Another
+    corpus has the run's share of held-out texts: it may be the same one, moved. Also returns what
+    identifies the texts in file names: the split, or, if the texts are not those that the run
+    recorded, their corpus, split and hash; and whether they are documents, see `Corpus`. A model of
+    one text has learned no end of a text: each ends with a line feed. Raises OSError, and UserError
+    if the split does not exist, or if it is the run's own and has changed since training.
     """
     record = read_json(run / "corpus.json", "splits", "languages")
-    if name is not None:
-        if corpora.is_same(name, config.corpus):
-            languages = languages or config.languages
+
+    def in_direction(languages: str | None) -> Corpus:
         other = replace(config, corpus=name, languages=languages, train_share=None)
         sides = [corpora.from_config(replace(other, reverse=x)) for x in (False, True)]
-        corpus = max(sides, key=lambda side: [*side.languages] == record["languages"])
+        return max(sides, key=lambda side: [*side.languages] == record["languages"])
+
+    if name is not None:
+        try:
+            corpus = in_direction(languages or ",".join(record["languages"]))
+        except CorpusError:
+            if languages:
+                raise
+            corpus = in_direction(None)
     elif split not in record["splits"]:
         raise UserError(f"{run} has no split {split!r}: choose from {', '.join(record['splits'])}")
     else:
@@ -52,11 +60,14 @@ def load_split(
             f"{run}/corpus.json, so scores would not be comparable: restore the text, or score it "
             f"as another corpus with --corpus {quote(config.corpus)}"
         )
+    texts, documents = Split.of(summary.sample), corpus.documents
     if summary.sha256 == recorded:
-        return Split.of(summary.sample), split, corpus.documents
+        return texts, split, documents
+    if documents and not record.get("documents", True):
+        texts, documents = texts._replace(targets=[f"{x}\n" for x in texts.targets]), False
     # Other texts may have the same name, and a path may be longer than a name can be.
     stem = re.sub(r"[^\w+-]+", "-", Path(corpus.name).resolve().name.partition(".")[0])[:40]
-    return Split.of(summary.sample), f"{stem}-{split}-{summary.sha256[:8]}", corpus.documents
+    return texts, f"{stem}-{split}-{summary.sha256[:8]}", documents
 
 
 def seen(config: Config, name: str, texts: Split) -> dict[str, float]:

@@ -192,6 +192,20 @@ def test_another_corpus_has_the_direction_of_the_run(copy, texts, tmp_path):
     assert (backward.sources, backward.targets) == (texts.targets, texts.sources)
 
 
+def test_another_spreadsheet_has_the_columns_of_the_run(copy, texts, tmp_path):
+    rows = zip(range(9), texts.targets, texts.sources, strict=False)  # the run reads pt → en
+    news = write(
+        tmp_path / "news.csv", "id,en,pt\n" + "".join(f'{n},"{a}","{b}"\n' for n, a, b in rows)
+    )
+    split, *_ = report.load_split(copy, load_config(copy), "all", news)
+    assert split == texts.take(range(9))
+    backward, *_ = report.load_split(copy, load_config(copy), "all", news, "id,en")
+    assert backward.targets == texts.targets[:9]
+    edit_json(copy / "corpus.json", languages=["nl", "de"])  # names that it does not have
+    split, *_ = report.load_split(copy, load_config(copy), "all", news)
+    assert split.targets == ["en", *texts.targets[:9]]
+
+
 def test_tensorflow_is_set_up_before_a_corpus_is_read(copy, score, monkeypatch):
     """Reading a dataset of tensorflow_datasets starts it, after which its threads are fixed."""
     monkeypatch.setattr(report, "load_split", lambda *_: pytest.fail("read"))

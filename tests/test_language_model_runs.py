@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import TINY, assert_same_state, metrics_of, state, steps_saved, train_here
+from helpers import TINY, assert_same_state, edit_json, metrics_of, state, steps_saved, train_here
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugin_util import markdown_to_safe_html
 
@@ -261,16 +261,19 @@ def test_scores_outputs_and_mistakes_are_written_for_every_stride(copy, run_prog
 
 
 @pytest.mark.parametrize("name", ["news.txt", "news.txt.gz", "news.tsv"])
-def test_every_line_of_another_text_is_scored(run, tmp_path, monkeypatch, name):
-    """However few there are."""
+def test_every_line_of_another_text_is_scored(copy, tmp_path, monkeypatch, name):
+    """However few there are. A model of one text ends others with a line feed, not with `</s>`."""
     content = b"a house\tnot a line\nb\tnor b\n"
     content = content if name.endswith(".tsv") else content.replace(b"\t", b" ")
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     monkeypatch.chdir(tmp_path)
-    split, stem, documents = report.load_split(run, loading.load_config(run), "all", name)
-    assert re.fullmatch(r"news-all-\w{8}", stem) and documents == name.endswith(".tsv")
-    lines = ["not a line", "nor b"] if documents else ["a house not a line\n", "b nor b\n"]
-    assert split.targets == lines
+    table, config = name.endswith(".tsv"), loading.load_config(copy)
+    lines = ["not a line\n", "nor b\n"] if table else ["a house not a line\n", "b nor b\n"]
+    split, stem, documents = report.load_split(copy, config, "all", name)
+    assert re.fullmatch(r"news-all-\w{8}", stem) and (split.targets, documents) == (lines, False)
+    edit_json(copy / "corpus.json", documents=True)  # as if it had been trained on a table
+    split, _, documents = report.load_split(copy, config, "all", name)
+    assert split.targets == [x.rstrip() if table else x for x in lines] and documents == table
 
 
 # ---- Figures -------------------------------------------------------------------------------------

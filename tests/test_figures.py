@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 from matplotlib.figure import Figure
 
-from data.splits import Split
 from data.tokenizer import train
 from evaluation import attention, figures
 from evaluation.metrics import bleu
@@ -70,22 +69,6 @@ def test_a_line_feed_that_is_a_byte_is_shown_as_a_line_feed():
     )
     assert attention.axis_labels(kind.queries) == ["⏎", "The", "boy", "⏎"]
     assert attention.axis_labels(kind.keys) == ["⏎", "⏎", "The", "boy"]
-
-
-@pytest.mark.parametrize(
-    ("texts", "expected"),
-    [(["\n", "x " * 40, "\n"], "x " * 40), (["a", "b " * 5, "c " * 7, "d " * 5], "b " * 5)],
-)
-def test_the_text_in_tensorboard_has_about_six_words(texts, expected):
-    read = []
-
-    class Predictor:
-        def attention(self, source, target):
-            read.append(target)
-            return {}
-
-    assert attention.attention_image(Predictor(), Split([""] * len(texts), texts)) is None
-    assert read == [expected]
 
 
 def test_heat_maps_have_queries_in_rows_and_keys_in_columns(drawn):

@@ -7,8 +7,6 @@ import os
 import subprocess
 import sys
 
-import pytest
-
 from same_code import ROOT
 
 BAR = """
@@ -25,42 +23,7 @@ def start(code, **streams):
     return subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, **streams)
 
 
-def visible(text):
-    """Return the lines that a terminal shows: a carriage return lets the next text replace it."""
-    lines = []
-    for line in text.replace("\r\n", "\n").split("\n"):
-        shown = ""
-        for part in line.split("\r"):
-            shown = part + shown[len(part) :]
-        lines.append(shown.rstrip())
-    return [line for line in lines if line]
-
-
 MESSAGES = ["warning: warning 0", "line 0", "warning: warning 1", "line 1", "finished"]
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
-def test_messages_are_above_the_bar_on_a_terminal():
-    import fcntl
-    import struct
-    import termios
-
-    main, terminal = os.openpty()
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
-    with start(f"OPTIONS = {{}}{BAR}", stdout=terminal, stderr=terminal) as process:
-        os.close(terminal)
-        text = b""
-        while part := read(main):
-            text += part
-    assert process.returncode == 0 and b"reading" in text
-    assert visible(text.decode()) == MESSAGES
-
-
-def read(terminal):
-    try:
-        return os.read(terminal, 10_000)
-    except OSError:  # the other end is closed
-        return b""
 
 
 def test_in_a_log_each_message_and_each_state_of_a_bar_is_a_line():

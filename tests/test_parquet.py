@@ -90,7 +90,8 @@ def test_columns_are_chosen_by_name(tmp_path, file, names, flags, expected):
     write(tmp_path / file, **columns)
     source, target = expected
     expected = Split(columns.get(source, [""] * 9), columns[target])
-    assert load_split(tmp_path / file, "all", **flags) == expected
+    corpus = open_corpus(tmp_path / file, **flags)
+    assert corpus.load("all") == expected and corpus.documents
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
@@ -124,15 +125,6 @@ def test_labels_are_texts_or_numbers(tmp_path):
     assert len(load_split(tmp_path, "validation", **CLASSIFIER).sources) == 4
     assert load_split(tmp_path, "test", **LANGUAGE_MODEL).targets == [*texts]
     rejected(tmp_path, "--model classifier")
-
-
-@pytest.mark.parametrize("languages, column", [(None, "text"), ("title", "title")])
-def test_a_language_model_reads_one_column(tmp_path, languages, column):
-    texts = {name: [f"{name} {i}\n" for i in range(9)] for name in ("text", "title")}
-    for split in "train", "validation":
-        write(tmp_path / f"{split}.parquet", **texts)
-    corpus = open_corpus(tmp_path, languages=languages, **LANGUAGE_MODEL)
-    assert corpus.load("train") == Split([""] * 9, texts[column]) and corpus.documents
 
 
 @pytest.mark.parametrize(

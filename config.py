@@ -28,8 +28,8 @@ class Config:
     )
     languages: str | None = setting(
         None,
-        "source and target, such as pt,en; or the columns of a Parquet file, such as text,label "
-        "[those of the corpus]",
+        "source and target, such as pt,en; or the columns of a .csv or Parquet file, such as "
+        "text,label [those of the corpus]",
     )
     reverse: bool = setting(False, "swap source and target language", ignored_by=("classifier",))
     train_share: float | None = setting(

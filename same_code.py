@@ -173,9 +173,9 @@ def imported_files(names: Iterable[str], folder: Path) -> set[str]:
             continue
         package = Path(name).parent.as_posix().replace("/", ".").strip(".")
         for module in imported_modules((folder / name).read_bytes(), package):
-            path = module.replace(".", "/")
-            files = {f"{path}.py"} | ({f"{path}/__init__.py"} if path not in PACKAGES else set())
-            left += files - found
+            path = Path(module.replace(".", "/"))
+            packages = {x.as_posix() for x in (path, *path.parents)} - {".", *PACKAGES}
+            left += {f"{path.as_posix()}.py", *(f"{x}/__init__.py" for x in packages)} - found
     return found
 
 

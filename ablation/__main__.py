@@ -140,7 +140,7 @@ class Comparison:
                     pairs = amount(verdict.seeds, "pair")
                     tqdm.write(f"{each.name}: mean gain so far {gain} ({pairs})")
 
-    def judge(self, experiment: Experiment, count: int = verdicts.STAGES[-1]) -> Verdict:
+    def judge(self, experiment: Experiment, count: int) -> Verdict:
         """Return the verdict on the first pairs of an experiment. Raises ExperimentError."""
         pairs = self.results.pairs(self.sides[experiment], count)
         runs = self.results.runs(self.workspace.baseline)

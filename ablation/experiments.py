@@ -182,15 +182,14 @@ class Experiment:
 
     @property
     def changed_settings(self) -> set[str]:
-        """Names of the settings that the flags give, and of those that the diff defines anew."""
-        names, name = {*settings(self.flags)}, ""
+        """Names of the settings that the flags give, or whose defaults the diff changes."""
+        names, default = {*settings(self.flags)}, r"^    (\w+): .*= setting\(\s*([^,]*),"
         for part in re.split("^diff --git ", self.diff, flags=re.MULTILINE):
-            for line in part.splitlines() if part.startswith("a/config.py ") else ():
-                if found := re.match(r"@@|[-+ ]    (\w+): ", line):
-                    name = found[1] or ""
-                if line[:1] in ("+", "-"):
-                    names.add(name)
-        return names - {""}
+            lines = part.splitlines() if part.startswith("a/config.py ") else []
+            sides = ("\n".join(x[1:] for x in lines if x[:1] in (" ", sign)) for sign in "-+")
+            old, new = ({*re.findall(default, side, re.MULTILINE)} for side in sides)
+            names |= {name for name, _ in old ^ new}
+        return names
 
     @property
     def keeps_pairs(self) -> bool:
@@ -282,8 +281,8 @@ def edit(commit: str = "HEAD") -> Experiment | None:
     """Return the changes since a commit as an experiment, or None if there are none.
 
     Only Python files at the top and in folders of modules count, and tables of packages, except
-    corpora in data/ and new files that nothing imports. The name has a hash of the changes. Raises
-    ExperimentError.
+    corpora in data/, and new files outside of the packages that nothing imports. The name has a
+    hash of the changes. Raises ExperimentError.
     """
     folders = {f"{path.parent.name}/**/*.py" for path in HERE.parent.glob("*/*.py")}
     folders |= {f"{path.parent.name}/**/*.tsv" for path in HERE.parent.glob("*/__init__.py")}

@@ -17,7 +17,7 @@ from ablation.verdicts import STAGES
 from config import Config
 from same_code import ROOT, changed_files, code_hashes, file_hash, git, imported_files, syntax_error
 from training.records import read_json
-from utils import UserError, flag, write_json
+from utils import UserError, amount, flag, write_json
 
 DEPENDENCIES = ("tensorflow", "numpy", "sentencepiece", "sacrebleu")  # results depend on them
 # The present code scores both sides: it may use only what --against finds in old commits, too.
@@ -84,6 +84,7 @@ class Workspace:
             raise ExperimentError(f"{name} has a syntax error in {error}")
         own, base = settings(experiment.flags), settings(recipe.flags)
         model = base.get("model", Config.model)
+        # As `worker.score` returns them.
         known = {"classifier": ["accuracy"], "language_model": ["nats_per_character"]}
         known = known.get(model, ["nats_per_character", "bleu", "exact_match"])
         if recipe.score not in known:
@@ -98,7 +99,8 @@ class Workspace:
             raise ExperimentError(f"{name} changes {flags}: its scores could not be compared")
         kept = ((base | own).get(x, getattr(Config, x)) for x in ("epochs", "keep_checkpoints"))
         if (average := self.average(experiment)) > (most := min(kept)):
-            raise ExperimentError(f"{name} averages {average} of {most} epochs: lower `average`")
+            text = f"{name} averages {amount(average, 'epoch')}, of which {most} are kept"
+            raise ExperimentError(f"{text}: lower `average`")
         used = imported_files(["train.py", f"model/{model}.py"], source) | {"model/__init__.py"}
         changes = changed_files("", source, self.source(BASELINE))
         others = [x for x in changes if x in used or not re.fullmatch(r"model/.*\.py", x)]

@@ -79,13 +79,16 @@ def choose_columns(
 ) -> tuple[list[str], str]:
     """Return which columns of a table to read, and the task that they are for.
 
-    `--languages` names them, or else they are `text` and `label`, for a language model `text`,
-    `source` and `target`, or `default`. A label is the last of them. Raises CorpusError.
+    They are those of `--languages`, or else the first of these that the table has: `text` and
+    `label`; for a language model, `text`; `source` and `target`; or else `default`. A label is the
+    last of them. Raises CorpusError.
 
-    names: those of the table's columns, empty if they have none. Those of translations are returned
-    in their order in the table, so that a hash of the same column decides in both directions.
+    names: those of the table's columns, empty if they have none. Of translations, `source` is the
+    first, or else that of the table, so that a hash of the same column decides in both directions.
     """
-    known = [["text", "label"], *([["text"]] if config.task == TEXT else []), ["source", "target"]]
+    known = [["text", "label"]]
+    known += [["text"]] if config.task == TEXT else []
+    known += [["source", "target"]] if config.task != LABELS else []
     columns = next((x for x in known if {*x} <= {*names}), default)
     if config.languages and names:
         columns = config.languages.split(",")
@@ -95,8 +98,8 @@ def choose_columns(
     if len(columns) == 1:
         return columns, TEXT
     if config.task == LABELS or "label" in columns:
-        return sorted(columns, key=lambda name: name == "label"), LABELS
-    return sorted(columns, key=[*names].index), "translation"
+        return sorted(columns, key=lambda x: (x == "label") - (x == "text")), LABELS
+    return sorted(columns, key=["source", *names].index), "translation"
 
 
 def of_files(
@@ -228,7 +231,7 @@ def read_table(path: Path, names: Sequence[str] = (), labelled: bool = False) ->
         lines = (line.rstrip("\n").split("\t", 1 if labelled else -1) for line in read_lines(path))
         rows = enumerate(lines, 1)
     head = [*itertools.islice(rows, 1000)]
-    if names:
+    if names and commas:
         _, header = head.pop(0) if head else (1, [])
         if not {*names} <= {*header}:
             raise CorpusError(f"{path}:1: must name the columns {' and '.join(names)}")
@@ -240,7 +243,7 @@ def read_table(path: Path, names: Sequence[str] = (), labelled: bool = False) ->
             yield ("",) * len(places)
         elif len(cells) <= max(places):
             separator = "comma" if commas else "TAB"
-            raise CorpusError(f"{path}:{number}: add a {separator} between its 2 columns")
+            raise CorpusError(f"{path}:{number}: add a {separator} between its columns")
         else:
             yield tuple(cells[place] for place in places)
 
@@ -274,7 +277,8 @@ def check_head(path: Path, rows: Sequence[Sequence[str]], labelled: bool, commas
 def parquet(path: Path, files: Files, config: Config) -> Corpus:
     """Open Parquet files with columns of texts, or with a struct `translation` of two languages.
 
-    By default, the columns are these languages, or the only two. Raises CorpusError.
+    See `choose_columns`; by default, the columns are these languages, or the only two. Raises
+    CorpusError.
     """
     import pyarrow.parquet  # late, because most corpora do not need it
 

@@ -64,7 +64,8 @@ def load_split(
     if summary.sha256 == recorded:
         return texts, split, documents
     if documents and not record.get("documents", True):
-        texts, documents = texts._replace(targets=[f"{x}\n" for x in texts.targets]), False
+        lines = [text.removesuffix("\n") + "\n" for text in texts.targets]
+        texts, documents = texts._replace(targets=lines), False
     # Other texts may have the same name, and a path may be longer than a name can be.
     stem = re.sub(r"[^\w+-]+", "-", Path(corpus.name).resolve().name.partition(".")[0])[:40]
     return texts, f"{stem}-{split}-{summary.sha256[:8]}", documents

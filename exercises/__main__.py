@@ -96,6 +96,7 @@ def predict() -> None:
         try:
             answer = input(question)
         except EOFError:
+            print()
             break
         correct = verdict.outcome[0] == answer.strip().lower()[:1]
         right += correct

@@ -243,10 +243,12 @@ def test_an_edit_is_code_and_tables_of_packages_but_no_copies_of_the_source(repo
         (repository / name).write_text("[2]")
     assert experiments.edit() is None
     (repository / "model/tables").mkdir()
-    names = ["corpora/prepare.py", "model/new.tsv", "model/tables/more.tsv", "new.py", "plot.py"]
+    names = ["corpora/prepare.py", "extra/__init__.py", "extra/gate.py", "model/new.tsv"]
+    names += ["model/tables/more.tsv", "new.py", "plot.py"]
+    (repository / "extra").mkdir()
     for name in names:
         (repository / name).write_text("a = 1\n")
-    edit(repository / "train.py", "model.loss", "model.loss, new, corpora.prepare")
+    edit(repository / "train.py", "model.loss", "model.loss, new, corpora.prepare, extra.gate")
     assert experiments.edit().files == [*names[:-1], "train.py"]  # nothing imports plot.py
     (repository / "train.py").rename(repository / "fit.py")
     assert make_workspace().check(experiments.edit()) is None
@@ -307,10 +309,10 @@ def test_what_cannot_be_compared_is_refused_before_anything_runs(repository, ask
     cases |= {"--epochs=0": "loss", "--d-model=64": "words"}
     for number, (flags, recipe) in enumerate(cases.items()):
         add(repository, f"odd-{number}", flags=flags)
-        with pytest.raises(ExperimentError, match=r"compared|averages 1 of 0|no score bleu"):
+        with pytest.raises(ExperimentError, match=r"compared|averages 1 epoch|no score bleu"):
             ask(f"odd-{number}", "--recipe", recipe, "--plan")
     add(repository, "many", flags="--keep-checkpoints 3", average=4)
-    with pytest.raises(ExperimentError, match="averages 4 of 3"):
+    with pytest.raises(ExperimentError, match="averages 4 epochs, .* 3"):
         ask("many", "--recipe", "mini", "--plan")
     assert "unpaired" in ask("odd-1", "--recipe", "text", "--plan")
     edit(repository / "model/transformer.py", "return 40", "return (40")
@@ -337,6 +339,7 @@ SETTINGS = """class Config:
         ("1024", "2048", ", unpaired"),
         ("(128, ", "(64, ", ", paired"),
         ("    d_model", "    gate: bool = setting(False)\n    d_model", ", paired"),
+        ("maximum", "greatest", ", paired"),
     ],
 )
 def test_a_default_counts_as_its_flag_does(repository, ask, old, new, answer):

@@ -191,6 +191,15 @@ def changed_files(effect: str, one: str | Path, other: str | Path = ROOT) -> lis
     return sorted({name for name, _ in pairs})
 
 
+def changed_model(run: str | Path) -> list[str]:
+    """Return the files of the model's code that have changed since a run was trained, sorted.
+
+    None of a run whose copy of the source is missing.
+    """
+    source = Path(run, "source")
+    return changed_files("model", source) if source.exists() else []
+
+
 def git(*words: str, stdin: str = "", cwd: Path | None = None, **variables: str) -> str:
     """Run git, in the project's root by default, and return its output. Raises GitError.
 

@@ -47,6 +47,11 @@ def short_hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+def diffs_of_files(diff: str) -> list[str]:
+    """Divide the output of `git diff` into the parts of its files, of which it is the sum."""
+    return re.split("^(?=diff --git )", diff, flags=re.MULTILINE)
+
+
 @functools.cache
 def settings(flags: str) -> dict[str, Any]:
     """Return the settings that flags of train.py give. Exits if a value is invalid.
@@ -184,8 +189,8 @@ class Experiment:
     def changed_settings(self) -> set[str]:
         """Names of the settings that the flags give, or whose defaults the diff changes."""
         names, default = {*settings(self.flags)}, r"^    (\w+): .*= setting\(\s*([^,]*),"
-        for part in re.split("^diff --git ", self.diff, flags=re.MULTILINE):
-            lines = part.splitlines() if part.startswith("a/config.py ") else []
+        for part in diffs_of_files(self.diff):
+            lines = part.splitlines() if part.startswith("diff --git a/config.py ") else []
             sides = ("\n".join(x[1:] for x in lines if x[:1] in (" ", sign)) for sign in "-+")
             old, new = ({*re.findall(default, side, re.MULTILINE)} for side in sides)
             names |= {name for name, _ in old ^ new}
@@ -293,7 +298,7 @@ def edit(commit: str = "HEAD") -> Experiment | None:
     except GitError as error:
         raise ExperimentError(f"--against {commit}: {error}; choose a commit of git log") from None
     used, new = source_files(ROOT), re.compile(r"diff --git a/(.+\.py) b/\1\nnew file ")
-    parts = re.split("^(?=diff --git )", diff, flags=re.MULTILINE)
+    parts = diffs_of_files(diff)
     diff = "".join(x for x in parts if not (found := new.match(x)) or found[1] in used)
     about = {"question": "The edit of the working tree", "recipe": EDIT_RECIPE, "diff": diff}
     return Experiment(f"edit-{short_hash(diff)[:6]}", **about) if diff else None

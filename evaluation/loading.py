@@ -15,7 +15,7 @@ from evaluation.search import Search
 from evaluation.translator import Translator
 from model import build
 from model.interface import Model
-from same_code import changed_files
+from same_code import changed_model
 from training.checkpoints import readable_checkpoints, restore_model
 from training.records import checkpoint_folder, load_config, read_json
 from utils import UserError, quote
@@ -55,12 +55,12 @@ def load(
     have changed since: they could compute something else. Raises OSError for a missing file, and
     UserError if the code has changed, or if a checkpoint is missing or does not fit the model.
     """
-    config, source = config or load_config(run), Path(run, "source")
-    names = changed_files("model", source) if source.exists() and not accept_changes else []
+    config = config or load_config(run)
+    names = [] if accept_changes else changed_model(run)
     if names:
         raise UserError(
             f"{names[0]} has changed since {run} was trained: run the copy of the program in "
-            f"{quote(source)}, or give --accept-changes to use the current code"
+            f"{quote(Path(run, 'source'))}, or give --accept-changes to use the current code"
         )
     tokenizers = tokenizer.load_pair(run, config.lowercase)
     config = dataclasses.replace(config, precision="float32")

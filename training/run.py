@@ -30,7 +30,7 @@ from data.batches import plan_batches
 from data.pipeline import Dataset
 from model.layers import named_variables
 from model.optimizer import Adam
-from same_code import changed_files, fingerprint
+from same_code import changed_model, fingerprint
 from training import description, distribution, machine
 from training.checkpoints import Checkpoints, readable_checkpoints, restore_model
 from training.logs import Logs
@@ -91,8 +91,7 @@ class Run:
         self.assert_workers_agree()
         if config.init_from and not config.resume:  # first: a failure must not leave a directory
             restore_model(readable_checkpoints(checkpoint_folder(config.init_from))[0], model)
-            source = Path(config.init_from, "source")
-            if names := changed_files("model", source) if source.exists() else []:
+            if names := changed_model(config.init_from):
                 warn(f"{names[0]} has changed since {config.init_from} was trained")
         self.path = Path(config.resume or Path(config.runs_dir, description.name_of(config)))
         if self.is_chief:

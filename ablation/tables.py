@@ -1,10 +1,13 @@
 """Write experiments/RESULTS.md and its plots from the stored results: python -m ablation.tables"""
 
+import itertools
 import math
 import statistics
 
+import numpy as np
 from matplotlib.figure import Figure  # without pyplot, which would choose a window system
 from matplotlib.ticker import FixedLocator, NullLocator
+from scipy import stats
 
 from ablation import verdicts
 from ablation.experiments import HERE, UNITS, Recipe, recipes, saved
@@ -24,6 +27,17 @@ may be chance (Benjamini and Hochberg), among ablations and among modifications.
 compared with all runs of their baseline. A gain without an interval has too few seeds for a
 verdict. Parameters are multiples of the baseline's.
 """
+TRANSFER = """## From one recipe to another
+
+Gains of the changes that both recipes have measured. How many have the same sign, with the 95 %
+interval of their share (Clopper and Pearson 1934)? How many of those whose first gain is beyond δ?
+Where units are equal, the last column has the least-squares line of the second gain over the first,
+and the standard deviation of what it leaves.
+
+| recipes | same sign | beyond δ | rank correlation | second gain |
+|---|---|---|---|---|
+"""
+MANY = 10  # changes that two recipes must share to be compared
 
 
 class Table:
@@ -51,6 +65,11 @@ class Table:
             for name, x in self.verdicts.items()
             if x.seeds >= STAGES[0] and x.recipe == self.recipe and -math.inf < x.low < x.high
         }
+
+    def gains(self) -> dict[str, float]:
+        """Return the gains in the recipe's own score, those of one seed too, unless 0 or NaN."""
+        own = {name: x.gain for name, x in self.verdicts.items() if x.recipe == self.recipe}
+        return {name: gain for name, gain in own.items() if gain and math.isfinite(gain)}
 
     def cell(self, name: str) -> str:
         """Return the verdict on an experiment; only the gain if no stage is reached."""
@@ -104,6 +123,26 @@ def markdown(tables: list[Table]) -> str:
             text += f"| {' | '.join(cells)} | {size} |\n"
     missing = ", ".join(sorted(experiments.keys() - measured))
     return f"{text}\nNo stored pairs of runs: {missing}.\n"
+
+
+def transfer(first: Table, second: Table) -> str:
+    """Return a row that compares the gains of two recipes, empty if they share few changes."""
+    x, y = first.gains(), second.gains()
+    common = sorted(x.keys() & y.keys())
+    if len(common) < MANY:
+        return ""
+    x, y = (np.array([gains[name] for name in common]) for gains in (x, y))
+    same, shares, line = x * y > 0, [], ""
+    for each in (same, same[abs(x) > first.recipe.delta]):
+        interval = stats.binomtest(each.sum(), len(each)).proportion_ci() if each.size else ()
+        percent = ", ".join(f"{100 * bound:.0f} %" for bound in interval)
+        shares.append(f"{each.sum()} of {len(each)} [{percent}]")
+    if first.recipe.score == second.recipe.score:
+        slope, intercept = np.polyfit(x, y, 1)
+        rest = math.sqrt(np.sum((y - slope * x - intercept) ** 2) / (len(x) - 2))
+        line = f"{intercept:+.4f} {slope:+.2f} × first, ± {rest:.4f}"
+    cells = [f"{first.recipe.name} → {second.recipe.name}", *shares]
+    return f"| {' | '.join(cells)} | {stats.spearmanr(x, y).statistic:.2f} | {line} |\n"
 
 
 def confirmed(recipe: Recipe) -> str:
@@ -200,6 +239,9 @@ def write() -> None:
             ladder(rungs).savefig(HERE / "results" / f"{name}-sizes.png", dpi=110)
             parts.append(f"Gains over the size of the model: [{name}](results/{name}-sizes.png).\n")
     parts.append(markdown(tables))
+    pairs = itertools.combinations(tables, 2)
+    if rows := "".join(itertools.starmap(transfer, pairs)):
+        parts.append(TRANSFER + rows)
     if lines := "".join(map(confirmed, recipes().values())):
         parts.append(f"## Confirmed\n\nWith new seeds, on held-out texts:\n\n{lines}")
     write_text(HERE / "RESULTS.md", "\n".join(parts))

@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import types
 
 import patched
 import pytest
@@ -80,6 +81,24 @@ def test_gains_at_several_sizes_are_drawn_in_one_plot():
     assert drawn.keys() == rungs[0].shown().keys() & rungs[1].shown().keys()
     gains = [table.verdicts["rope"].gain for table in rungs]
     assert list(drawn["rope"].lines[0].get_ydata()) == gains
+
+
+def test_gains_of_two_recipes_are_compared():
+    gains = {f"edit-{i}": x / 100 for i, x in enumerate([*range(1, 12), -1])}  # 0.01 … 0.11, −0.01
+    line = {name: 0.5 * x - 0.001 for name, x in gains.items()}
+    # Of another sign, and d = 0.01 off the line, with leverage h = 1/12 + 0.064² / 0.0155 = 0.349.
+    off = line | {"edit-11": 0.004, "other": 1.0}
+    first, exact, second = (
+        types.SimpleNamespace(recipe=RECIPES["shakespeare"], gains=lambda x=x: x)
+        for x in (gains, line, off)
+    )
+    row = tables.transfer(first, exact)
+    assert "| 12 of 12 [74 %, 100 %] |" in row  # 0.025^(1/12) = 0.735
+    assert "| 10 of 10 [" in row and "| 1.00 | -0.0010 +0.50 × first, ± 0.0000 |" in row
+    row = tables.transfer(first, second)
+    assert "| 11 of 12 [" in row and "± 0.0026 |" in row  # d √((1 − h) / 10)
+    few = types.SimpleNamespace(recipe=first.recipe, gains=lambda: dict.fromkeys("abc", 1.0))
+    assert tables.transfer(first, few) == ""
 
 
 def test_what_the_readme_quotes_is_stored():

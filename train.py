@@ -139,6 +139,7 @@ def make_train_step(model: Model, optimizer: Adam, config: Config) -> Callable:
 
 def validate(run: Run, predictor: Translator | Generator, dataset: pipeline.Dataset) -> None:
     """Score and log the model; save it as best if its validation loss is the lowest so far."""
+    run.check_finite()  # before texts are decoded with weights that are not
     values, samples = validation_metrics(predictor, dataset, run.config.validation_sentences)
     run.log_validation(values, samples)
     run.log_attention_and_embedding(attention_image(predictor, dataset.validation_texts))

@@ -341,8 +341,9 @@ def test_the_first_step_that_is_not_finite_is_reported_and_not_saved(
         training.optimizer.record_nonfinite(tf.constant(np.nan if step >= number else 1.0))
 
     monkeypatch.setattr(run, "SAVE_EVERY", save_every)
+    losses = [float("nan")] if number == 3 else []  # is not reached
     with pytest.raises(Diverged, match=rf"step {number}\b.*learning-rate"):
-        run_loop(settings, diverge)
+        run_loop(settings, diverge, losses)
     saved = steps_saved(tmp_path / "run")
     assert saved[0] == 0 and saved[-1] < number
     values = [x for line in metrics_of(tmp_path / "run") for x in line.values()]
@@ -391,19 +392,30 @@ def test_a_run_resumes_from_an_older_checkpoint(copied, finished, expected, caps
 
 
 def test_a_full_disk_leaves_older_checkpoints_intact(copied):
-    """No file may grow to the size of a checkpoint."""
+    """No file may grow to the size of a checkpoint. The one in best/ is of a step that follows."""
     for path in copied.glob(f"checkpoints/ckpt-{steps_saved(copied)[-1]}*"):
-        path.unlink()  # to be written again
-    before = {path: path.read_bytes() for path in copied.glob("checkpoints/ckpt-*")}
+        path.rename(copied / "checkpoints" / "best" / path.name)
+    before = {path: path.read_bytes() for path in copied.glob("checkpoints/**/ckpt-*")}
     size = max(map(len, before.values())) - 1000
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
     try:
         with pytest.raises(RunError, match=r"cannot save step \d+ .*free some space"):
-            run_loop(resumed(copied), change_weights)
+            run_loop(resumed(copied), change_weights, [0.5])  # the best one
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert {path: path.read_bytes() for path in copied.glob("checkpoints/ckpt-*")} == before
+    assert {path: path.read_bytes() for path in copied.glob("checkpoints/**/ckpt-*")} == before
+
+
+def test_a_run_whose_first_checkpoint_does_not_fit_on_the_disk_is_started_again(settings, finished):
+    size = max(path.stat().st_size for path in finished.glob("checkpoints/ckpt-*")) - 1000
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        with pytest.raises(RunError, match="delete .*run, and start again"):
+            run_loop(settings)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_metrics_that_do_not_fit_on_the_disk_are_reported(tmp_path):

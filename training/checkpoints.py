@@ -115,14 +115,17 @@ class Checkpoints:
         for name, variable in self.counters.items():
             variable.assign(counters[name])
         self.sums.assign(json.dumps(counters["sums"]))
-        keep = self.keep if folder == self.folder else 1
+        keep, run = self.keep if folder == self.folder else 1, quote(self.run)
         manager = tf.train.CheckpointManager(self.checkpoint, folder, max_to_keep=keep)
+        intact = {*folder.glob(f"ckpt-{step}.*")}  # a resumed run may save a step again
         try:
             manager.save(checkpoint_number=step)
         except (tf.errors.OpError, OSError) as error:
-            for path in folder.glob(f"ckpt-{step}[._]*"):
+            for path in {*folder.glob(f"ckpt-{step}[._]*")} - intact:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-            raise RunError(
-                f"cannot save step {step} in {folder}: {first_line(error)}; older "
-                f"checkpoints are intact: free some space, then use --resume {quote(self.run)}"
-            ) from None
+            if saved_checkpoints(self.folder):
+                hint = f"older checkpoints are intact: free some space, then use --resume {run}"
+            else:
+                hint = f"there is no older one: free some space, delete {run}, and start again"
+            text = f"cannot save step {step} in {folder}: {first_line(error)}"
+            raise RunError(f"{text}; {hint}") from None

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from config import Config
-from utils import UserError, did_you_mean, quote
+from utils import UserError, amount, did_you_mean, quote
 
 UNFINISHED = "unfinished"  # the folder of the checkpoint within an epoch
 
@@ -88,15 +88,19 @@ def checkpoint_folder(run: str | Path, checkpoint: str = "last", average: int = 
 
     Raises UserError if it has fewer than `average`, not counting the initial weights.
     """
+    if checkpoint == "best" and average > 1:
+        raise UserError("there is one best checkpoint: give either --checkpoint best or --average")
     folder = Path(run, "checkpoints", "best" if checkpoint == "best" else "")
     paths = saved_checkpoints(folder)
     if average > 1:
         paths = [path for path in paths if checkpoint_step(path) > 0]
+    resume = f"python train.py --resume {quote(run)}"
+    if not paths and average == 1:
+        raise UserError(f"{folder} has no checkpoint: continue training with {resume}")
     if len(paths) < average:
-        raise UserError(
-            f"{folder} has {len(paths) or 'no'} checkpoints, fewer than {average}: lower "
-            f"--average, or train longer with python train.py --resume {quote(run)} --epochs N"
-        )
+        more = f"{resume} --epochs N --keep-checkpoints {average}"
+        text = f"{folder} has {amount(len(paths), 'end')} of epochs, fewer than --average {average}"
+        raise UserError(f"{text}: lower it, or train longer with {more}")
     return folder
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import itertools
+import re
 import tempfile
 import textwrap
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from evaluation.predictor import Predictor
 
 MAX_TOKEN_LENGTH = 16  # characters of a label
+NOT_XML = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")  # forbidden in an SVG
 TOKENS_SHOWN = 20  # in TensorBoard
 
 
@@ -27,7 +29,7 @@ def axis_labels(tokens: Sequence[str]) -> list[str]:
     """Return SentencePiece tokens as labels of an axis.
 
     Many tokens begin with "▁", a space: it is left out, and tokens that continue a word begin with
-    "·" instead. A line feed is "⏎". Long ones are truncated.
+    "·" instead. A line feed is "⏎". Long ones are truncated. Control characters become U+FFFD.
     """
     labels = []
     for before, token in itertools.pairwise(["\n", *tokens]):
@@ -37,7 +39,7 @@ def axis_labels(tokens: Sequence[str]) -> list[str]:
         text = text.replace("▁", "␣").replace("\n", "⏎")
         if len(text) > MAX_TOKEN_LENGTH:
             text = text[: MAX_TOKEN_LENGTH - 1] + "…"
-        labels.append("·" + text if joined else text)
+        labels.append(NOT_XML.sub("\ufffd", "·" + text if joined else text))
     return labels
 
 
@@ -49,6 +51,7 @@ def heat_maps(
     weights (layers, heads, query_len, key_len); queries, keys: tokens.
     """
     layers, heads, height, width = weights.shape
+    title = NOT_XML.sub("\ufffd", title)
     rows, columns = axis_labels(queries), axis_labels(keys)
     # The weights of an edited attention may be negative.
     colours, lowest = ("RdBu", -1) if weights.min() < 0 else ("Blues", 0)
@@ -101,7 +104,8 @@ def main(flags: argparse.Namespace) -> None:
     predictor = command_line.load(flags)
     kinds, title = predictor.attention(flags.text), flags.text
     if not kinds:
-        raise UserError("this model has no attention")
+        text = "the model has no attention, or none of the characters of the text is known"
+        raise UserError(f"nothing to draw: {text}")
     if flags.config.task != "language modeling":
         title += f" → {predictor.translate([flags.text])[0]}"
     folder = flags.run / "attention"

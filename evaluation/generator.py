@@ -16,7 +16,6 @@ from model import IDS
 from model.decoding import draw, filter_logits, loop
 from model.interface import Model
 from model.loss import UNKNOWN_LOSS
-from utils import UserError
 
 BATCH_TOKENS = 4096  # in scoring
 TOKENS = 200  # that a prompt is continued by
@@ -163,9 +162,7 @@ class Generator(Predictor):
     def attention(self, text: str, target: str | None = None) -> dict[str, Attention]:
         """Return {"decoder self-attention": …} of the first `max_length` tokens of a text.
 
-        A row has the token that is predicted there. Raises UserError for an empty text.
+        A row has the token that is predicted there. Returns {} if no token is known.
         """
         ids = self.encode_source([text + (target or "")])[0][: self.max_length]
-        if not ids:
-            raise UserError("the text is empty: give one with words")
-        return self.weights_by_kind([], ids)
+        return self.weights_by_kind([], ids) if ids else {}

@@ -129,12 +129,13 @@ class Translator(Predictor):
 
         weights (num_layers, num_heads, query_len, key_len) come with their query and key tokens. A
         row of the decoder has the token that is predicted there, target_out. target: used in place
-        of the model's own output.
+        of the model's own output. Both are truncated to `max_length` tokens.
         """
         source = [*self.encode_source([normalize_source(text)])[0][: self.max_length], EOS]
         if target is None:
             target_out = self.decode(np.int32([source]), 0)[0].numpy()[0, 0]
             target_out = target_out[target_out != PAD].tolist()
         else:
-            target_out = self.target_tokenizer.encode([target])[0] + self.target_tokenizer.ending
+            target_out = self.target_tokenizer.encode([target])[0][: self.max_length]
+            target_out += self.target_tokenizer.ending
         return self.weights_by_kind(source, target_out)

@@ -64,6 +64,12 @@ def test_recurrent_models_have_cross_attention_or_none(tiny, pieces, kind):
     )
 
 
+def test_a_long_target_is_truncated(tiny, pieces):
+    kinds = make_translator(tiny, pieces).attention("the cat", "a dog " * 99)
+    _, target_out, _ = kinds["cross-attention"]
+    assert len(target_out) == 20 + 1 and target_out[-1] == "</s>"
+
+
 def test_classifiers_have_encoder_attention(tiny, pieces):
     labels = tokenizer.Labels(["neg", "pos"])
     kinds = make_translator(tiny, pieces, labels, model="classifier").attention("the cat")

@@ -52,6 +52,7 @@ def names(ticks):
         (["vest", "▁▁2", "3", ""], ["vest", "␣2", "·3", ""]),
         (["\n", "R", "o", "▁", "a", "</s>", "T"], ["⏎", "R", "·o", "␣", "a", "</s>", "T"]),
         (["▁" + "x" * 16, "▁" + "x" * 17], ["x" * 16, "x" * 15 + "…"]),
+        (["\x00", "▁a\uffff"], ["\ufffd", "a\ufffd"]),  # not allowed in XML
     ],
 )
 def test_axis_labels_mark_tokens_within_a_word(pieces, expected):
@@ -87,11 +88,11 @@ def test_heat_maps_have_queries_in_rows_and_keys_in_columns(drawn):
 def test_svg_has_tokens_as_plain_text_and_is_deterministic(tmp_path):
     """ "$" begins no formula, and entities stay text."""
     for stem in ("one", "two"):
-        attention.heat_maps(tmp_path / stem, weights(1, 1, 6, 6), ODD, ODD, "$a$ & <b>")
+        attention.heat_maps(tmp_path / stem, weights(1, 1, 6, 6), ODD, ODD, "$a$ & <b>\x1b")
     texts = [element.text for element in ElementTree.parse(tmp_path / "one.svg").iter()]
     for text in ["<s>", "a$b$", "&lt;", "что", "·s", "x" * 15 + "…"]:
         assert texts.count(text) == 2
-    assert "$a$ & <b>" in texts
+    assert "$a$ & <b>\ufffd" in texts
     for kind in ("svg", "png"):
         one, two = (tmp_path / f"{stem}.{kind}" for stem in ("one", "two"))
         assert one.read_bytes() == two.read_bytes()

@@ -297,3 +297,11 @@ def test_attention_in_a_text_is_drawn(copy, run_program):
     assert ">⏎<" in svg
     page = (folder / "attention.html").read_text("utf-8")
     assert '"name":"decoder self-attention"' in page and "→" not in page.partition("</title>")[0]
+    result = run_program("evaluation/attention.py", copy, "Ω")
+    assert result.status == 2 and "known" in result.err
+
+
+def test_a_model_of_texts_needs_to_know_whether_they_are_documents(copy):
+    (copy / "corpus.json").write_text("{}")
+    with pytest.raises(UserError, match="corpus.json.*documents"):
+        loading.load(copy)

@@ -73,6 +73,7 @@ return seen;
 def test_every_way_to_select_a_word_shows_its_weights(path):
     own, cross = weights(2, 4, 6, 6), weights(3, 4, 5, 6)
     source, target = list("abcdef"), list("vwxyz")
+    cross[1, 2, 3, 5] = -0.05  # of an edited attention
     kinds = {"self": (own, source, source), "cross": (cross, target, source)}
     seen = browse(path, kinds, READER, address="kind=2&layer=2&head=3&word=4")
     expected = [

@@ -1,6 +1,7 @@
 """Export a model for production, as a CTranslate2 model or a TensorFlow SavedModel."""
 
 import argparse
+import importlib.util
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ import numpy as np
 
 import utils
 from config import TASKS
-from data.tokenizer import EOS, PAD, save_pair
+from data.tokenizer import EOS, PAD, UNK, save_pair
 from evaluation import command_line
 from evaluation.search import Search
 from training.records import check_path
@@ -167,7 +168,10 @@ def export_saved_model(predictor: "Predictor", folder: Path) -> None:
 
     @tf.function(input_signature=[IDS], autograph=False)
     def translate(source):
-        tokens = tf.ragged.boolean_mask(source, (source != PAD) & (source != EOS))
+        read = (source != PAD) & (source != EOS)
+        if not predictor.source_tokenizer.words:
+            read &= source != UNK  # as in `encode_source`
+        tokens = tf.ragged.boolean_mask(source, read)
         eos = tf.fill((tf.shape(source)[0], 1), EOS)
         source = tf.concat([tokens[:, :max_length], eos], axis=1).to_tensor()
         return decode(source, limit=predictor.output_limit(source))
@@ -196,6 +200,10 @@ def main(flags: argparse.Namespace) -> None:
     """Export the model. Raises UserError and OSError."""
     if flags.format == "ctranslate2" and flags.search != Search():
         raise UserError("CTranslate2 gets its search flags at each call: remove them")
+    if flags.format == "ctranslate2" and not importlib.util.find_spec("ctranslate2"):
+        raise UserError('ctranslate2 is not installed: run pip install -e ".[export]"')
+    if flags.config.task == "language modeling" and flags.search.max_tokens:
+        raise UserError("a language model gets its number of tokens at each call: no --max-tokens")
     check_path(flags.folder)
     flags.folder.mkdir(parents=True)  # a new one; fails before TensorFlow loads
     try:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from config import Config
 from data import tokenizer
 from data.arrays import Ragged
 from evaluation import export
@@ -198,7 +199,8 @@ def test_a_saved_classifier_gives_the_same_labels_and_scores(tiny, trained_token
     served = tf.saved_model.load(tmp_path)
     rows = trained_tokenizer.encode(TEXTS)
     outcome = served.translate(Ragged.of(rows).padded(np.arange(len(rows))))
-    ended = [[*row, tokenizer.EOS] for row in rows]  # a source may end in eos
+    # A source may end in eos, and have tokens that are unknown, which translate.py leaves out.
+    ended = [[tokenizer.UNK, *row, tokenizer.EOS] for row in rows]
     again = served.translate(Ragged.of(ended).padded(np.arange(len(rows))))
     np.testing.assert_array_equal(again["scores"], outcome["scores"])
     long = np.int32([rows[0] * 30])
@@ -249,10 +251,22 @@ def test_exports_leave_no_directory_if_they_fail(tmp_path, monkeypatch):
 
     monkeypatch.setattr(export.command_line, "load", lambda _: None)
     monkeypatch.setitem(export.EXPORTS, "saved_model", export_unfinished)
-    flags = argparse.Namespace(format="saved_model", folder=tmp_path / "a" / "b")
+    about = {"folder": tmp_path / "a" / "b", "config": Config(), "search": Search()}
+    flags = argparse.Namespace(format="saved_model", **about)
     with pytest.raises(KeyboardInterrupt):
         export.main(flags)
     assert not flags.folder.exists()
+
+
+def test_what_cannot_be_exported_is_rejected_before_the_model_loads(tmp_path, monkeypatch):
+    monkeypatch.setattr(export.command_line, "load", lambda _: pytest.fail("loaded"))
+    monkeypatch.setattr(export.importlib.util, "find_spec", lambda _: None)
+    about = {"folder": tmp_path / "model", "config": Config(), "search": Search()}
+    with pytest.raises(UserError, match="pip install"):
+        export.main(argparse.Namespace(format="ctranslate2", **about))
+    about |= {"config": Config(model="language_model"), "search": Search(max_tokens=3)}
+    with pytest.raises(UserError, match="--max-tokens"):
+        export.main(argparse.Namespace(format="saved_model", **about))
 
 
 @pytest.mark.slow

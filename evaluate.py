@@ -3,6 +3,8 @@ outputs into the run directory.
 """
 
 import argparse
+import os
+import signal
 
 import utils
 from config import TASKS
@@ -44,6 +46,7 @@ def parse_flags() -> argparse.Namespace:
 
 def main(flags: argparse.Namespace) -> None:
     """Score a split, write the files and print the table. Raises UserError and OSError."""
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # does not wait for threads
     # tensorflow_datasets starts TensorFlow, whose number of threads must be set before.
     predictor = command_line.load(flags)
     texts, name, documents = report.load_split(

@@ -76,9 +76,9 @@ def measure(translator: "Translator", split: Split) -> tuple[dict, Table]:
     outputs are. Raises UserError for a label that the model does not have.
     """
     split = split.match_case(translator.target_tokenizer.lowercase)
+    scores, too_long = loss_scores(translator, split)  # first, because it checks the labels
     outputs = [best[0] for best in translator.n_best(split.sources, progress=True)]
     texts = [text for _, text in outputs]
-    scores, too_long = loss_scores(translator, split)
     common = {
         "texts": len(texts),
         "texts_too_long": too_long,

@@ -22,7 +22,7 @@ from config import Config
 from data import corpora, pipeline
 from data.arrays import Pairs, Ragged
 from data.splits import Split
-from data.tokenizer import EOS
+from data.tokenizer import EOS, Labels
 from evaluation import loading, report
 from evaluation import scores as scoring
 from evaluation.metrics import bleu
@@ -484,6 +484,15 @@ def test_references_are_in_lower_case_if_translations_are():
     scores, table = scoring.measure(model, Split(["Uma Casa"], ["A House"]))
     assert scores["exact_match"] == 100
     assert (table["source"], table["reference"]) == (["Uma Casa"], ["a house"])
+
+
+def test_labels_are_checked_before_texts_are_labelled():
+    words = SimpleNamespace(encode=lambda texts: [[5]] * len(texts), ending=[3], lowercase=False)
+    tokenizers = {"source_tokenizer": words, "target_tokenizer": Labels(["bad", "good"])}
+    model = SimpleNamespace(max_length=9, labelled=True, **tokenizers)
+    model.n_best = lambda texts, progress: pytest.fail("labelled")
+    with pytest.raises(UserError, match="'fair'"):
+        scoring.measure(model, Split(["a film"], ["fair"]))
 
 
 def test_scores_that_cannot_be_written_are_printed(copy, score, measured, monkeypatch):

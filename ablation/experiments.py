@@ -71,7 +71,7 @@ class Recipe:
     average: number of last epochs whose final weights are averaged.
     sentences: number of sentences with new combinations of words to score, of `mini` or `cogs`; 0
         for the validation split.
-    ladder: a name that recipes of several sizes share, for a plot of gains over size.
+    ladder: a name that recipes share, for a plot of the gains from one to the next.
     seeds: number of seeds of the only stage; 0: three stages.
     paired: whether the scores of two runs of a seed are correlated.
     spread: written by `python -m ablation.spread`. By score, the standard deviations of the

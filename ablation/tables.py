@@ -190,37 +190,34 @@ def forest(table: Table) -> Figure:
 
 
 def ladder(tables: list[Table]) -> Figure:
-    """Draw the gains of each experiment at several sizes, over the baseline's parameters.
+    """Draw the gains of each experiment with several recipes, from one to the next.
 
     Grey: the zone ±delta.
     """
-    figure = Figure(figsize=(8, 5), layout="constrained")
+    figure = Figure(figsize=(9, 5), layout="constrained")
     axes, recipe = figure.subplots(), tables[0].recipe
     axes.set_yscale("asinh", linear_width=recipe.delta)
     axes.axhspan(-recipe.delta, recipe.delta, color="0.92", lw=0, zorder=0)
-    rungs = [(max(x.get("parameters", 0) for x in t.baseline), t.shown()) for t in tables]
-    rungs.sort(key=lambda rung: rung[0])
-    points = {name: [] for _, shown in rungs for name in shown}
-    for size, shown in rungs:
-        for name, verdict in shown.items():
-            points[name].append((size, verdict))
+    points = {}
+    for place, table in enumerate(tables):
+        for name, verdict in table.shown().items():
+            points.setdefault(name, []).append((place, verdict))
     points = {name: each for name, each in points.items() if len(each) > 1}
     names = sorted(points, key=lambda name: -points[name][-1][1].gain)  # best first
-    for place, name in enumerate(names):
+    for i, name in enumerate(names):
         # Next to each other, so that the intervals can be told apart.
-        sizes = [size * 1.012 ** (place - len(names) / 2) for size, _ in points[name]]
+        places = [place + 0.02 * (i - len(names) / 2) for place, _ in points[name]]
         gains = [verdict.gain for _, verdict in points[name]]
         errors = [verdict.high - verdict.gain for _, verdict in points[name]]
-        marker = "osv^D"[place // 10 % 5]  # there are ten colours
-        axes.errorbar(sizes, gains, errors, marker=marker, ms=4, lw=1, capsize=2, label=name)
-    axes.set_xscale("log")
-    axes.xaxis.set(major_locator=FixedLocator([x for x, _ in rungs]), minor_locator=NullLocator())
-    axes.xaxis.set_major_formatter("{x:,.0f}")
+        marker = "osv^D"[i // 10 % 5]  # there are ten colours
+        axes.errorbar(places, gains, errors, marker=marker, ms=4, lw=1, capsize=2, label=name)
+    sizes = [max(x.get("parameters", 0) for x in table.baseline) for table in tables]
+    labels = [f"{x.recipe.name}\n{n:,} parameters" for x, n in zip(tables, sizes, strict=True)]
+    axes.set_xticks(range(len(tables)), labels)
     axes.yaxis.set(major_locator=ticks(recipe), minor_locator=NullLocator())
     axes.yaxis.set_major_formatter("{x:+g}")
     axes.axhline(0, color="0.3", lw=1)
-    axes.set(xlabel="parameters of the baseline", title=recipe.ladder)
-    axes.set_ylabel(f"gain in {UNITS[recipe.score]}, with 95 % interval")
+    axes.set(ylabel=f"gain in {UNITS[recipe.score]}, with 95 % interval", title=recipe.ladder)
     figure.legend(loc="outside right", frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     return figure
@@ -237,7 +234,7 @@ def write() -> None:
         rungs = [table for table in tables if table.recipe.ladder == name]
         if len(rungs) > 1:
             ladder(rungs).savefig(HERE / "results" / f"{name}-sizes.png", dpi=110)
-            parts.append(f"Gains over the size of the model: [{name}](results/{name}-sizes.png).\n")
+            parts.append(f"Gains over sizes and epochs: [{name}](results/{name}-sizes.png).\n")
     parts.append(markdown(tables))
     pairs = itertools.combinations(tables, 2)
     if rows := "".join(itertools.starmap(transfer, pairs)):

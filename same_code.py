@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable
@@ -58,7 +59,8 @@ CAN_CHANGE = {
     "training/distribution.py": "training state",
     "training/checkpoints.py": "state",
     **{f"training/{name}.py": "" for name in ("__init__", "description", "logs")},
-    **{f"training/{name}.py": "score" for name in ("command_line", "machine", "records")},
+    "training/machine.py": "training score",  # precision of a GPU
+    **{f"training/{name}.py": "score" for name in ("command_line", "records")},
     "training/": "training state score",  # of new files, as in the other folders
     **{f"evaluation/{x}.py": "score meaning" for x in ("search", "predictor", "translator")},
     **{f"evaluation/{name}.py": "" for name in REPORTS},
@@ -133,6 +135,14 @@ def source_files(folder: str | Path = ROOT, effect: str | None = None) -> dict[s
     chosen = [x for x, y in effects.items() if effect is None or effect in y or effect == "" and y]
     chosen += imported_files(chosen, folder) - names  # new ones
     return {name: folder / name for name in sorted(chosen) if (folder / name).exists()}
+
+
+def copy_source(folder: Path, part: str = "") -> None:
+    """Copy the files of the source, those whose names begin with `part`, into a folder."""
+    for name, path in source_files().items():
+        if name.startswith(part):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, folder / name)
 
 
 def code_hashes(effect: str = "", folder: str | Path = ROOT) -> dict[str, str]:

@@ -6,13 +6,12 @@ it, then `check` it: the exit status is 0 if all exercises pass. What you have w
 
 import difflib
 import json
-import shutil
 import sys
 from pathlib import Path
 
 from exercises.grading import grade
 from exercises.source import EXERCISES, PREDICTIONS, find_function
-from same_code import ROOT, source_files
+from same_code import ROOT, copy_source
 from training.records import read_json
 from utils import (
     UserError,
@@ -24,14 +23,6 @@ from utils import (
 )
 
 STATE = "exercises.json"  # in the learner's directory: the exercises started, and whether passed
-
-
-def copy_source(folder: Path, part: str = "") -> None:
-    """Copy the source into the learner's directory. part: only this package, such as "tests/"."""
-    for name, path in source_files().items():
-        if name.startswith(part):
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, folder / name)
 
 
 def show_list(passed: dict[str, bool]) -> None:
@@ -48,7 +39,10 @@ def start(folder: Path, passed: dict[str, bool], names: list[str]) -> None:
         if folder.exists() and any(folder.iterdir()):
             raise UserError(f"{folder} is not empty: choose a new directory with --dir")
         copy_source(folder)
-    for name in names or [name for name in EXERCISES if name not in passed][:1]:
+    names = names or [name for name in EXERCISES if name not in passed][:1]
+    if not names:
+        print("all exercises were started")
+    for name in names:
         if name in passed:
             raise UserError(f"{name} was started already: edit it in {folder}")
         for code in EXERCISES[name]["code"]:
@@ -106,7 +100,7 @@ def predict() -> None:
 
 def main() -> int:
     """Run a command. Returns the exit status."""
-    parser = make_parser(__doc__)
+    parser = make_parser(__doc__, prog="python -m exercises")
     commands = ("list", "start", "check", "solution", "predict")
     parser.add_argument("command", nargs="?", choices=commands, default="list")
     parser.add_argument("names", nargs="*", metavar="NAME", help="of an exercise")
@@ -114,7 +108,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="check: print sentences by exercise")
     parser.add_argument("--apply", action="store_true", help="solution: also copy it to yours")
     flags = parser.parse_intermixed_args()
-    folder, names, state = flags.dir, flags.names, flags.dir / STATE
+    folder, names, state = flags.dir, [*dict.fromkeys(flags.names)], flags.dir / STATE
     for name in names:
         if name not in EXERCISES:
             raise UserError(f"there is no exercise {name}{did_you_mean(name, EXERCISES)}")
@@ -126,6 +120,8 @@ def main() -> int:
             start(folder, passed, names)
         case "check":
             return check(folder, passed, names, flags.json)
+        case "solution" if not names:
+            raise UserError("name an exercise, such as python -m exercises solution loss")
         case "solution":
             for name in names:
                 show_solution(folder, name, flags.apply)

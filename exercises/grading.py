@@ -63,7 +63,9 @@ def sentence(name: str, case: ElementTree.Element) -> str:
     errors = re.findall("^E   (.*)", failure.text, re.MULTILINE) or [failure.get("message")]
     error = re.sub("{{.*?}} ", "", errors[-1 if "collection" in failure.get("message") else 0])
     kind, _, text = error.partition(":")
-    kind, text = kind.rpartition(".")[2].strip(), text.strip()
+    if not kind.startswith("assert "):
+        kind = kind.rpartition(".")[2]
+    kind, text = kind.strip(), text.strip()
     if text.startswith("exercise "):  # of `Function.blank`
         return "not written yet" if text == f"exercise {name}" else f"first do {text}"
     if kind.startswith("assert ") or (kind == "AssertionError" and text[:7] in ("", "assert ")):

@@ -6,9 +6,12 @@ import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
-from utils import UserError, write_text
+from utils import UserError, fail, write_text
 
-SECTIONS = tomllib.loads(Path(__file__).with_name("exercises.toml").read_text("utf-8"))
+FILE = Path(__file__).with_name("exercises.toml")
+if not FILE.exists():  # it is not part of the learner's copy
+    fail("run this in the project's directory, not in your copy")
+SECTIONS = tomllib.loads(FILE.read_text("utf-8"))
 PREDICTIONS = SECTIONS.pop("predict")
 EXERCISES = {
     name: exercise | {"section": section}
@@ -43,15 +46,19 @@ def find_function(folder: Path, code: str) -> Function:
     """Return a function, "FILE:QUALIFIED_NAME", of a copy of the source. Raises UserError."""
     file, _, qualified_name = code.partition(":")
     path = folder / file
-    text = path.read_text("utf-8")
     try:
+        text = path.read_text("utf-8")
         node = ast.parse(text)
     except SyntaxError as error:
         raise UserError(f"{path}, line {error.lineno}: {error.msg}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 ({error.reason}): save it as UTF-8") from None
     for name in qualified_name.split("."):
         node = next((x for x in getattr(node, "body", ()) if getattr(x, "name", "") == name), None)
         if node is None:
             raise UserError(f"{path} has no {qualified_name}: give the function its name again")
+    if node.body[0].lineno == node.lineno:
+        raise UserError(f"{path}, line {node.lineno}: begin the body on a line of its own")
     signature = getattr(node.returns, "end_lineno", node.body[0].lineno - 1)
     body = signature if ast.get_docstring(node) is None else node.body[0].end_lineno
     lines, bounds = text.splitlines(keepends=True), [0, node.lineno - 1, body, node.end_lineno]

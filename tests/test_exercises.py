@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from xml.etree import ElementTree
@@ -14,6 +16,7 @@ from exercises.__main__ import show_solution, start
 from exercises.grading import MARK, grade, graded_by, sentence
 from exercises.source import EXERCISES, PREDICTIONS, find_function
 from same_code import ROOT
+from utils import UserError
 
 CODE = [(name, code) for name, exercise in EXERCISES.items() for code in exercise["code"]]
 PROGRAM = "exercises/__main__.py"
@@ -100,12 +103,29 @@ def test_without_a_name_the_next_exercise_is_started(started, run_program):
         (["start", "lok-ahead-mask"], "look-ahead-mask"),
         (["check", "--dir", "nowhere"], "start"),
         (["start", "--dir", "."], "--dir"),
+        (["solution"], "name"),
     ],
 )
 def test_errors_are_one_sentence(started, run_program, flags, keyword):
     folder = [] if "--dir" in flags else ["--dir", started]
     result = run_program(PROGRAM, *flags, *folder)
     assert result.status == 2 and keyword in result.err and result.err.count("\n") == 1
+
+
+def test_the_learners_copy_has_no_exercises_of_its_own(started):
+    command = [sys.executable, "-m", "exercises", "check"]
+    done = subprocess.run(command, cwd=started, capture_output=True, text=True)
+    assert done.returncode == 2 and "not in your copy" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "keyword"),
+    [(b"def look_ahead_mask(n): return 1\n", "line of its own"), (b"# caf\xe9\n", "UTF-8")],
+)
+def test_a_function_that_cannot_be_replaced_is_kept(tmp_path, content, keyword):
+    (tmp_path / "masks.py").write_bytes(content)
+    with pytest.raises(UserError, match=keyword):
+        find_function(tmp_path, "masks.py:look_ahead_mask")
 
 
 def test_answers_are_compared_with_stored_verdicts(run_program, tmp_path):
@@ -145,6 +165,7 @@ def failed(error, place="model/masks.py", message=""):
         (failed("AssertionError: 3 values are wrong"), "3 values are wrong"),
         (failed("AssertionError: "), "a row sums to 1"),
         (failed("assert 1 == 2: 3"), "a row sums to 1"),
+        (failed("assert <tf.Tensor: shape=(3,)> > 0.95"), "a row sums to 1"),
         (failed("AssertionError: assert 1 == 2"), "a row sums to 1"),
         (failed("NotImplementedError: exercise look-ahead-mask"), "not written yet"),
         (failed("NotImplementedError: exercise attention"), "first do exercise attention"),

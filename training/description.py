@@ -18,7 +18,16 @@ from tensorboard.plugins.hparams import summary_v2 as hparams  # `api` imports K
 from config import MAY_CHANGE_ON_RESUME, Config
 from data import tokenizer
 from data.pipeline import Dataset
-from same_code import PACKAGES, ROOT, GitError, changed_files, git, source_files, working_tree_diff
+from same_code import (
+    PACKAGES,
+    ROOT,
+    GitError,
+    changed_files,
+    copy_source,
+    git,
+    source_files,
+    working_tree_diff,
+)
 from training import records
 from training.records import RunError
 from utils import quote, warn, write_json
@@ -56,11 +65,8 @@ def write(run: Path, config: Config, dataset: Dataset) -> None:
 
 def write_source(run: Path) -> None:
     """Write the source that runs, its diff against the commit, the command, versions and host."""
-    for name, path in (files := source_files()).items():
-        copy = run / "source" / name
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(path, copy)
-    commit, diff = checkout_state(files)
+    copy_source(run / "source")
+    commit, diff = checkout_state(source_files())
     (run / "source.diff").write_text(diff, "utf-8", newline="\n")  # for git
     record = {
         "commit": commit,

@@ -191,7 +191,11 @@ def test_the_steps_are_the_same_though_the_chief_is_killed(settings, single):
 # ---- TF_CONFIG -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"cluster": {"worker": ["a:1"]}}'])
+TASK = '"task": {"type": "worker", "index": 0}'
+CHIEF = '{"cluster": {"chief": ["a:1"], "worker": ["a:2"]}, ' + TASK + "}"  # it has two
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"cluster": {"worker": ["a:1"]}}', CHIEF])
 def test_an_invalid_tf_config_is_rejected(text, monkeypatch):
     monkeypatch.setenv("TF_CONFIG", text)
     with pytest.raises(RunError, match="TF_CONFIG"):

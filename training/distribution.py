@@ -37,6 +37,8 @@ def make_strategy(name: str) -> tf.distribute.Strategy:
     if name == "multi_worker":
         try:
             cluster = json.loads(os.environ["TF_CONFIG"])
+            if [*cluster["cluster"], cluster["task"]["type"]] != ["worker", "worker"]:
+                raise ValueError("another kind of task, such as a chief")
             address = cluster["cluster"]["worker"][cluster["task"]["index"]]
             return tf.distribute.MultiWorkerMirroredStrategy()
         except (KeyError, TypeError, IndexError, ValueError):

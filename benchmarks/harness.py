@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from utils import make_parser
+from utils import make_parser, positive
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -22,7 +22,7 @@ Columns = dict[str, tuple[str, str]]  # {measure: (heading, format)}
 def benchmark_parser(description: str) -> argparse.ArgumentParser:
     """Create a parser with the flag that all benchmarks share."""
     parser = make_parser(description, prog=f"python -m benchmarks.{Path(sys.argv[0]).stem}")
-    parser.add_argument("--rounds", type=int, default=3, help="runs of each contestant [3]")
+    parser.add_argument("--rounds", type=positive, default=3, help="runs of each contestant [3]")
     return parser
 
 

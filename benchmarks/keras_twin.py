@@ -253,7 +253,7 @@ def main(config) -> None:
     limits = (config.batch_tokens, config.batch_sentences)
     vocab_sizes = [tokenizer.vocab_size for tokenizer in tokenizers]
     if config.resume:
-        ours = loading.load(config.resume, config).model
+        ours = loading.load(config.resume, config, accept_changes=config.accept_changes).model
     else:
         ours = Transformer(config, *vocab_sizes)
     twin = build(config, *vocab_sizes)

@@ -12,7 +12,7 @@ from config import Config
 from data import pipeline
 from data.batches import plan_batches
 from training.machine import import_tensorflow
-from utils import errors_in_one_line, flag, handle_signals
+from utils import errors_in_one_line, flag, handle_signals, positive
 
 SHOWN = ("tokens_per_second", "step_ms", "tokens_per_step", "peak_mb", "seconds_to_first_step")
 DEFAULTS = {"num_layers": 4, "d_model": 128, "num_heads": 4, "dff": 512}
@@ -35,11 +35,11 @@ def parse_flags() -> argparse.Namespace:
     add = parser.add_argument
     add("--corpus", default="shakespeare", help="as in train.py [shakespeare]")
     add("--tokenizer", default="char", help="as in train.py [char]")
-    add("--max-length", type=int, default=64, help="tokens per block [64]")
-    add("--batch-tokens", type=int, default=768, help="as in train.py [768]")
-    add("--steps", type=int, default=100, help="per pass; the second pass is timed [100]")
+    add("--max-length", type=positive, default=64, help="tokens per block [64]")
+    add("--batch-tokens", type=positive, default=768, help="as in train.py [768]")
+    add("--steps", type=positive, default=100, help="per pass; the second pass is timed [100]")
     for name in SIZES:
-        add(flag(name), type=int, default=DEFAULTS[name], help=f"[{DEFAULTS[name]}]")
+        add(flag(name), type=positive, default=DEFAULTS[name], help=f"[{DEFAULTS[name]}]")
     return parser.parse_args()
 
 

@@ -11,7 +11,7 @@ from config import Config
 from data import pipeline
 from data.arrays import Pairs
 from training.machine import import_tensorflow
-from utils import errors_in_one_line, fail, flag, handle_signals
+from utils import errors_in_one_line, fail, flag, handle_signals, positive
 
 COLUMNS = {
     "tokens_per_second": ("real tokens/s", "{:,.0f}"),
@@ -87,15 +87,15 @@ def parse_flags() -> argparse.Namespace:
     parser = harness.benchmark_parser(__doc__)
     add = parser.add_argument
     add("--corpus", default="mini", help="as in train.py [mini]")
-    add("--max-length", type=int, default=40, help="tokens per sentence [40, as the tutorial]")
-    add("--batch-tokens", type=int, default=1200, help="as in train.py [1200]")
+    add("--max-length", type=positive, default=40, help="tokens per sentence [40, as the tutorial]")
+    add("--batch-tokens", type=positive, default=1200, help="as in train.py [1200]")
     only = "run only the contestants whose names contain one of these strings"
     add("--only", nargs="+", default=[""], metavar="STRING", help=only)
     tokens = "real tokens per pass; the second pass is timed [60000]"
-    add("--tokens", type=int, default=60_000, help=tokens)
+    add("--tokens", type=positive, default=60_000, help=tokens)
     for name in SIZES:
         default = getattr(Config, name)
-        add(flag(name), type=int, default=default, help=f"[{default}]")
+        add(flag(name), type=positive, default=default, help=f"[{default}]")
     return parser.parse_args()
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from evaluation import command_line, metrics, report
 from evaluation.scores import Table
-from training.records import find_run, read_json
+from training.records import find_run, load_config, read_json
 from utils import UserError, handle_signals, make_parser, quote, warn
 
 # Matplotlib is imported when a figure is drawn.
@@ -37,14 +37,14 @@ GROUPS = ("1–5", "6–10", "11–15", "16–20", "21–30", "31–40", "41 and
 
 def main(flags: argparse.Namespace) -> None:
     """Draw the figures and print their paths. Raises UserError and OSError."""
+    if (task := load_config(flags.run).task) != "translation":
+        raise UserError(f"{flags.run} is for {task}: only translations are drawn")
     paths = sorted(flags.run.glob("scores-*.json"))
     if not paths:
         raise UserError(f"there is nothing to draw: run python evaluate.py {quote(flags.run)}")
     for path in paths:
         name = path.stem.removeprefix("scores-")
         scores = read_json(path, "corpus", "split", "checkpoint", "search")
-        if "bleu" not in scores:
-            raise UserError(f"{path} has no translations to draw")
         stem = flags.run / "figures" / f"bleu-by-length-{name}"
         title = f"{flags.run.name}, {report.describe(scores)}"
         bleu_by_length(stem, report.read_outputs(flags.run, name), title)

@@ -129,7 +129,10 @@ def write(run: Path, name: str, scores: dict, table: Table) -> list[str]:
 
 
 def read_outputs(run: Path, name: str) -> Table:
-    """Read the outputs that `write` wrote. Raises OSError."""
-    lines = (run / f"outputs-{name}.tsv").read_text("utf-8").split("\n")[:-1]
-    names, *rows = (line.split("\t") for line in lines)
-    return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+    """Read the outputs that `write` wrote. Raises OSError and UserError."""
+    path = run / f"outputs-{name}.tsv"
+    try:
+        names, *rows = (line.split("\t") for line in path.read_text("utf-8").split("\n")[:-1])
+        return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+    except ValueError:  # rows, or cells of a row, are missing
+        raise UserError(f"{path} is damaged: run evaluate.py again") from None

@@ -535,6 +535,10 @@ def test_scores_are_written_before_they_are_printed(copy, score, measured, monke
 
 def test_figures_are_named_for_the_outputs_that_they_show(copy, run_program):
     assert keyword(run_program("evaluation/figures.py", copy), "evaluate.py")
+    assert keyword(run_program("evaluation/figures.py", copy.parent), "not a run directory")
+    (copy / "outputs-test.tsv").write_text("source\treference\toutput\tchrf\n")
+    with pytest.raises(UserError, match="outputs-test.tsv is damaged"):
+        report.read_outputs(copy, "test")
     texts = [f"a b c d {i}" for i in range(9)]
     table = {"source": texts, "reference": texts, "output": texts, "chrf": ["1"] * 9}
     about = dict.fromkeys(("split", "corpus", "checkpoint", "search"), "beam 2") | {"bleu": 1.0}

@@ -46,7 +46,6 @@ def parse_flags() -> argparse.Namespace:
 
 def main(flags: argparse.Namespace) -> None:
     """Score a split, write the files and print the table. Raises UserError and OSError."""
-    signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # does not wait for threads
     # tensorflow_datasets starts TensorFlow, whose number of threads must be set before.
     predictor = command_line.load(flags)
     texts, name, documents = report.load_split(
@@ -55,10 +54,12 @@ def main(flags: argparse.Namespace) -> None:
     total, unit = len(texts.sources), "texts" if documents else "lines"
     if flags.limit:
         texts = texts.take(range(min(flags.limit, total)))
+    handler = signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # does not wait for threads
     if flags.config.task == "language modeling":
         scores, table = measure_text(predictor, texts, documents, flags.stride)
     else:
         scores, table = measure(predictor, texts)
+    signal.signal(signal.SIGINT, handler)  # removes what is half written
     if flags.corpus:
         scores |= report.seen(flags.config, flags.corpus, texts)
     checkpoint = f"{flags.checkpoint} checkpoint"

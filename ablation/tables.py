@@ -29,10 +29,10 @@ verdict. Parameters are multiples of the baseline's.
 """
 TRANSFER = """## From one recipe to another
 
-Gains of the changes that both recipes have measured. How many have the same sign, with the 95 %
-interval of their share (Clopper and Pearson 1934)? How many of those whose first gain is beyond δ?
-Where units are equal, the last column has the least-squares line of the second gain over the first,
-and the standard deviation of what it leaves.
+Changes that both recipes have measured in their own score, those of one seed, too. Same sign: how
+many gains keep theirs, with the 95 % interval of the share (Clopper and Pearson 1934). Beyond δ:
+the same, if the first gain is. Second gain: the least-squares line over the first one, and the
+standard deviation of the residuals, where units are equal.
 
 | recipes | same sign | beyond δ | rank correlation | second gain |
 |---|---|---|---|---|
@@ -134,9 +134,8 @@ def transfer(first: Table, second: Table) -> str:
     x, y = (np.array([gains[name] for name in common]) for gains in (x, y))
     same, shares, line = x * y > 0, [], ""
     for each in (same, same[abs(x) > first.recipe.delta]):
-        interval = stats.binomtest(each.sum(), len(each)).proportion_ci() if each.size else ()
-        percent = ", ".join(f"{100 * bound:.0f} %" for bound in interval)
-        shares.append(f"{each.sum()} of {len(each)} [{percent}]")
+        low, high = stats.binomtest(each.sum(), max(1, len(each))).proportion_ci()
+        shares.append(f"{each.sum()} of {len(each)} [{100 * low:.0f} %, {100 * high:.0f} %]")
     if first.recipe.score == second.recipe.score:
         slope, intercept = np.polyfit(x, y, 1)
         rest = math.sqrt(np.sum((y - slope * x - intercept) ** 2) / (len(x) - 2))

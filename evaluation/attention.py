@@ -78,7 +78,7 @@ def heat_maps(
 
 
 def attention_image(predictor: "Predictor", split: Split) -> bytes | None:
-    """Return a PNG of the attention in one text and its target, or None without attention.
+    """Return a PNG of the attention in one text and its target, or None if there is none.
 
     It shows the mean of the last layer's heads. The text is the first of those closest to six
     words, if possible not an empty line, and of both, the first TOKENS_SHOWN. For a language model,
@@ -104,7 +104,7 @@ def main(flags: argparse.Namespace) -> None:
     predictor = command_line.load(flags)
     kinds, title = predictor.attention(flags.text), flags.text
     if not kinds:
-        text = "the model has no attention, or none of the characters of the text is known"
+        text = "the model has no attention, or the text has no known character"
         raise UserError(f"nothing to draw: {text}")
     if flags.config.task != "language modeling":
         title += f" → {predictor.translate([flags.text])[0]}"

@@ -146,9 +146,9 @@ def export_saved_model(predictor: "Predictor", folder: Path) -> None:
     `max_length` tokens, as in translate.py.
 
     A language model has `generate(prompt, tokens)` instead: prompt (batch, prompt_len), int32, ids
-    without padding; tokens: the maximum number of new tokens → the same dict, whose ids do not
-    include the prompt. Both have at most `max_length` tokens in all. Of a prompt with `max_length`
-    tokens or more, only the last `max_length` // 2 are read.
+    without padding or unknown ones; tokens: the maximum number of new tokens → the same dict, whose
+    ids do not include the prompt. Both have at most `max_length` tokens in all. Of a prompt with
+    `max_length` tokens or more, only the last `max_length` // 2 are read.
 
     The search is that of the predictor. Samples are drawn with its seed: equal calls return equal
     samples, but rows of a batch get different ones.
@@ -203,7 +203,9 @@ def main(flags: argparse.Namespace) -> None:
     if flags.format == "ctranslate2" and not importlib.util.find_spec("ctranslate2"):
         raise UserError('ctranslate2 is not installed: run pip install -e ".[export]"')
     if flags.config.task == "language modeling" and flags.search.max_tokens:
-        raise UserError("a language model gets its number of tokens at each call: no --max-tokens")
+        raise UserError(
+            "a language model gets the number of tokens at each call: remove --max-tokens"
+        )
     check_path(flags.folder)
     flags.folder.mkdir(parents=True)  # a new one; fails before TensorFlow loads
     try:

@@ -132,7 +132,10 @@ def read_outputs(run: Path, name: str) -> Table:
     """Read the outputs that `write` wrote. Raises OSError and UserError."""
     path = run / f"outputs-{name}.tsv"
     try:
-        names, *rows = (line.split("\t") for line in path.read_text("utf-8").split("\n")[:-1])
+        *lines, end = path.read_text("utf-8").split("\n")
+        names, *rows = (line.split("\t") for line in lines)
+        if end:
+            raise ValueError
         return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
-    except ValueError:  # rows, or cells of a row, are missing
+    except ValueError:  # cut off
         raise UserError(f"{path} is damaged: run evaluate.py again") from None

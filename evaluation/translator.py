@@ -129,7 +129,7 @@ class Translator(Predictor):
 
         weights (num_layers, num_heads, query_len, key_len) come with their query and key tokens. A
         row of the decoder has the token that is predicted there, target_out. target: used in place
-        of the model's own output. Both are truncated to `max_length` tokens.
+        of the model's own output. Text and target are truncated to `max_length` tokens.
         """
         source = [*self.encode_source([normalize_source(text)])[0][: self.max_length], EOS]
         if target is None:

@@ -41,7 +41,7 @@ def start(folder: Path, passed: dict[str, bool], names: list[str]) -> None:
         copy_source(folder)
     names = names or [name for name in EXERCISES if name not in passed][:1]
     if not names:
-        print("all exercises were started")
+        print("every exercise is started")
     for name in names:
         if name in passed:
             raise UserError(f"{name} was started already: edit it in {folder}")
@@ -108,6 +108,8 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="check: print sentences by exercise")
     parser.add_argument("--apply", action="store_true", help="solution: also copy it to yours")
     flags = parser.parse_intermixed_args()
+    if not EXERCISES:
+        raise UserError("run this in the project's directory, not in your copy")
     folder, names, state = flags.dir, [*dict.fromkeys(flags.names)], flags.dir / STATE
     for name in names:
         if name not in EXERCISES:

@@ -6,12 +6,11 @@ import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
-from utils import UserError, fail, write_text
+from utils import UserError, write_text
 
 FILE = Path(__file__).with_name("exercises.toml")
-if not FILE.exists():  # it is not part of the learner's copy
-    fail("run this in the project's directory, not in your copy")
-SECTIONS = tomllib.loads(FILE.read_text("utf-8"))
+# It is not part of the learner's copy.
+SECTIONS = tomllib.loads(FILE.read_text("utf-8") if FILE.exists() else "[predict]")
 PREDICTIONS = SECTIONS.pop("predict")
 EXERCISES = {
     name: exercise | {"section": section}
@@ -57,10 +56,12 @@ def find_function(folder: Path, code: str) -> Function:
         node = next((x for x in getattr(node, "body", ()) if getattr(x, "name", "") == name), None)
         if node is None:
             raise UserError(f"{path} has no {qualified_name}: give the function its name again")
-    if node.body[0].lineno == node.lineno:
-        raise UserError(f"{path}, line {node.lineno}: begin the body on a line of its own")
+    lines, first, *rest = text.splitlines(keepends=True), *node.body[:2]
+    before = lines[first.lineno - 1].encode()[: first.col_offset].strip()
+    if before or (rest and rest[0].lineno == first.end_lineno):
+        raise UserError(f"{path}, line {first.lineno}: give each statement a line of its own")
     signature = getattr(node.returns, "end_lineno", node.body[0].lineno - 1)
     body = signature if ast.get_docstring(node) is None else node.body[0].end_lineno
-    lines, bounds = text.splitlines(keepends=True), [0, node.lineno - 1, body, node.end_lineno]
+    bounds = [0, node.lineno - 1, body, node.end_lineno]
     parts = [lines[i:j] for i, j in zip(bounds, [*bounds[1:], None], strict=True)]
     return Function(path, *map("".join, parts))

@@ -120,9 +120,13 @@ def test_a_file_without_a_needed_key_is_damaged(tmp_path):
 
 def test_a_run_that_has_ended_no_epoch_can_be_trained_longer(tmp_path):
     (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(UserError, match="start a new run"):
+        checkpoint_folder(tmp_path)
     (tmp_path / "checkpoints" / "ckpt-0.index").touch()
+    (tmp_path / "checkpoints" / "unfinished").mkdir()
+    (tmp_path / "checkpoints" / "unfinished" / "ckpt-5.index").touch()
     best, two = {"checkpoint": "best"}, {"average": 2}
-    cases = (two, "--keep-checkpoints 2"), (best, "continue"), (best | two, "either")
+    cases = (two, "0 finished epochs.*--epochs N"), (best, "continue"), (best | two, "either")
     for which, advice in cases:
         with pytest.raises(UserError, match=advice):
             checkpoint_folder(tmp_path, **which)

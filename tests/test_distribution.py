@@ -198,7 +198,7 @@ CHIEF = '{"cluster": {"chief": ["a:1"], "worker": ["a:2"]}, ' + TASK + "}"  # it
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"cluster": {"worker": ["a:1"]}}', CHIEF])
 def test_an_invalid_tf_config_is_rejected(text, monkeypatch):
     monkeypatch.setenv("TF_CONFIG", text)
-    with pytest.raises(RunError, match="TF_CONFIG"):
+    with pytest.raises(RunError, match="each worker needs TF_CONFIG"):
         distribution.make_strategy("multi_worker")
 
 

@@ -120,7 +120,13 @@ def test_the_learners_copy_has_no_exercises_of_its_own(started):
 
 @pytest.mark.parametrize(
     ("content", "keyword"),
-    [(b"def look_ahead_mask(n): return 1\n", "line of its own"), (b"# caf\xe9\n", "UTF-8")],
+    [
+        (b"def look_ahead_mask(n): return 1\n", "line of its own"),
+        (b"def look_ahead_mask(\n    n,\n): return 1\n", "line of its own"),
+        (b"def look_ahead_mask(\n    n\n) -> int: return 1\n", "line of its own"),
+        (b'def look_ahead_mask(n):\n    """D."""; return 1\n', "line of its own"),
+        (b"# caf\xe9\n", "UTF-8"),
+    ],
 )
 def test_a_function_that_cannot_be_replaced_is_kept(tmp_path, content, keyword):
     (tmp_path / "masks.py").write_bytes(content)

@@ -19,6 +19,7 @@ from data.splits import Split
 from data.tokenizer import UNK
 from evaluation import loading, report
 from evaluation import scores as scoring
+from evaluation.attention import attention_image
 from evaluation.generator import Generator
 from model import IDS
 from model.loss import UNKNOWN_LOSS
@@ -299,6 +300,7 @@ def test_attention_in_a_text_is_drawn(copy, run_program):
     assert '"name":"decoder self-attention"' in page and "→" not in page.partition("</title>")[0]
     result = run_program("evaluation/attention.py", copy, "Ω")
     assert result.status == 2 and "known" in result.err
+    assert attention_image(loading.load(copy), Split(["Ω"], ["Ω"])) is None  # in training
 
 
 def test_a_model_of_texts_needs_to_know_whether_they_are_documents(copy):

@@ -117,12 +117,14 @@ class Checkpoints:
         self.sums.assign(json.dumps(counters["sums"]))
         keep, run = self.keep if folder == self.folder else 1, quote(self.run)
         manager = tf.train.CheckpointManager(self.checkpoint, folder, max_to_keep=keep)
-        intact = {*folder.glob(f"ckpt-{step}.*")}  # a resumed run may save a step again
+        # A resumed run may save a step again.
+        before = {path: path.stat().st_mtime_ns for path in folder.glob(f"ckpt-{step}.*")}
         try:
             manager.save(checkpoint_number=step)
         except (tf.errors.OpError, OSError) as error:
-            for path in {*folder.glob(f"ckpt-{step}[._]*")} - intact:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            for path in folder.glob(f"ckpt-{step}[._]*"):
+                if path.stat().st_mtime_ns != before.get(path):
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
             if saved_checkpoints(self.folder):
                 hint = f"older checkpoints are intact: free some space, then use --resume {run}"
             else:

@@ -38,11 +38,12 @@ def make_strategy(name: str) -> tf.distribute.Strategy:
         try:
             cluster = json.loads(os.environ["TF_CONFIG"])
             if [*cluster["cluster"], cluster["task"]["type"]] != ["worker", "worker"]:
-                raise ValueError("another kind of task, such as a chief")
+                raise ValueError
             address = cluster["cluster"]["worker"][cluster["task"]["index"]]
             return tf.distribute.MultiWorkerMirroredStrategy()
         except (KeyError, TypeError, IndexError, ValueError):
-            raise RunError(f"each worker needs TF_CONFIG in its environment: {TF_CONFIG}") from None
+            text = "each worker needs TF_CONFIG in its environment, with tasks of type worker only"
+            raise RunError(f"{text}: {TF_CONFIG}") from None
         except tf.errors.OpError as error:
             raise RunError(
                 f"this worker cannot listen on {address}: {first_line(error)}; give every worker "

@@ -86,21 +86,26 @@ def load_config(run: str | Path) -> Config:
 def checkpoint_folder(run: str | Path, checkpoint: str = "last", average: int = 1) -> Path:
     """Return the directory of the `last` checkpoints of a run, or of the `best` one.
 
-    Raises UserError if it has fewer than `average`, not counting the initial weights.
+    Raises UserError if it has fewer than `average`, not counting the initial weights; the best one
+    cannot be averaged.
     """
     if checkpoint == "best" and average > 1:
         raise UserError("there is one best checkpoint: give either --checkpoint best or --average")
     folder = Path(run, "checkpoints", "best" if checkpoint == "best" else "")
     paths = saved_checkpoints(folder)
     if average > 1:
-        paths = [path for path in paths if checkpoint_step(path) > 0]
+        paths = [x for x in paths if checkpoint_step(x) > 0 and x.parent.name != UNFINISHED]
     resume = f"python train.py --resume {quote(run)}"
     if not paths and average == 1:
-        raise UserError(f"{folder} has no checkpoint: continue training with {resume}")
+        more = saved_checkpoints(Path(run, "checkpoints"))
+        hint = f"continue training with {resume}" if more else "start a new run"
+        raise UserError(f"{folder} has no checkpoint: {hint}")
     if len(paths) < average:
-        more = f"{resume} --epochs N --keep-checkpoints {average}"
-        text = f"{folder} has {amount(len(paths), 'end')} of epochs, fewer than --average {average}"
-        raise UserError(f"{text}: lower it, or train longer with {more}")
+        text = (
+            f"{folder} has {amount(len(paths), 'finished epoch')}, fewer than --average {average}"
+        )
+        more = f"{resume} --epochs N, which keeps --keep-checkpoints of them"
+        raise UserError(f"{text}: lower --average, or train longer with {more}")
     return folder
 
 

@@ -3,8 +3,6 @@ outputs into the run directory.
 """
 
 import argparse
-import os
-import signal
 
 import utils
 from config import TASKS
@@ -54,12 +52,11 @@ def main(flags: argparse.Namespace) -> None:
     total, unit = len(texts.sources), "texts" if documents else "lines"
     if flags.limit:
         texts = texts.take(range(min(flags.limit, total)))
-    handler = signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # does not wait for threads
-    if flags.config.task == "language modeling":
-        scores, table = measure_text(predictor, texts, documents, flags.stride)
-    else:
-        scores, table = measure(predictor, texts)
-    signal.signal(signal.SIGINT, handler)  # removes what is half written
+    with utils.exit_at_ctrl_c():  # but not while files are read or written
+        if flags.config.task == "language modeling":
+            scores, table = measure_text(predictor, texts, documents, flags.stride)
+        else:
+            scores, table = measure(predictor, texts)
     if flags.corpus:
         scores |= report.seen(flags.config, flags.corpus, texts)
     checkpoint = f"{flags.checkpoint} checkpoint"

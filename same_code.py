@@ -137,12 +137,11 @@ def source_files(folder: str | Path = ROOT, effect: str | None = None) -> dict[s
     return {name: folder / name for name in sorted(chosen) if (folder / name).exists()}
 
 
-def copy_source(folder: Path, part: str = "") -> None:
-    """Copy the files of the source, those whose names begin with `part`, into a folder."""
-    for name, path in source_files().items():
-        if name.startswith(part):
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, folder / name)
+def copy_files(files: dict[str, Path], folder: Path) -> None:
+    """Copy files, such as those of `source_files`, into a folder, by their names."""
+    for name, path in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, folder / name)
 
 
 def code_hashes(effect: str = "", folder: str | Path = ROOT) -> dict[str, str]:

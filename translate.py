@@ -6,7 +6,6 @@ probability; with --n-best N the N best: line number TAB score TAB text.
 import argparse
 import math
 import os
-import signal
 import sys
 from pathlib import Path
 
@@ -35,7 +34,6 @@ def parse_flags() -> argparse.Namespace:
 
 def main(flags: argparse.Namespace) -> None:
     """Print a translation or a label for each line. Raises UserError and OSError."""
-    signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # does not wait for threads
     file = open(flags.file, "rb") if flags.file else getattr(sys.stdin, "buffer", None)
     if not flags.texts and file is None:
         raise UserError("there is no standard input: give a TEXT or --file")
@@ -60,4 +58,6 @@ def main(flags: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    command_line.run(main, parse_flags())
+    FLAGS = parse_flags()
+    with utils.exit_at_ctrl_c():
+        command_line.run(main, FLAGS)

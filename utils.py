@@ -109,6 +109,16 @@ def handle_signals() -> None:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
 
+@contextlib.contextmanager
+def exit_at_ctrl_c() -> Iterator[None]:
+    """End the process at Ctrl-C at once, without waiting for threads."""
+    handler = signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
 def did_you_mean(name: str, names: Iterable[str], most: int = 1) -> str:
     """Return a hint with the names that `name` resembles, at most `most`, or an empty text."""
     close = difflib.get_close_matches(name, names, most, 0.7)

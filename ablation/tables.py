@@ -138,7 +138,7 @@ def transfer(first: Table, second: Table) -> str:
         shares.append(f"{each.sum()} of {len(each)} [{100 * low:.0f} %, {100 * high:.0f} %]")
     if first.recipe.score == second.recipe.score:
         slope, intercept = np.polyfit(x, y, 1)
-        rest = math.sqrt(np.sum((y - slope * x - intercept) ** 2) / (len(x) - 2))
+        rest = np.std(y - slope * x - intercept, ddof=2)
         line = f"{intercept:+.4f} {slope:+.2f} × first, ± {rest:.4f}"
     cells = [f"{first.recipe.name} → {second.recipe.name}", *shares]
     return f"| {' | '.join(cells)} | {stats.spearmanr(x, y).statistic:.2f} | {line} |\n"

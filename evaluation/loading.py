@@ -75,6 +75,8 @@ def load(
         weights.append([variable.numpy() for variable in variables])
     for variable, values in zip(variables, zip(*weights, strict=True), strict=True):
         variable.assign(np.mean(values, axis=0, dtype=float))
-    path, needed = Path(run, "corpus.json"), config.task == "language modeling"
-    corpus_info = read_json(path, *["documents"] * needed) if needed or path.exists() else {}
+    path, keys = Path(run, "corpus.json"), ["documents"]
+    if config.task != "language modeling":
+        keys = []
+    corpus_info = read_json(path, *keys) if keys or path.exists() else {}
     return make_predictor(model, *tokenizers, config, corpus_info, search)

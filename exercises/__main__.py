@@ -11,7 +11,7 @@ from pathlib import Path
 
 from exercises.grading import grade
 from exercises.source import EXERCISES, PREDICTIONS, find_function
-from same_code import ROOT, copy_source
+from same_code import ROOT, copy_files, source_files
 from training.records import read_json
 from utils import (
     UserError,
@@ -38,7 +38,7 @@ def start(folder: Path, passed: dict[str, bool], names: list[str]) -> None:
     if not passed:
         if folder.exists() and any(folder.iterdir()):
             raise UserError(f"{folder} is not empty: choose a new directory with --dir")
-        copy_source(folder)
+        copy_files(source_files(), folder)
     names = names or [name for name in EXERCISES if name not in passed][:1]
     if not names:
         print("every exercise is started")
@@ -56,7 +56,8 @@ def start(folder: Path, passed: dict[str, bool], names: list[str]) -> None:
 
 def check(folder: Path, passed: dict[str, bool], names: list[str], as_json: bool) -> int:
     """Grade exercises, by default all that were started. Returns the exit status."""
-    copy_source(folder, "tests/")  # edited tests do not count
+    tests = {name: path for name, path in source_files().items() if name.startswith("tests/")}
+    copy_files(tests, folder)  # edited ones do not count
     started = [name for name in names or passed if name in passed]
     wrong = dict.fromkeys(names, "not started") | (grade(folder, started) if started else {})
     lines = [f"{name}: {text or 'passed'}" for name, text in wrong.items()]

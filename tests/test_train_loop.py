@@ -391,31 +391,33 @@ def test_a_run_resumes_from_an_older_checkpoint(copied, finished, expected, caps
     assert_same_state(state(copied), state(finished))
 
 
-def test_a_full_disk_leaves_older_checkpoints_intact(copied):
-    """No file may grow to the size of a checkpoint. The one in best/ is of a step that follows."""
-    for path in copied.glob(f"checkpoints/ckpt-{steps_saved(copied)[-1]}*"):
-        path.rename(copied / "checkpoints" / "best" / path.name)
-    before = {path: path.read_bytes() for path in copied.glob("checkpoints/**/ckpt-*")}
-    size = max(map(len, before.values())) - 1000
+@contextlib.contextmanager
+def too_small_for_checkpoints(folder):
+    """Let no file grow to the size of the checkpoints of a run."""
+    size = max(path.stat().st_size for path in folder.glob("checkpoints/**/ckpt-*")) - 1000
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
     try:
-        with pytest.raises(RunError, match=r"cannot save step \d+ .*free some space"):
-            run_loop(resumed(copied), change_weights, [0.5])  # the best one
+        yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_full_disk_leaves_older_checkpoints_intact(copied):
+    """The one in best/ is of a step that follows."""
+    for path in copied.glob(f"checkpoints/ckpt-{steps_saved(copied)[-1]}*"):
+        path.rename(copied / "checkpoints" / "best" / path.name)
+    before = {path: path.read_bytes() for path in copied.glob("checkpoints/**/ckpt-*")}
+    why = pytest.raises(RunError, match=r"cannot save step \d+ .*free some space")
+    with too_small_for_checkpoints(copied), why:
+        run_loop(resumed(copied), change_weights, [0.5])  # the best one
     assert {path: path.read_bytes() for path in copied.glob("checkpoints/**/ckpt-*")} == before
 
 
 def test_a_run_whose_first_checkpoint_does_not_fit_on_the_disk_is_started_again(settings, finished):
-    size = max(path.stat().st_size for path in finished.glob("checkpoints/ckpt-*")) - 1000
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
-    try:
-        with pytest.raises(RunError, match="delete .*run, and start again"):
-            run_loop(settings)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    why = pytest.raises(RunError, match="delete .*run, and start again")
+    with too_small_for_checkpoints(finished), why:
+        run_loop(settings)
 
 
 def test_metrics_that_do_not_fit_on_the_disk_are_reported(tmp_path):

@@ -23,7 +23,7 @@ from same_code import (
     ROOT,
     GitError,
     changed_files,
-    copy_source,
+    copy_files,
     git,
     source_files,
     working_tree_diff,
@@ -65,8 +65,9 @@ def write(run: Path, config: Config, dataset: Dataset) -> None:
 
 def write_source(run: Path) -> None:
     """Write the source that runs, its diff against the commit, the command, versions and host."""
-    copy_source(run / "source")
-    commit, diff = checkout_state(source_files())
+    files = source_files()
+    copy_files(files, run / "source")
+    commit, diff = checkout_state(files)
     (run / "source.diff").write_text(diff, "utf-8", newline="\n")  # for git
     record = {
         "commit": commit,

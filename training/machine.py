@@ -9,7 +9,7 @@ import signal
 import sys
 
 from config import Config
-from utils import first_line, print_line
+from utils import exit_at_ctrl_c, first_line, print_line
 
 # TensorFlow's graph optimizers that are switched off on a CPU. Without them, the step and the
 # searches are as fast as with them, and the first call of a graph takes 7 to 30 % less time.
@@ -33,15 +33,14 @@ def import_tensorflow() -> None:
     """
     keep_freed_memory()  # before TensorFlow's threads start
     set_gpu_defaults()
-    handler = signal.signal(signal.SIGINT, lambda *_: os._exit(130))
-    os.environ["TF_USE_LEGACY_KERAS"] = "1"
-    load_tensorflow()
-    import tensorflow as tf
+    with exit_at_ctrl_c():
+        os.environ["TF_USE_LEGACY_KERAS"] = "1"
+        load_tensorflow()
+        import tensorflow as tf
 
-    del os.environ["TF_USE_LEGACY_KERAS"]
-    if not tf.config.list_physical_devices("GPU"):
-        tf.config.optimizer.set_experimental_options(dict.fromkeys(DISABLED_OPTIMIZERS, False))
-    signal.signal(signal.SIGINT, handler)
+        del os.environ["TF_USE_LEGACY_KERAS"]
+        if not tf.config.list_physical_devices("GPU"):
+            tf.config.optimizer.set_experimental_options(dict.fromkeys(DISABLED_OPTIMIZERS, False))
 
 
 def load_tensorflow() -> None:

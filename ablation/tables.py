@@ -37,6 +37,11 @@ standard deviation of the residuals, where units are equal.
 | recipes | same sign | beyond δ | rank correlation | second gain |
 |---|---|---|---|---|
 """
+CONFIRMED = """## Confirmed
+
+| experiment | recipe | before | with new seeds, on held-out texts |
+|---|---|---|---|
+"""
 MANY = 10  # changes that two recipes must share to be compared
 
 
@@ -145,9 +150,10 @@ def transfer(first: Table, second: Table) -> str:
 
 
 def confirmed(recipe: Recipe) -> str:
-    """Return a line for each experiment that was confirmed with --final."""
-    table = Table(recipe, final=True)
-    return "".join(f"- {name}, {recipe.name}: {table.cell(name)}\n" for name in table.verdicts)
+    """Return a row for each experiment that was judged again with --final."""
+    before, after = Table(recipe), Table(recipe, final=True)
+    rows = ([name, recipe.name, before.cell(name), after.cell(name)] for name in after.verdicts)
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 # ---- Plots ----
@@ -239,7 +245,7 @@ def write() -> None:
     if rows := "".join(itertools.starmap(transfer, pairs)):
         parts.append(TRANSFER + rows)
     if lines := "".join(map(confirmed, recipes().values())):
-        parts.append(f"## Confirmed\n\nWith new seeds, on held-out texts:\n\n{lines}")
+        parts.append(CONFIRMED + lines)
     write_text(HERE / "RESULTS.md", "\n".join(parts))
     print(f"wrote {HERE / 'RESULTS.md'}")
 

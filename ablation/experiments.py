@@ -19,16 +19,7 @@ from typing import Any
 
 from ablation.worker import parse
 from config import Config
-from same_code import (
-    DIFF,
-    NOT_CODE,
-    ROOT,
-    GitError,
-    can_change,
-    git,
-    source_files,
-    working_tree_diff,
-)
+from same_code import DIFF, NOT_CODE, ROOT, can_change, git, source_files, working_tree_diff
 from utils import UserError, did_you_mean, names_in_group, quote, write_text
 
 HERE = ROOT / "experiments"
@@ -226,7 +217,7 @@ class Experiment:
         return replace(self, name=f"{self.name}@{rate:.3g}", flags=flags)
 
     def apply(self, folder: Path, *options: str) -> None:
-        """Apply the diff to a copy of the source. options: of `git apply`. Raises GitError."""
+        """Apply the diff to a copy of the source. options: of `git apply`. Raises UserError."""
         if self.diff:
             # Hide any repository around the folder: git would take paths as relative to its root,
             # and skip them silently.
@@ -295,7 +286,7 @@ def edit(commit: str = "HEAD") -> Experiment | None:
     wanted += [":(exclude,glob)data/*.tsv", *(f":!{name}" for name in NOT_CODE)]
     try:
         diff = working_tree_diff(*wanted, base=commit)
-    except GitError as error:
+    except UserError as error:
         raise ExperimentError(f"--against {commit}: {error}; choose a commit of git log") from None
     used, new = source_files(ROOT), re.compile(r"diff --git a/(.+\.py) b/\1\nnew file ")
     parts = diffs_of_files(diff)
@@ -336,7 +327,7 @@ def refresh(name: str) -> None:
             place = f"--directory={git('rev-parse', '--show-prefix').strip()}"
             apply = ("apply", "--3way", "--cached", "--whitespace=nowarn", place, "-")
             git(*apply, stdin=diff, **index)
-        except GitError as error:
+        except UserError as error:
             hint = f"resolve `git apply -3 {quote(path)}`, delete that file, and --save the edit"
             raise ExperimentError(f"{name}: {error}: {hint}") from None
         diff = git(*DIFF, "--cached", "HEAD", **index)

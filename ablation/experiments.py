@@ -196,14 +196,9 @@ class Experiment:
         batches = data or any("batches" in can_change(name) for name in self.files)
         return self.paired and not batches
 
-    def rate_flag(self, recipe: Recipe) -> float | None:
-        """Return the factor of the learning rate that flags give (`--learning-rate-scale`)."""
-        return settings(f"{recipe.flags} {self.flags}").get("learning_rate_scale")
-
-    def rate(self, recipe: Recipe) -> float:
-        """Return the factor of the learning rate."""
-        rate = self.rate_flag(recipe)
-        return Config.learning_rate_scale if rate is None else rate
+    def rate(self, recipe: Recipe, default: float = Config.learning_rate_scale) -> float:
+        """Return the factor of the learning rate that flags give, or else `default`."""
+        return settings(f"{recipe.flags} {self.flags}").get("learning_rate_scale", default)
 
     def at_rate(self, recipe: Recipe, rate: float) -> "Experiment":
         """Return the experiment with a factor of the learning rate, of three digits, in its flags.
@@ -211,7 +206,7 @@ class Experiment:
         Returns the experiment itself if its flags or the recipe's give this rate. A default does
         not count, because an edit may change it.
         """
-        if self.rate_flag(recipe) == float(f"{rate:.3g}"):
+        if self.rate(recipe, default=math.nan) == float(f"{rate:.3g}"):
             return self
         flags = f"{self.flags} --learning-rate-scale={rate:.3g}".strip()
         return replace(self, name=f"{self.name}@{rate:.3g}", flags=flags)

@@ -6,6 +6,7 @@ code, or if seed 0 of its experiment gives the same scores here; otherwise it is
 """
 
 import json
+from operator import itemgetter
 from pathlib import Path
 
 from ablation.experiments import BASELINE, HERE, Experiment, Recipe, saved
@@ -55,11 +56,6 @@ def stored_pairs(recipe: Recipe, final: bool = False) -> tuple[dict[str, PairedR
         own = [x for x in lines if (x["experiment"], x["change"]) == about]
         pairs[each.name] = pair(own, baseline)
     return {name: each for name, each in pairs.items() if each}, baseline
-
-
-def identity(line: dict) -> tuple:
-    """Return what identifies a stored result, in the order of the file."""
-    return tuple(line[name] for name in ("experiment", "final", "seed", "machine", "key", "recipe"))
 
 
 def scores(result: dict) -> dict | str:
@@ -138,14 +134,12 @@ class Results:
         for line in read_json_lines(path) if path.exists() else []:
             if (line["experiment"], line["final"], line["recipe"]) not in replaced:
                 lines.append(line | {x: keys.get(line[x], line[x]) for x in ("key", "baseline")})
-        unique = {identity(line): line for line in lines}.values()
-        compared = {x["baseline"] for x in unique if x["experiment"] != BASELINE.name}
-        rows = [
-            x
-            for x in unique
-            if x["experiment"] != BASELINE.name or (x["key"] in compared and "diverged" not in x)
-        ]
-        rows.sort(key=lambda line: (line["experiment"] != BASELINE.name, identity(line)))
+        identity = itemgetter("experiment", "final", "seed", "machine", "key", "recipe")
+        lines = sorted({identity(line): line for line in lines}.values(), key=identity)
+        others = [x for x in lines if x["experiment"] != BASELINE.name]
+        compared = {x["baseline"] for x in others}
+        baseline = [x for x in lines if x["experiment"] == BASELINE.name and x["key"] in compared]
+        rows = [x for x in baseline if "diverged" not in x] + others
         path.parent.mkdir(exist_ok=True)
         write_text(path, "".join(f"{json.dumps(line)}\n" for line in rows))
         print(f"wrote {path}; now run python -m ablation.tables")

@@ -110,12 +110,10 @@ class Table:
 def markdown(tables: list[Table]) -> str:
     """Format a table for each theme, with the verdicts of each recipe."""
     experiments = saved()
-    measured = {name for table in tables for name in table.verdicts}
+    measured = [x for x in experiments.values() if any(x.name in t.verdicts for t in tables)]
     text = ""
-    for theme in sorted({x.theme for x in experiments.values()}):
-        chosen = [x for x in experiments.values() if x.theme == theme and x.name in measured]
-        if not chosen:
-            continue
+    for theme in sorted({x.theme for x in measured}):
+        chosen = [x for x in measured if x.theme == theme]
         shown = [t for t in tables if any(x.name in t.verdicts for x in chosen)]
         names = " | ".join(table.recipe.name for table in shown)
         text += f"\n## {theme.capitalize()}\n\n| experiment | claim | {names} | parameters |\n"
@@ -126,7 +124,7 @@ def markdown(tables: list[Table]) -> str:
             cells += [table.cell(each.name) for table in shown]
             size = next(filter(None, (table.size(each.name) for table in shown)), "")
             text += f"| {' | '.join(cells)} | {size} |\n"
-    missing = ", ".join(sorted(experiments.keys() - measured))
+    missing = ", ".join(name for name, x in experiments.items() if x not in measured)
     return f"{text}\nNo stored pairs of runs: {missing}.\n"
 
 

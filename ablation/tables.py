@@ -157,10 +157,11 @@ def confirmed(recipe: Recipe) -> str:
 # ---- Plots ----
 
 
-def ticks(recipe: Recipe) -> FixedLocator:
-    """Return the powers of ten beyond delta, zero, and their negatives, as the ticks of gains."""
+def ticks(recipe: Recipe) -> dict:
+    """Return options of an axis of gains: its ticks are 0 and ± powers of ten beyond delta."""
     powers = [10.0**power for power in range(-4, 3) if 10.0**power > 1.4 * recipe.delta]
-    return FixedLocator([0, *powers, *(-x for x in powers)])
+    places = FixedLocator([0, *powers, *(-x for x in powers)])
+    return {"major_locator": places, "minor_locator": NullLocator(), "major_formatter": "{x:+g}"}
 
 
 def forest(table: Table) -> Figure:
@@ -169,9 +170,7 @@ def forest(table: Table) -> Figure:
     figure = Figure(figsize=(9, 1.8 + 0.27 * len(rows)), layout="constrained")
     axes = figure.subplots()
     axes.set_xscale("asinh", linear_width=recipe.delta)  # some gains are a hundred times others
-    axes.xaxis.set(
-        major_locator=ticks(recipe), minor_locator=NullLocator(), major_formatter="{x:+g}"
-    )
+    axes.xaxis.set(**ticks(recipe))
     axes.axvline(0, color="0.3", lw=1)
     zone = axes.axvspan(-recipe.delta, recipe.delta, color="0.92", lw=0, zorder=0)
     handles = {f"±{recipe.delta:g} {UNITS[recipe.score]}: too small to matter": zone}
@@ -217,8 +216,7 @@ def ladder(tables: list[Table]) -> Figure:
     sizes = [max(x.get("parameters", 0) for x in table.baseline) for table in tables]
     labels = [f"{x.recipe.name}\n{n:,} parameters" for x, n in zip(tables, sizes, strict=True)]
     axes.set_xticks(range(len(tables)), labels)
-    axes.yaxis.set(major_locator=ticks(recipe), minor_locator=NullLocator())
-    axes.yaxis.set_major_formatter("{x:+g}")
+    axes.yaxis.set(**ticks(recipe))
     axes.axhline(0, color="0.3", lw=1)
     axes.set(ylabel=f"gain in {UNITS[recipe.score]}, with 95 % interval", title=recipe.ladder)
     figure.legend(loc="outside right", frameon=False)

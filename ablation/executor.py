@@ -14,11 +14,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tqdm import tqdm
-
 from ablation.experiments import ExperimentError
 from training.machine import cores
-from utils import progress_bar
+from utils import print_line, progress_bar
 
 LINE = "{percentage:3.0f} % [{elapsed}<{remaining}] {n:.1f} of {total} runs"
 
@@ -91,7 +89,7 @@ class Pool:
         except (OSError, ValueError):
             hint = "start one with `dask scheduler`, or correct the address"
             raise ExperimentError(f"no Dask scheduler answers at {address}: {hint}") from None
-        print(f"waiting for Dask workers at {address}", file=sys.stderr, flush=True)
+        print_line(f"waiting for Dask workers at {address}")
         self.client.wait_for_workers(1)
         self.size = sum(self.client.nthreads().values())
         self.execute = lambda job: execute(job)  # a lambda is sent as code, not as a name
@@ -118,7 +116,7 @@ class Pool:
                         yield job, self.result(future, job)
         finally:
             if futures:
-                tqdm.write(f"waiting for {len(futures)} runs to save", file=sys.stderr)
+                print_line(f"waiting for {len(futures)} runs to save")
                 for job in futures.values():
                     Path(job["running"]).unlink(missing_ok=True)
                 concurrent.futures.wait(futures, 120)
@@ -133,7 +131,7 @@ class Pool:
             why = f"Dask has lost a run ({type(error).__name__})"
             raise ExperimentError(f"{why}: finished runs are kept; repeat the command") from None
         if answer["status"] or not answer["result"]:
-            tqdm.write(answer["why"])
+            print_line(answer["why"], sys.stdout)
             last = answer["why"].splitlines()[-1:] or ["no message"]
             what = f"a run failed on {answer['host']}: {last[0]}"
             raise ExperimentError(f"{what}; its log was {job['log']}")

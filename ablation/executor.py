@@ -72,7 +72,7 @@ class Pool:
     """
 
     def __init__(self, address: str | None = None):
-        self.client, self.execute, self.size = None, execute, len(cores())
+        self.client, self.size = None, len(cores())
         if not address:
             self.executor = concurrent.futures.ThreadPoolExecutor(self.size)
             return
@@ -92,7 +92,6 @@ class Pool:
         print_line(f"waiting for Dask workers at {address}")
         self.client.wait_for_workers(1)
         self.size = sum(self.client.nthreads().values())
-        self.execute = lambda job: execute(job)  # a lambda is sent as code, not as a name
         self.executor = self.client.get_executor(pure=False)
 
     def run(self, jobs: list[dict]) -> Iterator[tuple[dict, dict]]:
@@ -104,7 +103,8 @@ class Pool:
         options = {"total": len(jobs), "miniters": 0, "smoothing": 0, "bar_format": LINE}
         futures, began = {}, time.time()
         try:
-            futures |= {self.executor.submit(self.execute, job): job for job in jobs}
+            # Dask sends a lambda as code, not as a name.
+            futures |= {self.executor.submit(lambda job: execute(job), job): job for job in jobs}
             with progress_bar(disable=not jobs, **options) as bar:
                 while futures:
                     done, _ = concurrent.futures.wait(futures, 1, "FIRST_COMPLETED")

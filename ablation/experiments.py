@@ -275,10 +275,9 @@ def edit(commit: str = "HEAD") -> Experiment | None:
     corpora in data/, and new files outside of the packages that nothing imports. The name has a
     hash of the changes. Raises ExperimentError.
     """
-    folders = {f"{path.parent.name}/**/*.py" for path in HERE.parent.glob("*/*.py")}
-    folders |= {f"{path.parent.name}/**/*.tsv" for path in HERE.parent.glob("*/__init__.py")}
-    wanted = [":(glob)*.py", *(f":(glob){names}" for names in sorted(folders))]
-    wanted += [":(exclude,glob)data/*.tsv", *(f":!{name}" for name in NOT_CODE)]
+    wanted = {":(glob)*.py", ":(exclude,glob)data/*.tsv", *(f":!{name}" for name in NOT_CODE)}
+    wanted |= {f":(glob){path.parent.name}/**/*.py" for path in ROOT.glob("*/*.py")}
+    wanted |= {f":(glob){path.parent.name}/**/*.tsv" for path in ROOT.glob("*/__init__.py")}
     try:
         diff = working_tree_diff(*wanted, base=commit)
     except UserError as error:

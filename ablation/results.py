@@ -93,8 +93,8 @@ class Results:
     def runs(self, experiment: Experiment) -> list[dict]:
         """Return the results that count, by seed and machine, under the present name and keys."""
         about = {"experiment": experiment.name, "change": experiment.change}
-        keys = map(self.workspace.key, (experiment, self.workspace.baseline))
-        about |= zip(("key", "baseline"), keys, strict=True)
+        about["key"] = self.workspace.key(experiment)
+        about["baseline"] = self.workspace.key(self.workspace.baseline)
         runs = {(x["seed"], x["machine"]): x | about for x in self.usable(experiment)}
         return [runs[seed_and_machine] for seed_and_machine in sorted(runs)]
 

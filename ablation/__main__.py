@@ -249,7 +249,7 @@ def run(flags: argparse.Namespace) -> int:
     if flags.json:
         print(json.dumps([as_json(each.name, verdict) for each, verdict in decided.items()]))
     outcomes = {verdict.outcome for verdict in decided.values()}
-    return {BETTER: 0, WORSE: 1}.get(outcomes.pop(), NEITHER) if len(outcomes) == 1 else NEITHER
+    return 0 if outcomes == {BETTER} else 1 if outcomes == {WORSE} else NEITHER
 
 
 def parse_flags() -> argparse.Namespace:

@@ -35,17 +35,16 @@ def execute(job: dict) -> dict:
     # Without a GPU unless the environment names one, and importing from its working directory.
     environment = {"CUDA_VISIBLE_DEVICES": "-1", **os.environ}
     environment.pop("PYTHONSAFEPATH", None)
+    command = [sys.executable, "-m", "ablation.worker", job["job"]]
     # In a session of its own, or Ctrl-C would reach it as well and end it unsaved.
     options = {"cwd": job["source"], "env": environment, "start_new_session": True}
     with open(job["log"], "wb") as log:
-        command = [sys.executable, "-m", "ablation.worker", job["job"]]
         options |= {"stdin": subprocess.PIPE, "stdout": log, "stderr": log}
-        process = subprocess.Popen(command, **options)
-    while process.poll() is None:
-        if not os.path.exists(job["running"]):
-            process.stdin.close()
-        time.sleep(0.2)
-    process.stdin.close()
+        with subprocess.Popen(command, **options) as process:
+            while process.poll() is None:
+                if not os.path.exists(job["running"]):
+                    process.stdin.close()
+                time.sleep(0.2)
     with open(job["log"], encoding="utf-8", errors="replace") as log:
         why = "\n".join(["", *log.read().strip().splitlines()[-8:]])
     why = why.rpartition("\nerror: ")[2].strip()  # an expected error has one line

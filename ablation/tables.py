@@ -46,9 +46,9 @@ MANY = 10  # changes that two recipes must share to be compared
 
 
 class Table:
-    """The verdicts on all stored experiments of a recipe. final: on those of --final.
+    """The verdicts on all stored experiments of a recipe.
 
-    Eight confirming pairs are one stage; fewer are a stage of the older protocol.
+    final: on the pairs of --final instead, which are one stage.
     """
 
     def __init__(self, recipe: Recipe, final: bool = False):
@@ -57,7 +57,7 @@ class Table:
         self.verdicts, self.marked, self.experiments = {}, set(), saved()
         for name, pairs in self.pairs.items():
             experiment = self.experiments[name].for_recipe(recipe)
-            stages = STAGES[-1:] if final and len(pairs) == STAGES[-1] else self.stages
+            stages = (len(pairs),) if final else self.stages
             self.verdicts[name] = judge(recipe, experiment, pairs, self.baseline, stages)
         for kind in () if final else (False, True):
             family = [x for x in self.verdicts if self.experiments[x].modification == kind]

@@ -30,9 +30,9 @@ verdict. Parameters are multiples of the baseline's.
 TRANSFER = """## From one recipe to another
 
 Changes that both recipes have measured in their own score, those of one seed, too. Same sign: how
-many gains keep theirs, with the 95 % interval of the share (Clopper and Pearson 1934). Beyond δ:
-the same, if the first gain is. Second gain: the least-squares line over the first one, and the
-standard deviation of the residuals, where units are equal.
+many gains keep theirs, with the 95 % interval of the share if changes were independent (Clopper and
+Pearson 1934). Beyond δ: the same, if the first gain is. Second gain: the least-squares line over
+the first one, and the standard deviation of the residuals, where units are equal.
 
 | recipes | same sign | beyond δ | rank correlation | second gain |
 |---|---|---|---|---|

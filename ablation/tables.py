@@ -52,7 +52,8 @@ class Table:
     """
 
     def __init__(self, recipe: Recipe, final: bool = False):
-        self.recipe, self.stages = recipe, (recipe.seeds,) if recipe.seeds else STAGES
+        self.recipe, self.final = recipe, final
+        self.stages = (recipe.seeds,) if recipe.seeds else STAGES
         self.pairs, self.baseline = stored_pairs(recipe, final)
         self.verdicts, self.marked, self.experiments = {}, set(), saved()
         for name, pairs in self.pairs.items():
@@ -80,7 +81,7 @@ class Table:
         """Return the verdict on an experiment; only the gain if no stage is reached."""
         if name not in self.verdicts:
             return ""
-        verdict, last = self.verdicts[name], self.stages[-1]
+        verdict, last = self.verdicts[name], 0 if self.final else self.stages[-1]
         text = str(verdict)
         if verdict.seeds < STAGES[0] and not verdict.note:
             gain = f"{verdict.gain:+.{verdict.recipe.decimals}f}"

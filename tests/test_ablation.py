@@ -673,6 +673,14 @@ def test_a_confirmation_has_eight_pairs_of_other_seeds_for_each_change(repositor
     ask("more", "--final", "--store")  # nothing runs again: a second chance would not be one
     assert results.stored_file(recipe).read_text() == before
     assert [len(results.read_lines(recipe, final)) for final in (False, True)] == [6, 32]
+    path, first = results.stored_file(recipe), sorted(seeds[0])[:3]
+    lines = [json.loads(line) for line in before.splitlines()]
+    lines = [x for x in lines if x["seed"] in (0, 1, 2, *first)]
+    for line in (x for x in lines if x["experiment"] == "more" and x["final"]):
+        line["scores"]["exact_match"] -= 8 + 9 * (line["seed"] % 2)
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    (row,) = tables.confirmed(recipe).splitlines()  # one stage: no more seeds would decide it
+    assert re.fullmatch(r"\| more \| mini \| better \+8.* † \| undecided .* 3 seeds \|", row)
 
 
 def test_runs_that_are_not_paired_are_compared_with_all_of_the_baseline(repository, ask):

@@ -16,8 +16,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
-from tqdm import tqdm
-
 import utils
 from ablation import experiments, verdicts
 from ablation.executor import Pool
@@ -131,14 +129,15 @@ class Comparison:
             self.results.lines.insert(0, result)
             recipe = self.recipe.judged_by(experiment.score)
             score = result.get("diverged") or recipe.format(recipe.value(result))
-            tqdm.write(f"{experiment.name} seed {seed}: {score}")
+            utils.print_line(f"{experiment.name} seed {seed}: {score}", sys.stdout)
             for each in self.chosen if gains else ():
                 sides = (self.workspace.baseline, self.sides[each])
                 if experiment in sides and seed in self.results.pairs(sides[1]):
                     verdict = self.judge(each, self.stages[-1])
                     gain = verdict.recipe.format(verdict.gain, "+")
                     pairs = amount(verdict.seeds, "pair")
-                    tqdm.write(f"{each.name}: mean gain so far {gain} ({pairs})")
+                    text = f"{each.name}: mean gain so far {gain} ({pairs})"
+                    utils.print_line(text, sys.stdout)
 
     def judge(self, experiment: Experiment, count: int) -> Verdict:
         """Return the verdict on the first pairs of an experiment. Raises ExperimentError."""

@@ -39,7 +39,7 @@ the first one, and the standard deviation of the residuals, where units are equa
 """
 CONFIRMED = """## Confirmed
 
-| experiment | recipe | before | with new seeds, on held-out texts |
+| change | recipe | before | with new seeds, on held-out texts |
 |---|---|---|---|
 """
 MANY = 10  # changes that two recipes must share to be compared
@@ -73,8 +73,12 @@ class Table:
         }
 
     def gains(self) -> dict[str, float]:
-        """Return the gains in the recipe's own score, those of one seed too, unless 0 or NaN."""
+        """Return the gains in the recipe's own score, those of one seed too, unless 0 or NaN.
+
+        Null edits have no gain that another recipe could repeat.
+        """
         own = {name: x.gain for name, x in self.verdicts.items() if x.recipe == self.recipe}
+        own = {name: x for name, x in own.items() if self.experiments[name].theme != "null"}
         return {name: gain for name, gain in own.items() if gain and math.isfinite(gain)}
 
     def cell(self, name: str) -> str:
@@ -205,7 +209,8 @@ def ladder(tables: list[Table]) -> Figure:
     for place, table in enumerate(tables):
         for name, verdict in table.shown().items():
             points.setdefault(name, []).append((place, verdict))
-    points = {name: each for name, each in points.items() if len(each) > 1}
+    themes = {name: x.theme for name, x in tables[0].experiments.items()}
+    points = {x: y for x, y in points.items() if len(y) > 1 and themes[x] != "null"}
     names = sorted(points, key=lambda name: -points[name][-1][1].gain)  # best first
     for i, name in enumerate(names):
         # Next to each other, so that the intervals can be told apart.

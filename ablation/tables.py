@@ -73,13 +73,14 @@ class Table:
         }
 
     def gains(self) -> dict[str, float]:
-        """Return the gains in the recipe's own score, those of one seed too, unless 0 or NaN.
-
-        Null edits have no gain that another recipe could repeat.
-        """
-        own = {name: x.gain for name, x in self.verdicts.items() if x.recipe == self.recipe}
-        own = {name: x for name, x in own.items() if self.experiments[name].theme != "null"}
+        """Return those of changes in the recipe's own score, of one seed too, unless 0 or NaN."""
+        changes = self.changes(self.verdicts)
+        own = {name: x.gain for name, x in changes.items() if x.recipe == self.recipe}
         return {name: gain for name, gain in own.items() if gain and math.isfinite(gain)}
+
+    def changes(self, verdicts: dict[str, Verdict]) -> dict[str, Verdict]:
+        """Leave out null edits, which have no gain that another recipe could repeat."""
+        return {name: x for name, x in verdicts.items() if self.experiments[name].theme != "null"}
 
     def cell(self, name: str) -> str:
         """Return the verdict on an experiment; only the gain if no stage is reached."""
@@ -152,9 +153,9 @@ def transfer(first: Table, second: Table) -> str:
     return f"| {' | '.join(cells)} | {stats.spearmanr(x, y).statistic:.2f} | {line} |\n"
 
 
-def confirmed(recipe: Recipe) -> str:
+def confirmed(before: Table) -> str:
     """Return a row for each experiment that was judged again with --final."""
-    before, after = Table(recipe), Table(recipe, final=True)
+    recipe, after = before.recipe, Table(before.recipe, final=True)
     rows = ([name, recipe.name, before.cell(name), after.cell(name)] for name in after.verdicts)
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
@@ -207,10 +208,9 @@ def ladder(tables: list[Table]) -> Figure:
     axes.axhspan(-recipe.delta, recipe.delta, color="0.92", lw=0, zorder=0)
     points = {}
     for place, table in enumerate(tables):
-        for name, verdict in table.shown().items():
+        for name, verdict in table.changes(table.shown()).items():
             points.setdefault(name, []).append((place, verdict))
-    themes = {name: x.theme for name, x in tables[0].experiments.items()}
-    points = {x: y for x, y in points.items() if len(y) > 1 and themes[x] != "null"}
+    points = {name: each for name, each in points.items() if len(each) > 1}
     names = sorted(points, key=lambda name: -points[name][-1][1].gain)  # best first
     for i, name in enumerate(names):
         # Next to each other, so that the intervals can be told apart.
@@ -232,7 +232,8 @@ def ladder(tables: list[Table]) -> Figure:
 
 def write() -> None:
     """Write RESULTS.md and the plots. Raises UserError and OSError."""
-    tables = [table for table in map(Table, recipes().values()) if table.pairs]
+    every = [*map(Table, recipes().values())]
+    tables = [table for table in every if table.pairs]
     for table in tables:
         if table.shown():
             forest(table).savefig(HERE / "results" / f"{table.recipe.name}.png", dpi=110)
@@ -246,7 +247,7 @@ def write() -> None:
     pairs = itertools.combinations(tables, 2)
     if rows := "".join(itertools.starmap(transfer, pairs)):
         parts.append(TRANSFER + rows)
-    if lines := "".join(map(confirmed, recipes().values())):
+    if lines := "".join(map(confirmed, every)):
         parts.append(CONFIRMED + lines)
     write_text(HERE / "RESULTS.md", "\n".join(parts))
     print(f"wrote {HERE / 'RESULTS.md'}")

@@ -679,7 +679,8 @@ def test_a_confirmation_has_eight_pairs_of_other_seeds_for_each_change(repositor
     for line in (x for x in lines if x["experiment"] == "more" and x["final"]):
         line["scores"]["exact_match"] -= 8 + 9 * (line["seed"] % 2)
     path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    (row,) = tables.confirmed(recipe).splitlines()  # one stage: no more seeds would decide it
+    (row,) = tables.confirmed(tables.Table(recipe)).splitlines()
+    # One stage: no more seeds would decide it.
     assert re.fullmatch(r"\| more \| mini \| better \+8.* † \| undecided .* 3 seeds \|", row)
 
 
